@@ -75,7 +75,22 @@ def test_by_id_only_what_cannot_be_undone_asks(cli: Commands, orders: Orders, ve
     ran = cli("queue", verb, "orders", message_id[-8:])
     assert ran.code == (2 if asks else 0)
     if asks:
-        assert f"would {verb} message {message_id[-8:]} ({VERBS[verb]}) of queue 'orders' for good" in ran.err
+        act = {"done": "complete"}.get(verb, verb)
+        assert f"would {act} message {message_id[-8:]} ({VERBS[verb]}) of queue 'orders' for good" in ran.err
+
+
+def test_a_refused_retry_names_the_command_that_resets_the_count(cli: Commands, orders: Orders) -> None:
+    ran = cli("queue", "retry", "orders", orders.pending[-8:])
+    assert f"fairlead queue reset orders {orders.pending[-8:]}" in ran.err
+
+
+def test_ids_and_options_that_select_are_refused_together(cli: Commands, orders: Orders) -> None:
+    assert "got both" in cli("queue", "hold", "orders", orders.pending, "--reason", "unknown").err
+    assert "got neither" in cli("queue", "hold", "orders").err
+
+
+def test_the_help_of_hold_names_the_options_that_record(cli: Commands) -> None:
+    assert "With --as, such as" in " ".join(cli.ok("queue", "hold", "--help").out.split())
 
 
 def test_retry_of_one_message_that_is_neither_dead_nor_failed_is_an_error(

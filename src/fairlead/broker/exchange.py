@@ -245,10 +245,6 @@ def _check_items(items: object) -> list[Settlement]:
 
 
 def _check_claim(claim: Claim, request_id: bytes | None) -> tuple[list[str], claiming.Order]:
-    if claim.wait is not None:
-        raise InvalidRequest("wait", "none for a claim in an exchange, which does not wait", claim.wait)
-    if claim.token is not None:
-        raise InvalidRequest("token", "none for a claim in an exchange: give a request id", claim.token)
     token = f"exchange:{show_id(request_id)}" if request_id else None
     return claiming.check_claim(
         claim.queue, claim.limit, claim.consumer, token, claim.started, claim.max_per_stream

@@ -93,11 +93,13 @@ def from_verb(
     params: Mapping[str, Any] = MappingProxyType({}),
     readers: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     without: Collection[str] = (),
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command out of a function that takes a `request` of this verb, and options that are its own.
 
     The fields of the verb, but for those it does `without`, stand in the place of `request`; see `Command`.
-    A function without documentation has that of the verb.
+    A function without documentation has that of the verb; `options` says which option stands for a field where
+    it is not the field's own name.
     """
     verb = VERBS[name]
     fields = [field for field in _in_order(verb) if field.name not in without]
@@ -111,7 +113,7 @@ def from_verb(
     reader = splice(**readers)(with_parameters(read, parameters, name=name, doc=None))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        function.__doc__ = function.__doc__ or help_of(verb)
+        function.__doc__ = function.__doc__ or help_of(verb, options)
         function.verb_name = name  # type: ignore[attr-defined]
         return splice(request=reader)(function)
 
@@ -199,10 +201,11 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def help_of(verb: Verb) -> str:
+def help_of(verb: Verb, options: Mapping[str, str] = MappingProxyType({})) -> str:
     """The documentation of the verb, with its fields by the names of their arguments and options."""
     text = _FOR_PROGRAMS.sub("", inspect.getdoc(verb.request) or "")
     for field in fields_of(verb.request):
-        shown = field.name.upper() if field.required else "--" + field.name.replace("_", "-")
+        option = options.get(field.name) or "--" + field.name.replace("_", "-")
+        shown = field.name.upper() if field.required else option
         text = text.replace(f"`{field.name}`", shown)
     return text

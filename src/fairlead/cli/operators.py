@@ -70,7 +70,8 @@ def _command(verb: Verb) -> Callable[..., None]:
         "reason": _read_reason,
     }
     own = {name: reader for name, reader in readers.items() if name in verb.fields}
-    return from_verb(verb.name, params={"ids": ids_argument()}, readers=own)(command)
+    options = {"reason": "--as", "error": "--because"}
+    return from_verb(verb.name, params={"ids": ids_argument()}, readers=own, options=options)(command)
 
 
 def _read_because(
@@ -166,8 +167,9 @@ def _stream_released(asked: Any, released: bool) -> tuple[object, RenderableType
 
 def _act(request: Any, *, yes: bool, only: Callable[[Target, str], set[str]] | None = None) -> None:
     if bool(request.ids) == (request.filter is not None):
+        got = "both" if request.ids else "neither"
         wrong_usage(
-            "expected ids of messages, or options that say which, such as --reason;"
+            f"expected ids of messages, or options that select them, such as --reason; got {got};"
             f" see: fairlead queue {request.verb_name} --help"
         )
     with open_target() as target:
@@ -192,7 +194,7 @@ def _by_id(target: Target, request: Any, *, yes: bool) -> OperatorResult:
         shown = ", ".join(short(found) for found in ids[:_LISTED]) + (", ..." if len(ids) > _LISTED else "")
         naming = f"{count_of(len(ids), 'message')} ({shown})"
     if request.final and not request.dry_run and ids:
-        confirm(f"{request.verb_name} {naming} of queue {queue!r} for good", yes=yes)
+        confirm(f"{request.act or request.verb_name} {naming} of queue {queue!r} for good", yes=yes)
     result = _do_by_id(target, request, ids)
     if len(given) == 1 and result.skipped:
         raise _refusal(target, request, result.skipped[0])
@@ -222,6 +224,10 @@ def _refusal(target: Target, request: Any, skipped: tuple[str, str]) -> InvalidR
     refusal = InvalidRequest(f"message {short(message_id)}", request.applies_to, status)
     if not why.endswith(request.applies_to):
         refusal.add_note(why)
+    if request.verb_name == "retry":
+        refusal.add_note(
+            f"to set its failure count to 0: fairlead queue reset {request.queue} {short(message_id)}"
+        )
     return refusal
 
 
@@ -239,7 +245,8 @@ def _by_filter(
     if request.dry_run or not told.changed:
         return told
     for_good = " for good" if request.final else ""
-    confirm(f"{request.verb_name} {_number(told)} of queue {request.queue!r}{for_good}", yes=yes)
+    act = request.act or request.verb_name
+    confirm(f"{act} {_number(told)} of queue {request.queue!r}{for_good}", yes=yes)
     # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
     # not agreed to.
     still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]

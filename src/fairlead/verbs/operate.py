@@ -39,6 +39,8 @@ class Operation(Request[Answer], frozen=True):
     slow = True
     #: What happened to a message, and what a message must be for it, in the words of the command line.
     past: ClassVar[str] = ""
+    #: What a person is asked to agree to, where it is not the name of the verb.
+    act: ClassVar[str] = ""
     applies_to: ClassVar[str] = "in this queue"
     #: Whether a message is gone afterwards, so that a person is asked first.
     final: ClassVar[bool] = False
@@ -131,6 +133,7 @@ class Done(Operation[OperatorResult], frozen=True):
     """Complete messages by hand; a lease on them is revoked."""
 
     past = "completed"
+    act = "complete"
     applies_to = "pending, active or waiting"
     final = True
     right = Right.ADMIN
@@ -177,7 +180,7 @@ class Bury(Operation[OperatorResult], frozen=True):
 class Hold(Operation[OperatorResult], frozen=True):
     """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later ones.
 
-    With a `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a message
+    With `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a message
     that is held already gets it too.
     """
 
