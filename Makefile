@@ -49,6 +49,7 @@ check: $(STAMP) ## Check the format, lint, check types, check the direction of i
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(RUN) -m fairlead.engine.missing
 
 fix: $(STAMP) ## Format, and repair what the linter can repair
 	@$(RUN) -m ruff check --fix .

@@ -628,7 +628,7 @@ class Surface:
         """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later
         ones.
 
-        With a `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a
+        With `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a
         message that is held already gets it too.
         """
         return self.do(Hold(queue, ids, filter, error, reason, dry_run))

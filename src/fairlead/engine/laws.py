@@ -1,0 +1,94 @@
+"""What must hold of an engine at rest. Property, crash and differential tests ask after every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from fairlead.engine.engine import Engine, memory_of
+from fairlead.engine.memory import Memory, Queue
+from fairlead.records.chunk import LaneName
+from fairlead.records.state import Counts
+from fairlead.store.rows import read_counts
+
+
+def broken_laws(engine: Engine) -> list[str]:
+    """Memory equals what a reopening would build, stored counts equal a recount, and every message is in
+    exactly one place.
+    """
+    memory, again, stored = engine.memory, memory_of(engine.store), read_counts(engine.store)
+    broken = []
+    if memory.by_name.keys() != again.by_name.keys():
+        return [f"queues {sorted(memory.by_name)} are {sorted(again.by_name)} after a reopening"]
+    for queue_id, queue in memory.by_id.items():
+        broken += [
+            f"{queue.name}: {difference}"
+            for difference in _differences(memory, queue, again, again.by_id[queue_id], stored[queue_id])
+        ]
+    if memory.own != again.own:
+        broken.append("messages with rows of their own differ after a reopening")
+    if _terms(memory) != _terms(again):
+        broken.append("leases differ after a reopening")
+    twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
+    if twice:
+        broken.append(f"in more than one place: {twice}")
+    return broken
+
+
+def _differences(memory: Memory, queue: Queue, again: Memory, reopened: Queue, stored: Counts) -> list[str]:
+    found = []
+    if queue.record != reopened.record:
+        found.append("its record differs after a reopening")
+    counted = _recount(memory, queue)
+    if not counted == queue.counts == reopened.counts == stored:
+        found.append(
+            f"counted {counted}, in memory {queue.counts}, reopened {reopened.counts}, stored {stored}"
+        )
+    if _lanes(memory, queue) != _lanes(again, reopened):
+        found.append("the order of its lanes differs after a reopening")
+    return found
+
+
+def _lanes(memory: Memory, queue: Queue) -> dict[LaneName, list[int]]:
+    return {
+        lane: sorted(numbers, key=memory.place_of)
+        for lane, numbers in queue.schedule.lanes().items()
+        if numbers
+    }
+
+
+def _terms(memory: Memory) -> dict[int, object]:
+    return {number: lease.terms for number, lease in memory.held.items()}
+
+
+def _waiting(memory: Memory, queue: Queue) -> list[int]:
+    queue_id = queue.record.queue_id
+    return [
+        number
+        for number, state in memory.own.items()
+        if state.queue_id == queue_id and state.due_ms and not state.claim_id
+    ]
+
+
+def _everywhere(memory: Memory) -> list[int]:
+    numbers = list(memory.held)
+    for queue in memory.by_id.values():
+        numbers += queue.schedule.numbers()
+        numbers += _waiting(memory, queue)
+    return numbers
+
+
+def _recount(memory: Memory, queue: Queue) -> Counts:
+    queue_id = queue.record.queue_id
+    ready, waiting = queue.schedule.numbers(), _waiting(memory, queue)
+    leased = [number for number, lease in memory.held.items() if lease.terms.queue_id == queue_id]
+    size = sum(_size_of(memory, number) for number in [*ready, *waiting, *leased])
+    return msgspec.structs.replace(
+        Counts(), ready=len(ready), waiting=len(waiting), leased=len(leased), bytes=size
+    )
+
+
+def _size_of(memory: Memory, number: int) -> int:
+    chunk = memory.chunk_of(number)
+    return chunk.columns.size_of(number - chunk.first)

@@ -1,0 +1,73 @@
+"""What the new engine cannot do yet. The lists only get shorter; `make check` prints their length.
+
+A verb that is not in `WORK` is missing; `MISSING_FEATURES` names what verbs in `WORK` leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.errors import InvalidRequest
+from fairlead.records.chunk import LaneName
+from fairlead.request import VERBS
+
+MISSING_FEATURES = (
+    "throttle keys and token buckets",
+    "streams",
+    "delay",
+    "time to live",
+    "dedup keys",
+    "hooks",
+    "the failure breaker",
+    "messages that are kept after completion",
+    "weights by configuration",
+    "max_unsettled_per_key",
+    "the store's own time over restarts and clock steps",
+    "a timer thread",
+    "disk reserve",
+    "bodies are read without the lock",
+    "several requests share a chunk",
+    "a limit of the messages in memory (cold runs, demotion, evacuation)",
+    "a limit of 10 ms for a hold of the lock",
+    "keys, throttles, hooks and totals in stats",
+    "observers and metrics",
+    "a limit of the number of queues",
+)
+
+
+def missing_verbs() -> list[str]:
+    from fairlead.engine.work import WORK
+
+    return sorted(name for name, verb in VERBS.items() if verb.request not in WORK)
+
+
+def refuse_missing(
+    lanes: Sequence[LaneName],
+    delays: Sequence[int],
+    ttls: Sequence[int],
+    dedup_keys: Sequence[str],
+    streams: Sequence[str],
+) -> None:
+    """Refuse messages that ask for what the engine would ignore."""
+    asked = {
+        "throttle_keys": any(len(lane) > 1 for lane in lanes),
+        "delay": any(delays),
+        "ttl": max(ttls) > 0,
+        "dedup_key": any(dedup_keys),
+        "stream": any(streams),
+    }
+    for field, is_asked in asked.items():
+        if is_asked:
+            raise InvalidRequest(field, "nothing: the new engine cannot do this yet", "a value")
+
+
+def main() -> None:
+    verbs = missing_verbs()
+    print(  # noqa: T201 - what `make check` shows
+        f"the new engine lacks {len(verbs)} of {len(VERBS)} verbs and {len(MISSING_FEATURES)} features"
+        " (src/fairlead/engine/missing.py)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What each verb does in the new engine: one function per verb, `(tx, request) -> answer`.
+
+`WORK` lists what the engine can do. When it can do everything, each function becomes the `run` of its verb and
+this folder goes. A function reads and checks first and adds facts last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.engine.transaction import Transaction
+from fairlead.engine.work import claim, enqueue, inspect, queues, settle
+from fairlead.request import Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
+from fairlead.verbs.settle import Goodbye, Settle
+
+Work = Callable[[Transaction, Any], Any]
+
+WORK: dict[type[Request[Any]], Work] = {
+    CreateQueue: queues.create_queue,
+    ListQueues: queues.list_queues,
+    Pause: queues.pause,
+    Resume: queues.resume,
+    Enqueue: enqueue.enqueue,
+    EnqueueMany: enqueue.enqueue_many,
+    Claim: claim.claim,
+    Settle: settle.settle,
+    Goodbye: settle.goodbye,
+    Stats: inspect.stats,
+}

@@ -1,0 +1,161 @@
+"""A batch of messages as it came: columns, stored once.
+
+A chunk covers up to 4,096 numbers from `first` on. A message is *implied* while nothing has happened to it
+alone: it has no row, and it is ready unless a lease lists it. `states` says what became of each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+
+#: A fairness key and, in order, the throttle keys.
+LaneName = tuple[str, ...]
+
+IMPLIED, OWN, GONE = 0, 1, 2
+#: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
+PAGE_BYTES = 16 * 1024
+
+
+class Columns(msgspec.Struct, frozen=True, array_like=True):
+    """Messages by column. `lane_at[i]` is the index of message i's lane in `lanes`; None: all messages have
+    the only lane. `sizes` are those of the payloads; `headers` are packed, empty for a message without any.
+    """
+
+    lanes: tuple[LaneName, ...]
+    lane_at: bytes | list[int] | None
+    weights: int | list[int]
+    headers: list[bytes] | None
+    sizes: list[int]
+
+    def size_of(self, index: int) -> int:
+        """What a message counts for among the bytes of its queue."""
+        headers = 0 if self.headers is None else len(self.headers[index])
+        return self.sizes[index] + headers
+
+    def total_bytes(self) -> int:
+        headers = 0 if self.headers is None else sum(map(len, self.headers))
+        return sum(self.sizes) + headers
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """The stored form of a chunk. `inline` has the payloads of a chunk that fits in one page."""
+
+    first: int
+    prefix: bytes
+    enqueued_ms: int
+    columns: Columns
+    inline: Sequence[bytes] | None
+
+
+class Chunk:
+    """A head in memory, with what happened since. `Memory.apply` alone changes it."""
+
+    __slots__ = (
+        "columns",
+        "count",
+        "enqueued_ms",
+        "first",
+        "live",
+        "payloads",
+        "prefix",
+        "queue_id",
+        "states",
+    )
+
+    def __init__(
+        self,
+        queue_id: int,
+        head: Head,
+        payloads: Sequence[bytes] | None,
+        states: bytearray | None = None,
+    ) -> None:
+        self.queue_id = queue_id
+        self.first = head.first
+        self.prefix = head.prefix
+        self.enqueued_ms = head.enqueued_ms
+        self.columns = head.columns
+        self.count = len(head.columns.sizes)
+        #: None: they are read from their pages when they are wanted.
+        self.payloads = payloads
+        self.states = states
+        self.live = self.count if states is None else self.count - states.count(GONE)
+
+    @property
+    def block(self) -> int:
+        return self.first >> BLOCK_SHIFT
+
+    @property
+    def is_inline(self) -> bool:
+        return self.count == 1 or sum(self.columns.sizes) <= PAGE_BYTES
+
+    def head(self) -> Head:
+        inline = self.payloads if self.is_inline else None
+        return Head(self.first, self.prefix, self.enqueued_ms, self.columns, inline)
+
+    def page_starts(self) -> list[int]:
+        """The first index of each page of payloads. It follows from the sizes, so it is not stored."""
+        starts, used = [0], 0
+        for index, size in enumerate(self.columns.sizes):
+            if used and used + size > PAGE_BYTES:
+                starts.append(index)
+                used = 0
+            used += size
+        return starts
+
+    def lane_of(self, number: int) -> LaneName:
+        columns = self.columns
+        return columns.lanes[0 if columns.lane_at is None else columns.lane_at[number & BLOCK_MASK]]
+
+    def weight_of(self, number: int) -> int:
+        weights = self.columns.weights
+        return weights if isinstance(weights, int) else weights[number & BLOCK_MASK]
+
+    def headers_of(self, number: int) -> bytes:
+        headers = self.columns.headers
+        return b"" if headers is None else headers[number & BLOCK_MASK]
+
+    def state_of(self, number: int) -> int:
+        return IMPLIED if self.states is None else self.states[number & BLOCK_MASK]
+
+    def implied(self) -> Sequence[int]:
+        """Numbers of the messages that have no row of their own and are not gone."""
+        numbers = range(self.first, self.first + self.count)
+        if self.states is None:
+            return numbers
+        return [number for number, state in zip(numbers, self.states, strict=True) if state == IMPLIED]
+
+    def with_own_rows(self) -> list[int]:
+        return [self.first + index for index, state in enumerate(self.states or b"") if state == OWN]
+
+    def mark(self, numbers: Sequence[int], state: int) -> None:
+        """`numbers` are of this chunk, and sorted."""
+        if self.states is None:
+            self.states = bytearray(self.count)
+        start, count = numbers[0] & BLOCK_MASK, len(numbers)
+        if numbers[-1] - numbers[0] + 1 == count:
+            self.states[start : start + count] = bytes((state,)) * count
+        else:
+            for number in numbers:
+                self.states[number & BLOCK_MASK] = state
+
+
+def by_chunk(numbers: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    """(block, its numbers in order) for numbers in any order. Nearly always there is one block, so that case
+    comes first.
+    """
+    ordered = sorted(numbers)
+    start = 0
+    while start < len(ordered):
+        block = ordered[start] >> BLOCK_SHIFT
+        if ordered[-1] >> BLOCK_SHIFT == block:
+            yield block, ordered[start:] if start else ordered
+            return
+        end = start + 1
+        while ordered[end] >> BLOCK_SHIFT == block:
+            end += 1
+        yield block, ordered[start:end]
+        start = end

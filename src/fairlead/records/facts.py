@@ -1,0 +1,83 @@
+"""What a transaction is made of, in the past tense. `Memory.apply` is the only reducer of facts, and what it
+touched becomes rows in `store/rows.py`.
+
+Facts are columnar: one fact is about a whole chunk or a list of numbers, never about one object per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from fairlead.model.queue import QueueRecord
+from fairlead.records.chunk import Chunk
+from fairlead.records.lease import GroupLease
+from fairlead.records.state import OwnState
+
+if TYPE_CHECKING:
+    from fairlead.schedule.plan import ClaimPlan
+
+#: Why a message moved on its own.
+Move = Literal["released", "retried", "delayed", "due", "buried"]
+
+
+class QueueStored(msgspec.Struct, frozen=True):
+    """A queue is new, or has a new record."""
+
+    record: QueueRecord
+
+
+class ChunkEnqueued(msgspec.Struct, frozen=True):
+    """`ready`: the numbers to schedule; None, for a new chunk, means all of them."""
+
+    chunk: Chunk
+    ready: Sequence[int] | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
+    never scheduled.
+    """
+
+    lease: GroupLease
+    numbers: Sequence[int]
+    plan: ClaimPlan | None
+
+
+class LeaseCompleted(msgspec.Struct, frozen=True):
+    """Members of a lease are done and gone."""
+
+    lease: GroupLease
+    numbers: Sequence[int]
+
+
+class LeaseSplit(msgspec.Struct, frozen=True):
+    """Members of `before` go on under `after`: the same claim with another expiry, or started."""
+
+    before: GroupLease
+    after: GroupLease
+    numbers: Sequence[int]
+
+
+class MessageMoved(msgspec.Struct, frozen=True):
+    """Something happened to one message alone: from now on it has a row of its own. Its body stays in its
+    chunk. `why` is None at open.
+    """
+
+    number: int
+    state: OwnState
+    why: Move | None
+
+
+class MessageRestated(msgspec.Struct, frozen=True):
+    """A message stays where it is, and what is known of it changed."""
+
+    number: int
+    state: OwnState
+
+
+StateFact = (
+    QueueStored | ChunkEnqueued | Claimed | LeaseCompleted | LeaseSplit | MessageMoved | MessageRestated
+)

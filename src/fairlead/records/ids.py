@@ -1,0 +1,71 @@
+"""Numbers inside, UUIDv7 outside.
+
+A message's number is `commit << 20 | index`: the commit that wrote its batch, and its index there. The number
+never changes. Commit numbers are given out once, whoever owns the store, so numbers are unique too. An id is
+the time of the enqueue (48 bits), a counter, and the number spread over the 62 free bits of a UUIDv7 by
+reversible arithmetic: an id leads to its number without an index.
+"""
+
+from __future__ import annotations
+
+from fairlead.model.ids import show_id
+
+COMMIT_SHIFT = 20
+BLOCK_SHIFT = 12
+BLOCK_MASK = (1 << BLOCK_SHIFT) - 1
+#: Messages in one chunk, and chunks in one commit.
+MAX_CHUNK_MESSAGES = 1 << BLOCK_SHIFT
+MAX_BLOCKS = 1 << COMMIT_SHIFT - BLOCK_SHIFT
+#: Claims in one commit.
+MAX_CLAIMS = (1 << BLOCK_SHIFT) - 1
+
+_INDEX_LIMIT = 1 << COMMIT_SHIFT
+_INDEX_MASK = _INDEX_LIMIT - 1
+_FOLD_BITS = 41
+#: Odd, hence invertible modulo a power of two: consecutive commits get ids that look unrelated.
+_FOLD = 0x1A2B3C4D5F7
+_UNFOLD = pow(_FOLD, -1, 1 << _FOLD_BITS)
+#: Greater than every folded commit, so that a division separates the index from the commit.
+_STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
+_VARIANT = 2 << 62
+_LOW_BYTES = 8
+
+
+def id_prefix(now_ms: int, counter: int) -> bytes:
+    """The first half of the ids of a chunk."""
+    return (now_ms << 16 | 0x7000 | counter & 0xFFF).to_bytes(_LOW_BYTES, "big")
+
+
+def id_base(number: int) -> int:
+    """The second half of the id that index 0 of this number's commit has; `id_from` adds the index."""
+    return _VARIANT + (number >> COMMIT_SHIFT) * _FOLD % (1 << _FOLD_BITS)
+
+
+def id_from(prefix: bytes, base: int, number: int) -> bytes:
+    return prefix + (base + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
+
+
+def id_of(prefix: bytes, number: int) -> bytes:
+    return id_from(prefix, id_base(number), number)
+
+
+def shown_ids(prefix: bytes, numbers: range) -> list[str]:
+    """The ids of consecutive numbers of one commit as text."""
+    head = show_id(prefix + bytes(_LOW_BYTES))[:19]
+    low = id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
+    shown = []
+    for half in range(low, low + len(numbers) * _STRIDE, _STRIDE):
+        text = f"{half:016x}"
+        shown.append(f"{head}{text[:4]}-{text[4:]}")
+    return shown
+
+
+def find_number(raw_id: bytes) -> int | None:
+    """The number in a raw id of 16 bytes; None for an id that no engine has made."""
+    spread = int.from_bytes(raw_id[_LOW_BYTES:], "big") - _VARIANT
+    if spread < 0:
+        return None
+    index, folded = divmod(spread, _STRIDE)
+    if index >= _INDEX_LIMIT or folded >> _FOLD_BITS:
+        return None
+    return folded * _UNFOLD % (1 << _FOLD_BITS) << COMMIT_SHIFT | index

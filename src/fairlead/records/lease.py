@@ -1,0 +1,78 @@
+"""Leases: the members of one claim that expire together share one object and one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+
+class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
+    """What the members of a lease have in common.
+
+    `claim_id` is the fencing token: it contains the epoch, so a claim that a power cut undid shares it with no
+    later claim. `group` is unique: the claim's own id at first, another one for members whose lease was
+    extended or started apart from the others. `token` is the caller's own, for idempotent claims. `home_id` is
+    the queue that its members were enqueued into: `queue_id`, or the source of that dead-letter queue.
+    """
+
+    group: int
+    claim_id: int
+    queue_id: int
+    home_id: int
+    claimed_ms: int
+    expires_ms: int
+    lease_ms: int
+    consumer: str
+    token: str
+    started: bool
+
+
+class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
+    """The stored form. `runs` are (first number, count) of consecutive members."""
+
+    terms: LeaseTerms
+    runs: list[tuple[int, int]]
+
+
+class GroupLease:
+    """Live object: `live` counts the members that are still held. `Memory.apply` alone changes it."""
+
+    __slots__ = ("claim_order", "live", "numbers", "terms")
+
+    def __init__(
+        self, terms: LeaseTerms, numbers: Sequence[int], claim_order: Sequence[int] | None = None
+    ) -> None:
+        self.terms = terms
+        self.numbers = numbers
+        #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
+        self.claim_order = numbers if claim_order is None else claim_order
+        self.live = 0
+
+    def row(self) -> LeaseRow:
+        return LeaseRow(self.terms, to_runs(self.numbers))
+
+    @classmethod
+    def from_row(cls, row: LeaseRow) -> GroupLease:
+        numbers = [number for first, count in row.runs for number in range(first, first + count)]
+        return cls(row.terms, numbers)
+
+    def __lt__(self, other: GroupLease) -> bool:
+        """For a heap of expiries: leases that expire together end in the order of their claims."""
+        return self.terms.group < other.terms.group
+
+
+def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    ordered = sorted(numbers)
+    first, last = ordered[0], ordered[-1]
+    if last - first + 1 == len(ordered):
+        return [(first, len(ordered))]
+    runs = []
+    start = previous = first
+    for number in ordered[1:]:
+        if number != previous + 1:
+            runs.append((start, previous - start + 1))
+            start = number
+        previous = number
+    runs.append((start, previous - start + 1))
+    return runs

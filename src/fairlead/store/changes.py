@@ -1,0 +1,23 @@
+"""What a transaction changed: filled by the reducer, turned into rows by `store/rows.py`, each row once."""
+
+from __future__ import annotations
+
+from fairlead.model.queue import QueueRecord
+from fairlead.records.chunk import Chunk
+from fairlead.records.lease import GroupLease
+from fairlead.records.state import Counts, OwnState
+
+
+class Changes:
+    __slots__ = ("chunks", "counts", "ended_leases", "new_chunks", "new_leases", "own", "queues")
+
+    def __init__(self) -> None:
+        self.new_chunks: list[Chunk] = []
+        #: Chunks of which some messages got rows of their own, or are gone.
+        self.chunks: set[Chunk] = set()
+        self.new_leases: dict[int, GroupLease] = {}
+        self.ended_leases: dict[int, GroupLease] = {}
+        #: By (home queue, number); None: the row goes.
+        self.own: dict[tuple[int, int], OwnState | None] = {}
+        self.queues: dict[int, QueueRecord] = {}
+        self.counts: dict[int, Counts] = {}

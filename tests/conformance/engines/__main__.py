@@ -1,0 +1,24 @@
+"""More runs than the tests make: `python -m tests.conformance.engines --runs 1000 [--first 0]`."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.progress import track
+
+from fairlead.store.kv.dictionary import DictionaryStore
+from tests.conformance.engines.test_both_engines import run_both
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.engines", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000, help="how many (default 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    options = parser.parse_args()
+    for seed in track(range(options.first, options.first + options.runs), "runs"):
+        run_both(seed, DictionaryStore(), laws_every=20)
+    print(f"{options.runs} runs from seed {options.first}: both engines answered alike")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""A run: steps drawn from a seed, carried out on both engines, and their answers in a form that can be
+compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, SettleResult, Start
+from fairlead.errors import FairleadError
+from fairlead.model.ids import find_id
+from fairlead.model.settle import DeliveryRef
+from fairlead.model.views import QueueStats
+from fairlead.request import Request
+from fairlead.testing import ManualClock
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
+from fairlead.verbs.settle import Goodbye, Settle
+
+#: What may differ in an answer, and why.
+DIFFERENCES = {
+    "ids": "each engine makes its own; a message is known by its place in the order of enqueues",
+    "claim ids": "as above; a claim is known by the step that made it",
+    "order of a repeated claim": "it gives again what is still leased under its token, in no promised order",
+    "lease in the error of an expiry": "the new engine names the lease that ran out, also after an extension",
+    "active_keys, keys, totals": "the new engine does not show them yet, or counts lanes that ran dry earlier",
+}
+_LEASE = re.compile(r"its lease of \w+")
+QUEUES = ("first", "second")
+CONSUMERS = ("a", "b", "")
+
+
+@dataclass
+class Side:
+    """One engine, with the names that its ids have in the run."""
+
+    do: Callable[[Request[Any]], Any]
+    clock: ManualClock
+    names: dict[bytes, int] = field(default_factory=dict)
+    #: Deliveries in the order of their claims: the run settles them by their index.
+    deliveries: list[Delivery] = field(default_factory=list)
+    tokens: set[str | None] = field(default_factory=set)
+
+    def carry_out(self, request: Request[Any]) -> Any:
+        try:
+            answer = self.do(request)
+        except FairleadError as refused:
+            return type(refused).__name__, refused.code, str(refused)
+        for shown in (
+            [answer] if isinstance(request, Enqueue) else answer if isinstance(request, EnqueueMany) else ()
+        ):
+            raw_id = find_id(shown)
+            assert raw_id is not None
+            self.names[raw_id] = len(self.names)
+        if isinstance(request, Claim):
+            answer = self._in_order(request, answer)
+            self.deliveries += answer
+        return self.compared(answer)
+
+    def _in_order(self, claim: Claim, found: list[Delivery]) -> list[Delivery]:
+        """As delivered; a repeated claim has an order of its own in each engine."""
+        if claim.token is None or claim.token not in self.tokens:
+            self.tokens.add(claim.token)
+            return found
+        return sorted(found, key=lambda delivery: self.names[delivery.raw_id])
+
+    def compared(self, answer: Any) -> Any:
+        match answer:
+            case list():
+                return [self.compared(part) for part in answer]
+            case str():
+                raw_id = find_id(answer)
+                return answer if raw_id is None else self.names[raw_id]
+            case Delivery():
+                return self._delivery(answer)
+            case SettleResult():
+                name = self.names.get(answer.raw_id)
+                return name, answer.outcome, answer.rule, answer.due_ms, answer.lease_until
+            case QueueStats():
+                counts = answer.ready, answer.waiting, answer.leased, answer.dead, answer.done, answer.bytes
+                return counts, answer.consumers, answer.paused
+        return answer
+
+    def _delivery(self, delivery: Delivery) -> tuple[Any, ...]:
+        return (
+            self.names[delivery.raw_id],
+            delivery.payload,
+            delivery.headers,
+            (delivery.queue, delivery.source, delivery.fairness_key, delivery.weight),
+            (delivery.attempts, delivery.deliveries, int(delivery.progress), delivery.carry),
+            (delivery.enqueued_at, delivery.lease_until, delivery.dead_since),
+            [replace(failure, error=_LEASE.sub("its lease", failure.error)) for failure in delivery.failures],
+        )
+
+
+class Run:
+    """Draws the next step from its seed and from how many deliveries there were, never from an answer that
+    could differ.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._keys = [f"k{n}" for n in range(self._random.choice((1, 3, 12)))]
+        self._weighted = self._random.random() < 0.5
+        self._body = 0
+        self._draws = self._random.choice((_STEPS, _STEPS | {"claim": 6}, _STEPS | {"enqueue": 8}))
+
+    def first_steps(self) -> list[Request[Any]]:
+        return [CreateQueue(name, self._options()) for name in QUEUES]
+
+    def next_step(self, delivered: int) -> Request[Any] | int:
+        """A request, or a number of milliseconds to let pass."""
+        random = self._random
+        (kind,) = random.choices(list(self._draws), list(self._draws.values()))
+        match kind:
+            case "enqueue":
+                return self._enqueue()
+            case "claim":
+                return self._claim()
+            case "settle":
+                return Settle(
+                    [self._item(random.randrange(delivered)) for _ in range(random.randint(1, 6))]
+                    if delivered
+                    else []
+                )
+            case "pass":
+                return random.choice((1, 50, 400, 5_000, 40_000))
+            case "goodbye":
+                return Goodbye(random.choice(CONSUMERS))
+            case "pause":
+                return random.choice((Pause, Resume, Resume))(random.choice((*QUEUES, "unknown")))
+            case _:
+                return random.choice((Stats(random.choice(QUEUES)), Stats("first.dlq"), ListQueues("f")))
+
+    def _options(self) -> dict[str, Any]:
+        random = self._random
+        drawn: dict[str, Any] = {"visibility_timeout": random.choice(("500ms", "10s", "1h"))}
+        drawn["retry"] = random.choice(
+            (
+                {"policy": "none"},
+                {"policy": "immediate"},
+                {"policy": "immediate", "attempts": 2},
+                {"policy": "fixed", "cooldown": "300ms", "attempts": 4},
+                {"policy": "exponential", "base": "100ms", "cap": "1s"},
+            )
+        )
+        for option, values in {
+            "max_attempts": (0, 0, 3),
+            "max_deliveries": (0, 0, 4),
+            "quantum": (1, 1, 3),
+            "max_messages": (0, 0, 25),
+            "max_unsettled_per_consumer": (0, 0, 5),
+        }.items():
+            drawn[option] = random.choice(values)
+        return drawn
+
+    def _message(self) -> NewMessage:
+        random = self._random
+        self._body += 1
+        weight = random.choice((1, 1, 2, 5)) if self._weighted else 1
+        headers = {"n": str(self._body)} if random.random() < 0.2 else None
+        payload = b"%d" % self._body + b"." * random.choice((0, 0, 900, 9_000))
+        return NewMessage(payload, headers, random.choice(self._keys), weight)
+
+    def _enqueue(self) -> Request[Any]:
+        queue = self._random.choice(
+            (*QUEUES, QUEUES[0], "first.dlq") if self._random.random() < 0.1 else QUEUES
+        )
+        if self._random.random() < 0.4:
+            message = self._message()
+            return Enqueue(queue, message.payload, message.headers, message.fairness_key, message.weight)
+        return EnqueueMany(queue, [self._message() for _ in range(self._random.choice((0, 1, 3, 10, 40)))])
+
+    def _claim(self) -> Request[Any]:
+        random = self._random
+        queue = random.choice(
+            (*QUEUES, QUEUES[0], ["first", "second"], "first.dlq", ["second", "second.dlq"])
+        )
+        return Claim(
+            queue,
+            random.choice((1, 1, 2, 5, 30)),
+            consumer=random.choice(CONSUMERS),
+            token=random.choice((None, None, None, "t1", "t2")),
+            started=random.random() < 0.7,
+        )
+
+    def _item(self, at: int) -> Callable[[Side], Any]:
+        random = self._random
+        duration = random.choice((None, "200ms", "1m", "1ms"))
+        make = random.choice(
+            (
+                Complete,
+                Complete,
+                lambda one: Fail(one, error="no", reason="dependency_failure", progress=4),
+                lambda one: Fail(one, retry_in="700ms"),
+                lambda one: Fail(one, dead=True),
+                Release,
+                lambda one: Extend(one, duration),
+                lambda one: Extend(one, duration, progress=2, carry=b"half"),
+                Start,
+                lambda one: Complete(DeliveryRef(one.id, "0")),
+            )
+        )
+        return lambda side: make(side.deliveries[at])
+
+
+_STEPS = {"enqueue": 4, "claim": 5, "settle": 5, "pass": 2, "goodbye": 1, "pause": 1, "look": 1}
+
+
+def for_side(step: Request[Any], side: Side) -> Request[Any]:
+    """Items name deliveries by their index; each side has its own."""
+    if isinstance(step, Settle):
+        return Settle([item(side) for item in step.items])
+    return step
