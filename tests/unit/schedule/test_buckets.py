@@ -46,6 +46,13 @@ def test_a_draft_takes_a_token_of_each_bucket_or_none() -> None:
     assert buckets.get("t") == Bucket(1.0, 2.0, 2.0, 0)
 
 
+def test_a_token_that_lacks_only_a_speck_is_there() -> None:
+    buckets = Buckets()
+    buckets.set("t", Bucket(1.0, 1.0, 0.9999999999, 0))
+    assert BucketsDraft(buckets, 0).whole_tokens("t") == 1
+    assert BucketsDraft(buckets, 0).take(["t"]) is None
+
+
 def test_the_slowest_bucket_comes_first_also_after_a_change_of_rates() -> None:
     buckets = Buckets()
     buckets.set("t", Bucket(2.0, 1.0, 1.0, 0))

@@ -180,6 +180,50 @@ def test_a_run_longer_than_the_turn_of_its_key_is_paid_for_by_turns_it_sits_out(
     assert take(queue, 4) == [11, 12, 13, 2]
 
 
+def claim_with_followers(queue: Scheduler, limit: int, followers: list[tuple[LaneName, int]]) -> list[int]:
+    plan = queue.plan(limit, 0, followers=lambda head, room: followers)
+    queue.apply(plan)
+    return list(plan.numbers)
+
+
+def test_a_key_that_had_only_a_run_owes_for_it_when_it_comes_back() -> None:
+    queue = scheduler()
+    queue.add(("a",), 1, [1])
+    queue.add(("b",), 1, range(11, 19))
+    assert claim_with_followers(queue, 3, [(("a",), 101), (("a",), 102)]) == [1, 101, 102]
+    queue.add(("a",), 1, [2])
+    assert take(queue, 4) == [11, 12, 13, 2]
+
+
+def test_debts_of_several_claims_add_up() -> None:
+    queue = scheduler()
+    queue.add(("b",), 1, range(11, 19))
+    assert claim_with_followers(queue, 2, [(("a",), 101)]) == [11, 101]
+    assert claim_with_followers(queue, 2, [(("a",), 102)]) == [12, 102]
+    queue.add(("a",), 1, [1])
+    assert take(queue, 4) == [13, 14, 15, 1]
+
+
+def test_a_debt_is_forgiven_when_nobody_else_wants_anything() -> None:
+    queue = scheduler()
+    queue.add(("a",), 1, [1])
+    assert claim_with_followers(queue, 3, [(("a",), 101), (("a",), 102)]) == [1, 101, 102]
+    assert take(queue, 1) == []
+    queue.add(("a",), 1, [2])
+    queue.add(("b",), 1, range(11, 19))
+    assert take(queue, 2) == [2, 11]
+
+
+def test_a_key_whose_throttled_lanes_have_ended_is_plain_again() -> None:
+    queue = scheduler()
+    queue.add(("a",), 1, [1, 3, 4])
+    queue.add(("a", "t"), 1, [2])
+    assert queue._state.special == {"a"}
+    assert take(queue, 2) == [1, 2]
+    assert queue._state.special == set()
+    assert take(queue, 2) == [3, 4]
+
+
 def test_keys_that_all_owe_pay_at_once() -> None:
     queue = scheduler()
     queue.add(("a",), 1, [1, 2])
