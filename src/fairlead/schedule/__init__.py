@@ -7,7 +7,7 @@ ahead (`views.py`).
 
 Guarantees: `Scheduler.plan` changes nothing, whether it returns or raises; `Scheduler.apply` carries a plan
 out and does not fail. The cost of a claim depends on its own messages, not on the number of keys or on the
-backlog.
+backlog; only when every key in the ring owes for a run is each of them looked at.
 
 The folder is stateful, but reads no clock, starts no thread and does no I/O: time and messages are arguments.
 It imports nothing of the engine or the store. Start at `drr.py`.
