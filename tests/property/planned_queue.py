@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Followers
 from fairlead.schedule.drr import Scheduler
-from fairlead.schedule.lanes import Lane, LaneName
+from fairlead.schedule.lanes import Lane
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.schedule.state import SchedulerState
 from fairlead.schedule.throttle import Bucket, Buckets

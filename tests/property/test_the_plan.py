@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fairlead.schedule.lanes import LaneName
+from fairlead.records.chunk import LaneName
 from tests.property.planned_queue import OracleQueue, PlannedQueue, Settings
 
 RUNS = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES") or 40)

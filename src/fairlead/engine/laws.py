@@ -9,8 +9,9 @@ import msgspec
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
 from fairlead.records.chunk import LaneName
+from fairlead.records.ids import find_number
 from fairlead.records.state import Counts
-from fairlead.store.rows import read_counts
+from fairlead.store.rows import read_all_dedup, read_counts, read_windows
 
 
 def broken_laws(engine: Engine) -> list[str]:
@@ -30,6 +31,8 @@ def broken_laws(engine: Engine) -> list[str]:
         broken.append("messages with rows of their own differ after a reopening")
     if _terms(memory) != _terms(again):
         broken.append("leases differ after a reopening")
+    for queue in memory.by_id.values():
+        broken += _dedup_differences(engine, queue)
     twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
     if twice:
         broken.append(f"in more than one place: {twice}")
@@ -47,6 +50,27 @@ def _differences(memory: Memory, queue: Queue, again: Memory, reopened: Queue, s
         )
     if _lanes(memory, queue) != _lanes(again, reopened):
         found.append("the order of its lanes differs after a reopening")
+    return found
+
+
+def _dedup_differences(engine: Engine, queue: Queue) -> list[str]:
+    """A key without a window belongs to a live message of its queue; a window ends one day, and the engine
+    knows when to look.
+    """
+    queue_id, memory, found = queue.record.queue_id, engine.memory, []
+    rows = read_all_dedup(engine.store, queue_id)
+    windows = read_windows(engine.store, queue_id, limit=1_000_000)
+    for key, row in rows.items():
+        number = find_number(row.raw_id)
+        if row.until_ms:
+            if (row.until_ms, key) not in windows:
+                found.append(f"{queue.name}: the window of dedup key {key!r} never ends")
+        elif number is None or memory.find_chunk(row.raw_id[:8], number) is None:
+            found.append(f"{queue.name}: dedup key {key!r} stands for a message that is gone")
+        elif memory.state_of(number).queue_id != queue_id:
+            found.append(f"{queue.name}: dedup key {key!r} stands for a dead letter")
+    if windows and not 0 < queue.next_window_ms <= windows[0][0]:
+        found.append(f"{queue.name}: nobody looks when the next window ends")
     return found
 
 

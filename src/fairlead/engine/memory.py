@@ -15,12 +15,16 @@ from fairlead.records.chunk import GONE, OWN, Chunk, LaneName, by_chunk
 from fairlead.records.facts import (
     ChunkEnqueued,
     Claimed,
+    KeysForgotten,
+    KeysRemembered,
     LeaseCompleted,
     LeaseSplit,
+    MessageGone,
     MessageMoved,
     MessageRestated,
     QueueStored,
     StateFact,
+    WindowsEnded,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.lease import GroupLease
@@ -34,7 +38,7 @@ DEAD_LANE: LaneName = ("default",)
 
 
 class Queue:
-    __slots__ = ("blocks", "counts", "leases", "record", "schedule", "waiting")
+    __slots__ = ("blocks", "counts", "leases", "lives", "next_window_ms", "record", "schedule", "waiting")
 
     def __init__(self, record: QueueRecord, schedule: Scheduler) -> None:
         self.record = record
@@ -45,6 +49,10 @@ class Queue:
         self.leases: dict[int, GroupLease] = {}
         #: Heap of (due time, number). An entry whose message has moved on is skipped when its time comes.
         self.waiting: list[tuple[int, int]] = []
+        #: Heap of (end of life, number), the same way.
+        self.lives: list[tuple[int, int]] = []
+        #: When a window of a dedup key may end; 0: there is none.
+        self.next_window_ms = 0
 
     @property
     def name(self) -> str:
@@ -100,6 +108,15 @@ class Memory:
         state = self.own.get(number)
         return OwnState(self.chunk_of(number).queue_id, number) if state is None else state
 
+    def end_of_life(self, number: int) -> int:
+        """When the life of a message ends; 0: never, as for a message that is gone or dead."""
+        chunk = self.chunks.get(number >> BLOCK_SHIFT)
+        if chunk is None or chunk.state_of(number) == GONE:
+            return 0
+        state = self.own.get(number)
+        in_home = state is None or state.queue_id == chunk.queue_id
+        return chunk.expires_ms(number) if in_home else 0
+
     def members_of(self, lease: GroupLease) -> list[int]:
         """The members that are still held under it."""
         return [number for number in lease.numbers if self.held.get(number) is lease]
@@ -143,9 +160,21 @@ class Memory:
             heappop(queue.waiting)
         return None
 
+    def next_ended(self, queue: Queue, now_ms: int) -> int | None:
+        """A message of the queue whose life is over and that no claim holds; None: there is none."""
+        while queue.lives and queue.lives[0][0] <= now_ms:
+            expires_ms, number = queue.lives[0]
+            if number not in self.held and self.end_of_life(number) == expires_ms:
+                return number
+            # A message that is leased is looked at when its lease ends.
+            heappop(queue.lives)
+        return None
+
     def next_event_ms(self) -> int | None:
         """When a lease or a wait ends next. It may be too early, never too late."""
-        times = [queue.waiting[0][0] for queue in self.by_id.values() if queue.waiting]
+        heaps = [heap for queue in self.by_id.values() for heap in (queue.waiting, queue.lives) if heap]
+        times = [heap[0][0] for heap in heaps]
+        times += [queue.next_window_ms for queue in self.by_id.values() if queue.next_window_ms]
         if self.expiries:
             times.append(self.expiries[0][0])
         return min(times, default=None)
@@ -167,6 +196,14 @@ class Memory:
             case MessageRestated():
                 self._mark_own(self.chunk_of(fact.number), fact.number)
                 self._restate(fact.number, fact.state)
+            case MessageGone():
+                self._ended(fact.number)
+            case KeysRemembered():
+                self._keys_remembered(fact)
+            case KeysForgotten():
+                self.changes.dedup.update(dict.fromkeys([(fact.queue_id, key) for key in fact.keys], None))
+            case WindowsEnded():
+                self._windows_ended(fact)
             case QueueStored():
                 self._queue_stored(fact.record)
 
@@ -186,12 +223,41 @@ class Memory:
         self.chunks[chunk.block] = chunk
         queue.blocks.add(chunk.block)
         self.changes.new_chunks.append(chunk)
-        numbers = range(chunk.first, chunk.first + chunk.count) if ready is None else ready
+        if chunk.states is not None:
+            # Some of its messages begin with rows of their own, which follow.
+            self.changes.chunks.add(chunk)
+        numbers = chunk.implied() if ready is None else ready
         counts = self._count(queue)
         # Members of leases are counted as ready too; the `Claimed` that follows takes them from there.
         counts.ready += len(chunk.implied())
         counts.bytes += _bytes_of(chunk, chunk.implied())
+        self._note_lives(queue, chunk)
         self._schedule(queue, chunk, numbers)
+
+    def _note_lives(self, queue: Queue, chunk: Chunk) -> None:
+        for index, expires_ms in enumerate(chunk.columns.expires or ()):
+            if expires_ms:
+                heappush(queue.lives, (expires_ms, chunk.first + index))
+
+    def _keys_remembered(self, fact: KeysRemembered) -> None:
+        queue = self.by_id[fact.queue_id]
+        for key, row in fact.rows.items():
+            self.changes.dedup[fact.queue_id, key] = row
+            if row.until_ms:
+                queue.next_window_ms = min(queue.next_window_ms or row.until_ms, row.until_ms)
+
+    def _windows_ended(self, fact: WindowsEnded) -> None:
+        self.by_id[fact.queue_id].next_window_ms = fact.next_ms
+        for until_ms, key in fact.ended:
+            self.changes.ended_windows.add((fact.queue_id, until_ms, key))
+
+    def _forget_key(self, chunk: Chunk, number: int, queue_id: int) -> None:
+        """A message leaves its queue for good: its dedup key may be used again, if it was remembered as long as
+        the message lives. A dead letter has lost its key already, and another message may have it.
+        """
+        key = chunk.live_key(number)
+        if key and queue_id == chunk.queue_id:
+            self.changes.dedup[chunk.queue_id, key] = None
 
     def _schedule(self, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> None:
         columns = chunk.columns
@@ -244,6 +310,8 @@ class Memory:
         for block, members in by_chunk(numbers):
             chunk = self.chunks[block]
             counts.bytes -= _bytes_of(chunk, members)
+            for number in members if chunk.columns.live_keys else ():
+                self._forget_key(chunk, number, lease.terms.queue_id)
             for number in members if own else ():
                 if own.pop(number, None) is not None:
                     self.changes.own[chunk.queue_id, number] = None
@@ -268,19 +336,33 @@ class Memory:
         if is_loading:
             self._enter(chunk, fact)
             return
-        source, size = self._count(self.by_id[before.queue_id]), chunk.columns.size_of(number & BLOCK_MASK)
-        lease = self.held.pop(number, None)
-        if lease is not None:
-            self._leave(lease, 1)
-            source.leased -= 1
-        elif before.due_ms:
-            source.waiting -= 1
-        else:
-            source.ready -= 1
-            self._unschedule(self.by_id[before.queue_id], chunk, number)
-        source.bytes -= size
+        self._take_away(chunk, number, before)
+        if fact.why == "buried":
+            self._forget_key(chunk, number, before.queue_id)
         self._mark_own(chunk, number)
         self._enter(chunk, fact)
+
+    def _take_away(self, chunk: Chunk, number: int, state: OwnState) -> None:
+        """The message leaves the place where it was, for another place or for good."""
+        queue = self.by_id[state.queue_id]
+        counts, lease = self._count(queue), self.held.pop(number, None)
+        if lease is not None:
+            self._leave(lease, 1)
+            counts.leased -= 1
+        elif state.due_ms:
+            counts.waiting -= 1
+        else:
+            counts.ready -= 1
+            queue.schedule.remove(self._lane_in(queue, chunk, number)[0], number)
+        counts.bytes -= chunk.columns.size_of(number & BLOCK_MASK)
+
+    def _ended(self, number: int) -> None:
+        chunk, state = self.chunk_of(number), self.state_of(number)
+        self._take_away(chunk, number, state)
+        self._forget_key(chunk, number, state.queue_id)
+        if self.own.pop(number, None) is not None:
+            self.changes.own[chunk.queue_id, number] = None
+        self._gone(chunk, [number])
 
     def _mark_own(self, chunk: Chunk, number: int) -> None:
         if chunk.state_of(number) != OWN:
@@ -305,9 +387,6 @@ class Memory:
             lane, weight = self._lane_in(queue, chunk, number)
             # A message at the tail is the latest of its key, and sets its weight; a released one is not.
             queue.schedule.insert(lane, weight, number, is_latest=fact.why != "released")
-
-    def _unschedule(self, queue: Queue, chunk: Chunk, number: int) -> None:
-        queue.schedule.remove(self._lane_in(queue, chunk, number)[0], number)
 
     def _lane_in(self, queue: Queue, chunk: Chunk, number: int) -> tuple[LaneName, int]:
         if queue.is_dead_letter_queue:

@@ -14,9 +14,6 @@ from fairlead.request import VERBS
 MISSING_FEATURES = (
     "throttle keys and token buckets",
     "streams",
-    "delay",
-    "time to live",
-    "dedup keys",
     "hooks",
     "the failure breaker",
     "messages that are kept after completion",
@@ -41,21 +38,9 @@ def missing_verbs() -> list[str]:
     return sorted(name for name, verb in VERBS.items() if verb.request not in WORK)
 
 
-def refuse_missing(
-    lanes: Sequence[LaneName],
-    delays: Sequence[int],
-    ttls: Sequence[int],
-    dedup_keys: Sequence[str],
-    streams: Sequence[str],
-) -> None:
+def refuse_missing(lanes: Sequence[LaneName], streams: Sequence[str]) -> None:
     """Refuse messages that ask for what the engine would ignore."""
-    asked = {
-        "throttle_keys": any(len(lane) > 1 for lane in lanes),
-        "delay": any(delays),
-        "ttl": max(ttls) > 0,
-        "dedup_key": any(dedup_keys),
-        "stream": any(streams),
-    }
+    asked = {"throttle_keys": any(len(lane) > 1 for lane in lanes), "stream": any(streams)}
     for field, is_asked in asked.items():
         if is_asked:
             raise InvalidRequest(field, "nothing: the new engine cannot do this yet", "a value")

@@ -18,7 +18,7 @@ from fairlead.engine.transaction import Transaction
 from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.message import with_failure
-from fairlead.records.facts import MessageMoved, Move
+from fairlead.records.facts import KeysForgotten, MessageGone, MessageMoved, Move, WindowsEnded
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
 
@@ -31,7 +31,7 @@ class Moved(NamedTuple):
 
     outcome: str
     rule: str
-    fact: MessageMoved
+    fact: MessageMoved | MessageGone
     due_ms: int = 0
 
 
@@ -58,7 +58,10 @@ def release(tx: Transaction, number: int, *, keep_order: bool = True) -> Moved:
     if isinstance(decision, Bury):
         record = _record(tx, number, state.attempts, FailureReason.UNKNOWN, decision.why, decision.rule)
         return Moved("dead", decision.rule, _bury(tx, number, _failed(state, record), queue))
-    return Moved("released", decision.rule, _move(number, "released", state, deliveries=deliveries))
+    kept = msgspec.structs.replace(state, deliveries=deliveries)
+    if is_over(tx, number):
+        return expire(tx, number, kept, queue)
+    return Moved("released", decision.rule, _move(number, "released", kept))
 
 
 def fail(
@@ -90,11 +93,30 @@ def fail(
         return Moved("dead", decision.rule, _bury(tx, number, buried, queue))
     record = _record(tx, number, attempts, reason, error, decision.rule, decision.due_ms)
     failed = _failed(state, record, progress)
+    if is_over(tx, number):
+        return expire(tx, number, failed, queue)
     if decision.due_ms > tx.now_ms:
         fact = _move(number, "delayed", failed, place=0, due_ms=decision.due_ms)
     else:
         fact = _move(number, "retried", failed, place=tx.next_place())
     return Moved("retry", decision.rule, fact, decision.due_ms)
+
+
+def is_over(tx: Transaction, number: int) -> bool:
+    """Whether its time to live ended."""
+    return 0 < tx.memory.end_of_life(number) <= tx.now_ms
+
+
+def expire(tx: Transaction, number: int, state: OwnState, queue: Queue) -> Moved:
+    """Its time to live is over: gone, or dead where the queue says so."""
+    if not queue.record.config.expired_to_dead:
+        return Moved("expired", "ttl", MessageGone(number, "expired"))
+    record = FailureRecord(
+        tx.now_ms, state.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl"
+    )
+    dead = with_failure(state, record)
+    assert isinstance(dead, OwnState)
+    return Moved("dead", "ttl", _bury(tx, number, dead, queue))
 
 
 def _record(
@@ -141,8 +163,10 @@ def run_due(tx: Transaction) -> bool:
     """One bounded step of what time has made due; False when nothing was."""
     if expire_leases(tx):
         return True
-    woken = [wake_due(tx, queue) for queue in tx.memory.by_id.values()]
-    return any(woken)
+    worked = [
+        step(tx, queue) for queue in tx.memory.by_id.values() for step in (wake_due, end_lives, end_windows)
+    ]
+    return any(worked)
 
 
 def expire_leases(tx: Transaction) -> bool:
@@ -176,3 +200,28 @@ def wake_due(tx: Transaction, queue: Queue) -> bool:
         tx.add(_move(number, "due", tx.memory.own[number], place=tx.next_place()))
         count += 1
     return count > 0
+
+
+def end_lives(tx: Transaction, queue: Queue) -> bool:
+    """Messages past their time to live go, unless a claim holds them."""
+    count = 0
+    while count < STEP_MESSAGES and (number := tx.memory.next_ended(queue, tx.now_ms)) is not None:
+        tx.add(expire(tx, number, tx.memory.state_of(number), queue).fact)
+        count += 1
+    return count > 0
+
+
+def end_windows(tx: Transaction, queue: Queue) -> bool:
+    """Forget dedup keys whose windows are over. Nobody waits for it: a window that is over counts as none."""
+    if not 0 < queue.next_window_ms <= tx.now_ms:
+        return False
+    queue_id = queue.record.queue_id
+    windows = tx.windows(queue_id, STEP_MESSAGES + 1)
+    ended = [window for window in windows if window[0] <= tx.now_ms][:STEP_MESSAGES]
+    later = windows[len(ended) :]
+    rows = tx.dedup_rows(queue_id, [key for _, key in ended])
+    tx.add(WindowsEnded(queue_id, ended, later[0][0] if later else 0))
+    over = [key for until_ms, key in ended if key in rows and rows[key].until_ms == until_ms]
+    if over:
+        tx.add(KeysForgotten(queue_id, over))
+    return bool(ended)

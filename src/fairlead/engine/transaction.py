@@ -29,8 +29,9 @@ from fairlead.records.ids import (
     id_prefix,
 )
 from fairlead.records.lease import GroupLease
+from fairlead.records.state import DedupRow
 from fairlead.store.kv.port import KeyValueStore
-from fairlead.store.rows import read_payloads
+from fairlead.store.rows import read_dedup, read_payloads, read_windows
 
 
 class Transaction:
@@ -93,6 +94,14 @@ class Transaction:
         if queue is None:
             raise QueueNotFound(str(name))
         return queue
+
+    def dedup_rows(self, queue_id: int, keys: Sequence[str]) -> dict[str, DedupRow]:
+        """What dedup keys stand for; one read for all."""
+        return read_dedup(self.store, self.memory.changes, queue_id, keys)
+
+    def windows(self, queue_id: int, limit: int) -> list[tuple[int, str]]:
+        """The windows of dedup keys that end first: (end, key)."""
+        return read_windows(self.store, queue_id, limit)
 
     # Fresh numbers
 

@@ -23,6 +23,8 @@ PAGE_BYTES = 16 * 1024
 class Columns(msgspec.Struct, frozen=True, array_like=True):
     """Messages by column. `lane_at[i]` is the index of message i's lane in `lanes`; None: all messages have
     the only lane. `sizes` are those of the payloads; `headers` are packed, empty for a message without any.
+    `expires` are the ends of their lives, 0 for none; `live_keys` the dedup keys that are remembered as long as
+    their messages live, empty for none.
     """
 
     lanes: tuple[LaneName, ...]
@@ -30,6 +32,8 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
     weights: int | list[int]
     headers: list[bytes] | None
     sizes: list[int]
+    expires: list[int] | None = None
+    live_keys: list[str] | None = None
 
     def size_of(self, index: int) -> int:
         """What a message counts for among the bytes of its queue."""
@@ -89,6 +93,10 @@ class Chunk:
         return self.first >> BLOCK_SHIFT
 
     @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    @property
     def is_inline(self) -> bool:
         return self.count == 1 or sum(self.columns.sizes) <= PAGE_BYTES
 
@@ -117,6 +125,14 @@ class Chunk:
     def headers_of(self, number: int) -> bytes:
         headers = self.columns.headers
         return b"" if headers is None else headers[number & BLOCK_MASK]
+
+    def expires_ms(self, number: int) -> int:
+        expires = self.columns.expires
+        return 0 if expires is None else expires[number & BLOCK_MASK]
+
+    def live_key(self, number: int) -> str:
+        keys = self.columns.live_keys
+        return "" if keys is None else keys[number & BLOCK_MASK]
 
     def state_of(self, number: int) -> int:
         return IMPLIED if self.states is None else self.states[number & BLOCK_MASK]

@@ -14,13 +14,15 @@ import msgspec
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import OwnState
+from fairlead.records.state import DedupRow, OwnState
 
 if TYPE_CHECKING:
     from fairlead.schedule.plan import ClaimPlan
 
 #: Why a message moved on its own.
 Move = Literal["released", "retried", "delayed", "due", "buried"]
+#: Why a message is gone without having been completed.
+End = Literal["expired"]
 
 
 class QueueStored(msgspec.Struct, frozen=True):
@@ -78,6 +80,47 @@ class MessageRestated(msgspec.Struct, frozen=True):
     state: OwnState
 
 
+class MessageGone(msgspec.Struct, frozen=True):
+    """A message ended, wherever it was."""
+
+    number: int
+    why: End
+
+
+class KeysRemembered(msgspec.Struct, frozen=True):
+    """Dedup keys of a queue stand for these messages from now on."""
+
+    queue_id: int
+    rows: dict[str, DedupRow]
+
+
+class KeysForgotten(msgspec.Struct, frozen=True):
+    """Dedup keys of a queue stand for no message any more."""
+
+    queue_id: int
+    keys: Sequence[str]
+
+
+class WindowsEnded(msgspec.Struct, frozen=True):
+    """Windows of dedup keys are over: (their end, key). `next_ms` is when the next window may end; 0: there is
+    none. At open `ended` is empty.
+    """
+
+    queue_id: int
+    ended: Sequence[tuple[int, str]]
+    next_ms: int
+
+
 StateFact = (
-    QueueStored | ChunkEnqueued | Claimed | LeaseCompleted | LeaseSplit | MessageMoved | MessageRestated
+    QueueStored
+    | ChunkEnqueued
+    | Claimed
+    | LeaseCompleted
+    | LeaseSplit
+    | MessageMoved
+    | MessageRestated
+    | MessageGone
+    | KeysRemembered
+    | KeysForgotten
+    | WindowsEnded
 )

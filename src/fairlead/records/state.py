@@ -15,6 +15,16 @@ class OwnState(MessageState, frozen=True, array_like=True, gc=False):
     claim_id: int = 0
 
 
+class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The message that a dedup key stands for, until that time; 0: as long as the message lives."""
+
+    raw_id: bytes
+    until_ms: int
+
+    def holds(self, now_ms: int) -> bool:
+        return self.until_ms == 0 or self.until_ms > now_ms
+
+
 class Counts(msgspec.Struct, array_like=True, gc=False):
     """Absolute values, written with each commit that changes them, so they are exact after a crash."""
 

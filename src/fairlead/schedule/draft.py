@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from fairlead.schedule.lanes import MIN_TRIM, Key, Lane, LaneName, ThrottledLane
+from fairlead.records.chunk import LaneName
+from fairlead.schedule.lanes import MIN_TRIM, Key, Lane, ThrottledLane
 from fairlead.schedule.parking import ParkingDraft
 from fairlead.schedule.state import SchedulerState, enter, list_lane
 from fairlead.schedule.throttle import Bucket

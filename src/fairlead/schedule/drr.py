@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Draft, Followers
-from fairlead.schedule.lanes import Key, Lane, LaneName, PlaceOf, ThrottledLane
+from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.schedule.rounds import Rounds
 from fairlead.schedule.state import SchedulerState, enter, list_lane

@@ -11,9 +11,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from fairlead.records.chunk import LaneName
 from fairlead.schedule.views import Heap, HeapView, Line, LineView
 
-LaneName: TypeAlias = tuple[str, ...]
 PlaceOf: TypeAlias = Callable[[int], int]
 
 #: Shared by all lanes that keep no grant, which is nearly all of them.

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairlead.schedule.lanes import NOTHING_HELD, LaneName, ParkedRing, ThrottledLane
+from fairlead.records.chunk import LaneName
+from fairlead.schedule.lanes import NOTHING_HELD, ParkedRing, ThrottledLane
 from fairlead.schedule.throttle import Buckets, BucketsDraft
 from fairlead.schedule.views import Heap, HeapView
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fairlead.schedule.lanes import LaneName
+from fairlead.records.chunk import LaneName
 from fairlead.schedule.throttle import Bucket
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
-from fairlead.schedule.lanes import MIN_TRIM, Key, LaneName
+from fairlead.records.chunk import LaneName
+from fairlead.schedule.lanes import MIN_TRIM, Key
 from fairlead.schedule.state import SchedulerState
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.schedule.lanes import Key, Lane, LaneName, PlaceOf, ThrottledLane
+from fairlead.records.chunk import LaneName
+from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.parking import Parking
 from fairlead.schedule.throttle import Buckets
 from fairlead.schedule.views import Heap, Line

@@ -5,11 +5,21 @@ from __future__ import annotations
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import Counts, OwnState
+from fairlead.records.state import Counts, DedupRow, OwnState
 
 
 class Changes:
-    __slots__ = ("chunks", "counts", "ended_leases", "new_chunks", "new_leases", "own", "queues")
+    __slots__ = (
+        "chunks",
+        "counts",
+        "dedup",
+        "ended_leases",
+        "ended_windows",
+        "new_chunks",
+        "new_leases",
+        "own",
+        "queues",
+    )
 
     def __init__(self) -> None:
         self.new_chunks: list[Chunk] = []
@@ -19,5 +29,9 @@ class Changes:
         self.ended_leases: dict[int, GroupLease] = {}
         #: By (home queue, number); None: the row goes.
         self.own: dict[tuple[int, int], OwnState | None] = {}
+        #: By (queue, dedup key); None: the row goes.
+        self.dedup: dict[tuple[int, str], DedupRow | None] = {}
+        #: (queue, end of the window, key)
+        self.ended_windows: set[tuple[int, int, str]] = set()
         self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}

@@ -8,6 +8,8 @@
 | pages    | queue, first number, page   | payloads of consecutive messages, about 16 KiB, written once     |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
+| dedup    | queue, dedup key            | `DedupRow`: the message that the key stands for, and until when  |
+| dedup_end | queue, end, dedup key      | nothing; one row per window                                      |
 | leases   | queue, expiry, group        | `LeaseRow`: the members of a claim that expire together          |
 
 Numbers are big-endian, so that keys sort by them. `queue` is the queue that a message was enqueued into, also
@@ -26,9 +28,16 @@ import msgspec
 from fairlead.errors import BrokenInvariant
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, Head
-from fairlead.records.facts import ChunkEnqueued, Claimed, MessageMoved, QueueStored, StateFact
+from fairlead.records.facts import (
+    ChunkEnqueued,
+    Claimed,
+    MessageMoved,
+    QueueStored,
+    StateFact,
+    WindowsEnded,
+)
 from fairlead.records.lease import GroupLease, LeaseRow
-from fairlead.records.state import Counts, OwnState
+from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 
@@ -38,6 +47,7 @@ _decode_counts = msgspec.msgpack.Decoder(Counts).decode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_page = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
+_decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
 _decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode
 
 #: Rows of one bounded scan while a queue is loaded.
@@ -79,10 +89,27 @@ def write_changes(batch: Batch, changes: Changes) -> None:
             batch.delete(Table.OWN, _key(queue_id, number))
         else:
             batch.put(Table.OWN, _key(queue_id, number), _encode(state))
+    if changes.dedup or changes.ended_windows:
+        _write_dedup(batch, changes)
     for queue_id, record in changes.queues.items():
         batch.put(Table.QUEUES, _key(queue_id), _encode(record))
     for queue_id, counts in changes.counts.items():
         batch.put(Table.COUNTERS, _key(queue_id), _encode(counts))
+
+
+def _write_dedup(batch: Batch, changes: Changes) -> None:
+    begun = set()
+    for (queue_id, key), row in changes.dedup.items():
+        if row is None:
+            batch.delete(Table.DEDUP, _key(queue_id) + key.encode())
+            continue
+        batch.put(Table.DEDUP, _key(queue_id) + key.encode(), _encode(row))
+        if row.until_ms:
+            begun.add((queue_id, row.until_ms, key))
+    for queue_id, until_ms, key in begun:
+        batch.put(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode(), b"")
+    for queue_id, until_ms, key in changes.ended_windows - begun:
+        batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
 
 
 def _lease_key(lease: GroupLease) -> bytes:
@@ -141,6 +168,29 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
     return [payload for raw in pages for payload in _decode_page(raw or b"")]
 
 
+def read_dedup(
+    store: KeyValueStore, changes: Changes, queue_id: int, keys: Sequence[str]
+) -> dict[str, DedupRow]:
+    """The rows of those of these keys that have one, as this transaction sees them."""
+    found = {key: changes.dedup.get((queue_id, key)) for key in keys}
+    unknown = [key for key in keys if (queue_id, key) not in changes.dedup]
+    raw_keys = [_key(queue_id) + key.encode() for key in unknown]
+    for key, raw in zip(unknown, store.get_many(Table.DEDUP, raw_keys) if unknown else (), strict=True):
+        found[key] = None if raw is None else _decode_dedup(raw)
+    return {key: row for key, row in found.items() if row is not None}
+
+
+def read_all_dedup(store: KeyValueStore, queue_id: int) -> dict[str, DedupRow]:
+    """For laws and verification."""
+    return {key[8:].decode(): _decode_dedup(raw) for key, raw in _scan(store, Table.DEDUP, queue_id)}
+
+
+def read_windows(store: KeyValueStore, queue_id: int, limit: int) -> list[tuple[int, str]]:
+    """The stored windows of dedup keys that end first: (end, key)."""
+    rows = store.scan(Table.DEDUP_END, _key(queue_id), _key(queue_id + 1), limit=limit)
+    return [(int.from_bytes(key[8:16], "big"), key[16:].decode()) for key, _ in rows]
+
+
 def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterator[StateFact]:
     """The facts that lead from nothing to what is stored, in an order in which memory can apply them; of some
     queues with their dead letters, or of all.
@@ -160,6 +210,8 @@ def _load_home(store: KeyValueStore, queue_id: int) -> Iterator[StateFact]:
     implied = {number for chunk in chunks for number in chunk.implied()}
     leases = list(_read_leases(store, queue_id, implied, own))
     held = {number for _, numbers in leases for number in numbers}
+    for until_ms, _ in read_windows(store, queue_id, 1):
+        yield WindowsEnded(queue_id, (), until_ms)
     for chunk in chunks:
         yield ChunkEnqueued(chunk, [number for number in chunk.implied() if number not in held])
     for number, state in sorted(own.items(), key=lambda item: item[1].place):

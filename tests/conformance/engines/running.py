@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, SettleResult, Start
 from fairlead.errors import FairleadError
@@ -20,7 +20,7 @@ from fairlead.model.views import QueueStats
 from fairlead.request import Request
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
 from fairlead.verbs.settle import Goodbye, Settle
@@ -59,7 +59,7 @@ class Side:
         ):
             raw_id = find_id(shown)
             assert raw_id is not None
-            self.names[raw_id] = len(self.names)
+            self.names.setdefault(raw_id, len(self.names))
         if isinstance(request, Claim):
             answer = self._in_order(request, answer)
             self.deliveries += answer
@@ -110,6 +110,8 @@ class Run:
         self._random = Random(seed)
         self._keys = [f"k{n}" for n in range(self._random.choice((1, 3, 12)))]
         self._weighted = self._random.random() < 0.5
+        #: How often a message has a delay, a time to live or a dedup key.
+        self._special = self._random.choice((0.0, 0.1, 0.6))
         self._body = 0
         self._draws = self._random.choice((_STEPS, _STEPS | {"claim": 6}, _STEPS | {"enqueue": 8}))
 
@@ -138,7 +140,9 @@ class Run:
             case "pause":
                 return random.choice((Pause, Resume, Resume))(random.choice((*QUEUES, "unknown")))
             case _:
-                return random.choice((Stats(random.choice(QUEUES)), Stats("first.dlq"), ListQueues("f")))
+                return random.choice(
+                    (Stats(random.choice(QUEUES)), Stats("first.dlq"), ListQueues("f"), Twin("first", "d1"))
+                )
 
     def _options(self) -> dict[str, Any]:
         random = self._random
@@ -158,6 +162,9 @@ class Run:
             "quantum": (1, 1, 3),
             "max_messages": (0, 0, 25),
             "max_unsettled_per_consumer": (0, 0, 5),
+            "ttl": (None, None, "45s"),
+            "expired_to_dead": (False, True),
+            "dedup": ("5m", "live", "2s"),
         }.items():
             drawn[option] = random.choice(values)
         return drawn
@@ -168,7 +175,15 @@ class Run:
         weight = random.choice((1, 1, 2, 5)) if self._weighted else 1
         headers = {"n": str(self._body)} if random.random() < 0.2 else None
         payload = b"%d" % self._body + b"." * random.choice((0, 0, 900, 9_000))
-        return NewMessage(payload, headers, random.choice(self._keys), weight)
+        message = NewMessage(payload, headers, random.choice(self._keys), weight)
+        if random.random() < self._special:
+            return replace(
+                message,
+                delay=random.choice((None, "0s", "30ms", "600ms", "20s")),
+                ttl=random.choice((None, None, "0s", "40ms", "6s")),
+                dedup_key=random.choice((None, "d1", "d2", "d3")),
+            )
+        return message
 
     def _enqueue(self) -> Request[Any]:
         queue = self._random.choice(
@@ -176,7 +191,7 @@ class Run:
         )
         if self._random.random() < 0.4:
             message = self._message()
-            return Enqueue(queue, message.payload, message.headers, message.fairness_key, message.weight)
+            return Enqueue(queue, **asdict(message))
         return EnqueueMany(queue, [self._message() for _ in range(self._random.choice((0, 1, 3, 10, 40)))])
 
     def _claim(self) -> Request[Any]:

@@ -7,9 +7,9 @@ from collections import deque
 
 import pytest
 
+from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Draft
 from fairlead.schedule.drr import Scheduler
-from fairlead.schedule.lanes import LaneName
 from fairlead.schedule.throttle import Bucket, Buckets
 
 

@@ -13,7 +13,7 @@ from fairlead.engine.transaction import Transaction
 from fairlead.engine.work import claim, enqueue, inspect, queues, settle
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
 from fairlead.verbs.settle import Goodbye, Settle
@@ -27,6 +27,7 @@ WORK: dict[type[Request[Any]], Work] = {
     Resume: queues.resume,
     Enqueue: enqueue.enqueue,
     EnqueueMany: enqueue.enqueue_many,
+    Twin: enqueue.twin,
     Claim: claim.claim,
     Settle: settle.settle,
     Goodbye: settle.goodbye,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.engine.memory import Queue
-from fairlead.engine.moves import expire_leases, wake_due
+from fairlead.engine.moves import end_lives, expire_leases, wake_due
 from fairlead.engine.transaction import Transaction
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
@@ -37,6 +37,7 @@ def claim(tx: Transaction, request: Claim) -> list[Delivery]:
     expire_leases(tx)
     for queue in queues:
         wake_due(tx, queue)
+        end_lives(tx, queue)
     found: list[Delivery] = []
     for queue in queues:
         if len(found) < request.limit:
@@ -73,6 +74,8 @@ def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int) -> list
         return []
     plan = _plan(tx, queue, most)
     if not plan.numbers:
+        # No message moves, but keys without messages leave the ring. Turns are hints, so there is no fact.
+        queue.schedule.apply(plan)
         return []
     lease_ms, claim_id = queue.record.config.visibility_timeout_ms, tx.next_group()
     terms = LeaseTerms(

@@ -38,6 +38,8 @@ class Table(IntEnum):
     COLD = 8
     HOT = 9
     RUNS = 10
+    DEDUP = 11
+    DEDUP_END = 12
 
 
 class Batch(Protocol):
