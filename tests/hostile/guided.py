@@ -29,7 +29,7 @@ _WATCHED = (
     "fairlead.middleware.authenticate",
     "fairlead.server.flight",
     "fairlead.server.fila",
-    "fairlead.broker.requests",
+    "fairlead.decide.arguments",
     "fairlead.broker.looking",
     "fairlead.runbook",
 )

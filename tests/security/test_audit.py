@@ -19,6 +19,7 @@ from fairlead.model.access import EVERY_RIGHT, AuditRecord
 from fairlead.request import Answer, Caller, Request
 from fairlead.testing import ManualClock, Step, stop_before
 from fairlead.testing.sizes import size
+from fairlead.verbs.audit import AuditRead
 from fairlead.verbs.dead_letters import CancelIntent
 from fairlead.verbs.queues import Purge
 from tests.cli.conftest import Commands, Opener
@@ -323,7 +324,7 @@ def test_followers_see_each_entry_when_it_is_written_and_when_it_is_over(
 ) -> None:
     monkeypatch.setattr(command, "_PAUSE_S", 0)
     record = stage.broker.audit_trail.begin("ann", "ann", "here", "purge", "q")
-    news = command._news(stage.guard, stage.entries(), None, None, None)
+    news = command._news(stage.guard, stage.entries(), AuditRead(limit=10))
     stage.broker.audit_trail.finish(record, "done", 7)
     stage.guard.pause("q")
     assert [(entry.verb, entry.outcome, entry.count) for entry in next(news)] == [

@@ -66,7 +66,7 @@ REFUSED = [
     (
         "tls",
         trusting_others,
-        "not signed by the authority in .*ca.pem.*; give tls=",
+        "not signed by the authority in .*ca.pem.*; give (tls=|--tls-ca)",
         "certificate.verify.failed",
         "certificate.verify.failed",
     ),
@@ -80,14 +80,14 @@ REFUSED = [
     (
         "tls",
         plaintext,
-        "speaks TLS and this client does not; give tls=",
+        "speaks TLS and this client does not; give (tls=|--tls-ca)",
         "",
         "400: .*expected TLS: this door is https://",
     ),
     (
         "plain",
         trusting_us,
-        "does not speak TLS and this client does; leave tls=",
+        "does not speak TLS and this client does; leave (tls=|--tls-ca)",
         "wrong.version.number",
         "wrong.version.number|record layer",
     ),
@@ -95,7 +95,7 @@ REFUSED = [
     (
         "mutual",
         trusting_us,
-        r"asks for a client certificate; give fairlead.Tls\(ca=, cert=, key=\)",
+        r"asks for a client certificate; give (fairlead.Tls\(ca=, cert=, key=\)|--tls-cert and --tls-key)",
         "",
         "certificate.required|handshake.failure",
     ),

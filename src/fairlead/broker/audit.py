@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.requests import check_count
+from fairlead.decide.arguments import check_count
 from fairlead.errors import InvalidRequest, StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact

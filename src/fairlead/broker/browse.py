@@ -18,8 +18,8 @@ from fairlead.broker.core import Core
 from fairlead.broker.locate import resting
 from fairlead.broker.looking import Whereabouts, info_of
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count
 from fairlead.broker.walk import HasRow, done_pages, leases_of, member_pages, ready_pages, waiting_pages
+from fairlead.decide.arguments import check_count
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import Progress
 from fairlead.model.ids import find_id, show_id

@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeVar
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
-from fairlead.broker.requests import check_bool, check_consumer, check_count, check_token
 from fairlead.broker.room import leases_that_fit
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
 from fairlead.broker.timers import expire_leases, run_queue_due
+from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
 from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms

@@ -15,8 +15,8 @@ import msgspec
 
 from fairlead.broker.consumer_words import Words, pack_words
 from fairlead.broker.core import Core
-from fairlead.broker.requests import check_bool
 from fairlead.broker.states import states_of
+from fairlead.decide.arguments import check_bool
 from fairlead.decide.slices import slice_of
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.consumer import ConsumerRecord, Recorded, TakenUp

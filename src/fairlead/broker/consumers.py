@@ -12,9 +12,9 @@ import msgspec
 from fairlead.broker import consumer_claims, consumer_close, consumer_read, consumer_record
 from fairlead.broker.consumer_book import info_of
 from fairlead.broker.core import Core
-from fairlead.broker.requests import check_bool, check_count
 from fairlead.broker.room import MESSAGE_BYTES
 from fairlead.broker.shown_times import shown_pages
+from fairlead.decide.arguments import check_bool, check_count
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.consumer import (

@@ -11,9 +11,9 @@ from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.locate import locate_all
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
 from fairlead.broker.room import MESSAGE_BYTES
 from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
+from fairlead.decide.arguments import check_bool, check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, ServerStopping, SourceQueueGone
 from fairlead.model.facts import InReady, Intent, IntentSaved

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fairlead.broker.blocked_streams import blocked_streams
 from fairlead.broker.core import Core
-from fairlead.broker.requests import check_count
 from fairlead.broker.walk import HasRow, leases_of, member_pages, ready_pages, waiting_pages
+from fairlead.decide.arguments import check_count
 from fairlead.model.facts import InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import id_time_ms, show_id

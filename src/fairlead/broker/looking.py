@@ -11,7 +11,6 @@ from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.core import Core
 from fairlead.broker.locate import locate, locate_all, resting
 from fairlead.broker.look_budget import Look
-from fairlead.broker.requests import check_count
 from fairlead.broker.walk import (
     HasRow,
     behind_front_pages,
@@ -21,6 +20,7 @@ from fairlead.broker.walk import (
     ready_pages,
     waiting_pages,
 )
+from fairlead.decide.arguments import check_count
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.checks import check_text
 from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting

@@ -11,9 +11,9 @@ from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_fail
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_consumer
 from fairlead.broker.room import STATE_BYTES, step_of
 from fairlead.broker.states import states_of
+from fairlead.decide.arguments import check_consumer
 from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms

@@ -14,7 +14,7 @@ from fairlead.broker.core import Core
 from fairlead.broker.enqueue import ask_hook, check_queue_bounds
 from fairlead.broker.publish import drop_some, ended_record, publish
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_bool
+from fairlead.decide.arguments import check_bool
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_each, check_messages, check_text
 from fairlead.model.durations import Duration, to_ms

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
@@ -70,20 +71,21 @@ def audit(
     with open_target() as target:
         found = target.do(request)[::-1]
         if follow:
-            _follow(target, found, replace(request, limit=_AGAIN, before=None, since=None))
+            _print(found)
+            for news in _news(target, found, replace(request, limit=_AGAIN, before=None, since=None)):
+                _print(news)
     narrowed = request != AuditRead(limit=request.limit)
     nothing = "nothing is written down" + (" of that" if narrowed else "")
     show(found, lambda: _table(found) if found else nothing)
 
 
-def _follow(target: Target, seen: list[AuditRecord], latest: AuditRead) -> NoReturn:
-    """Print each entry when it is written, and again when it is over."""
-    _print(seen)
+def _news(target: Target, seen: list[AuditRecord], latest: AuditRead) -> Iterator[list[AuditRecord]]:
+    """Each entry when it is written, and again when it is over; for ever."""
     known = {record.number: record.outcome for record in seen}
     while True:
         time.sleep(_PAUSE_S)
         found = target.do(latest)
-        _print([record for record in reversed(found) if known.get(record.number) != record.outcome])
+        yield [record for record in reversed(found) if known.get(record.number) != record.outcome]
         known = {record.number: record.outcome for record in found}
 
 

@@ -11,7 +11,7 @@ from fairlead.engine.memory import Memory, Queue
 from fairlead.records.chunk import LaneName
 from fairlead.records.ids import find_number
 from fairlead.records.state import Counts
-from fairlead.store.rows import read_all_dedup, read_counts, read_windows
+from fairlead.store.rows import find_orphans, read_all_dedup, read_counts, read_windows
 
 
 def broken_laws(engine: Engine) -> list[str]:
@@ -33,6 +33,7 @@ def broken_laws(engine: Engine) -> list[str]:
         broken.append("leases differ after a reopening")
     for queue in memory.by_id.values():
         broken += _dedup_differences(engine, queue)
+    broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(engine.store)]
     twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
     if twice:
         broken.append(f"in more than one place: {twice}")

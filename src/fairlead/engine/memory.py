@@ -26,7 +26,7 @@ from fairlead.records.facts import (
     StateFact,
     WindowsEnded,
 )
-from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, find_number
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, OwnState
 from fairlead.schedule.drr import Scheduler
@@ -99,6 +99,11 @@ class Memory:
             return None
         return None if chunk.state_of(number) == GONE else chunk
 
+    def find_message(self, raw_id: bytes) -> int | None:
+        """The number of a live message."""
+        number = find_number(raw_id)
+        return None if number is None or self.find_chunk(raw_id[:8], number) is None else number
+
     def place_of(self, number: int) -> int:
         state = self.own.get(number)
         return number if state is None else state.place
@@ -114,8 +119,7 @@ class Memory:
         if chunk is None or chunk.state_of(number) == GONE:
             return 0
         state = self.own.get(number)
-        in_home = state is None or state.queue_id == chunk.queue_id
-        return chunk.expires_ms(number) if in_home else 0
+        return chunk.expires_ms(number) if state is None or _in_first_life(state, chunk) else 0
 
     def members_of(self, lease: GroupLease) -> list[int]:
         """The members that are still held under it."""
@@ -251,12 +255,12 @@ class Memory:
         for until_ms, key in fact.ended:
             self.changes.ended_windows.add((fact.queue_id, until_ms, key))
 
-    def _forget_key(self, chunk: Chunk, number: int, queue_id: int) -> None:
-        """A message leaves its queue for good: its dedup key may be used again, if it was remembered as long as
-        the message lives. A dead letter has lost its key already, and another message may have it.
+    def _forget_key(self, chunk: Chunk, number: int) -> None:
+        """A message is about to leave its queue for good: its dedup key may be used again, if it was remembered
+        as long as the message lives. A message that died has lost its key, and another one may have it.
         """
         key = chunk.live_key(number)
-        if key and queue_id == chunk.queue_id:
+        if key and _in_first_life(self.state_of(number), chunk):
             self.changes.dedup[chunk.queue_id, key] = None
 
     def _schedule(self, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> None:
@@ -311,7 +315,7 @@ class Memory:
             chunk = self.chunks[block]
             counts.bytes -= _bytes_of(chunk, members)
             for number in members if chunk.columns.live_keys else ():
-                self._forget_key(chunk, number, lease.terms.queue_id)
+                self._forget_key(chunk, number)
             for number in members if own else ():
                 if own.pop(number, None) is not None:
                     self.changes.own[chunk.queue_id, number] = None
@@ -338,7 +342,7 @@ class Memory:
             return
         self._take_away(chunk, number, before)
         if fact.why == "buried":
-            self._forget_key(chunk, number, before.queue_id)
+            self._forget_key(chunk, number)
         self._mark_own(chunk, number)
         self._enter(chunk, fact)
 
@@ -358,8 +362,8 @@ class Memory:
 
     def _ended(self, number: int) -> None:
         chunk, state = self.chunk_of(number), self.state_of(number)
+        self._forget_key(chunk, number)
         self._take_away(chunk, number, state)
-        self._forget_key(chunk, number, state.queue_id)
         if self.own.pop(number, None) is not None:
             self.changes.own[chunk.queue_id, number] = None
         self._gone(chunk, [number])
@@ -432,6 +436,11 @@ class Memory:
                 for number in chunk.with_own_rows():
                     self.own.pop(number, None)
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
+
+
+def _in_first_life(state: OwnState, chunk: Chunk) -> bool:
+    """Time to live and dedup key end with the first death; a redrive does not bring them back."""
+    return state.queue_id == chunk.queue_id and not state.redrives
 
 
 def _bytes_of(chunk: Chunk, numbers: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ MISSING_FEATURES = (
     "throttle keys and token buckets",
     "streams",
     "hooks",
+    "acts of operators by filter",
     "the failure breaker",
     "messages that are kept after completion",
     "weights by configuration",

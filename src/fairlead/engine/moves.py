@@ -17,7 +17,7 @@ from fairlead.engine.memory import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
-from fairlead.model.message import with_failure
+from fairlead.model.message import HELD, with_failure
 from fairlead.records.facts import KeysForgotten, MessageGone, MessageMoved, Move, WindowsEnded
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
@@ -95,11 +95,53 @@ def fail(
     failed = _failed(state, record, progress)
     if is_over(tx, number):
         return expire(tx, number, failed, queue)
-    if decision.due_ms > tx.now_ms:
+    if decision.due_ms:
         fact = _move(number, "delayed", failed, place=0, due_ms=decision.due_ms)
     else:
         fact = _move(number, "retried", failed, place=tx.next_place())
     return Moved("retry", decision.rule, fact, decision.due_ms)
+
+
+def make_due(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
+    """A wait ends, by itself or by an operator: ready at the tail of its lane."""
+    return _move(number, "due", state, place=tx.next_place())
+
+
+def hold(number: int, state: OwnState, *, is_leased: bool) -> MessageMoved:
+    """Waiting without end, until an operator lets it go."""
+    return _move(number, "held", state, place=0, due_ms=HELD, deliveries=state.deliveries + is_leased)
+
+
+def bury(tx: Transaction, number: int, error: str, reason: FailureReason) -> MessageMoved:
+    """By an operator: it is no attempt."""
+    return _bury(
+        tx, number, with_record(tx, tx.memory.state_of(number), error, reason), _queue_of(tx, number)
+    )
+
+
+def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureReason) -> OwnState:
+    """What an operator says about a message; it is no attempt."""
+    record = FailureRecord(tx.now_ms, state.attempts, int(reason), error, "", "operator")
+    recorded = with_failure(state, record)
+    assert isinstance(recorded, OwnState)
+    return recorded
+
+
+def redrive(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
+    """A dead letter begins a new life at the tail of its lane."""
+    alive = OwnState(
+        state.source_queue_id,
+        progress=state.progress,
+        carry=state.carry,
+        failures=state.failures,
+        failures_cut=state.failures_cut,
+        redrives=state.redrives + 1,
+    )
+    return _move(number, "redriven", alive, place=tx.next_place())
+
+
+def _queue_of(tx: Transaction, number: int) -> Queue:
+    return tx.memory.by_id[tx.memory.state_of(number).queue_id]
 
 
 def is_over(tx: Transaction, number: int) -> bool:
@@ -197,7 +239,7 @@ def wake_due(tx: Transaction, queue: Queue) -> bool:
     """Messages whose wait is over become ready, in the order of their due times."""
     count = 0
     while count < STEP_MESSAGES and (number := tx.memory.next_due(queue, tx.now_ms)) is not None:
-        tx.add(_move(number, "due", tx.memory.own[number], place=tx.next_place()))
+        tx.add(make_due(tx, number, tx.memory.own[number]))
         count += 1
     return count > 0
 

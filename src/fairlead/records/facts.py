@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fairlead.schedule.plan import ClaimPlan
 
 #: Why a message moved on its own.
-Move = Literal["released", "retried", "delayed", "due", "buried"]
+Move = Literal["released", "retried", "delayed", "due", "held", "buried", "redriven"]
 #: Why a message is gone without having been completed.
-End = Literal["expired"]
+End = Literal["expired", "dropped", "completed"]
 
 
 class QueueStored(msgspec.Struct, frozen=True):

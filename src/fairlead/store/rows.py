@@ -10,7 +10,7 @@
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | dedup    | queue, dedup key            | `DedupRow`: the message that the key stands for, and until when  |
 | dedup_end | queue, end, dedup key      | nothing; one row per window                                      |
-| leases   | queue, expiry, group        | `LeaseRow`: the members of a claim that expire together          |
+| leases   | queue, group                | `LeaseRow`: the members of a claim that expire together          |
 
 Numbers are big-endian, so that keys sort by them. `queue` is the queue that a message was enqueued into, also
 in rows of a dead letter: all rows of a queue and its dead letters can be read, or deleted, as a range.
@@ -27,7 +27,7 @@ import msgspec
 
 from fairlead.errors import BrokenInvariant
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk, Head
+from fairlead.records.chunk import OWN, Chunk, Head
 from fairlead.records.facts import (
     ChunkEnqueued,
     Claimed,
@@ -36,6 +36,7 @@ from fairlead.records.facts import (
     StateFact,
     WindowsEnded,
 )
+from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseRow
 from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.store.changes import Changes
@@ -98,23 +99,20 @@ def write_changes(batch: Batch, changes: Changes) -> None:
 
 
 def _write_dedup(batch: Batch, changes: Changes) -> None:
-    begun = set()
     for (queue_id, key), row in changes.dedup.items():
         if row is None:
             batch.delete(Table.DEDUP, _key(queue_id) + key.encode())
             continue
         batch.put(Table.DEDUP, _key(queue_id) + key.encode(), _encode(row))
         if row.until_ms:
-            begun.add((queue_id, row.until_ms, key))
-    for queue_id, until_ms, key in begun:
-        batch.put(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode(), b"")
-    for queue_id, until_ms, key in changes.ended_windows - begun:
+            batch.put(Table.DEDUP_END, _key(queue_id, row.until_ms) + key.encode(), b"")
+    for queue_id, until_ms, key in changes.ended_windows:
         batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
 
 
 def _lease_key(lease: GroupLease) -> bytes:
     terms = lease.terms
-    return _key(terms.home_id, terms.expires_ms, terms.group)
+    return _key(terms.home_id, terms.group)
 
 
 def _write_chunk(batch: Batch, chunk: Chunk) -> None:
@@ -178,6 +176,20 @@ def read_dedup(
     for key, raw in zip(unknown, store.get_many(Table.DEDUP, raw_keys) if unknown else (), strict=True):
         found[key] = None if raw is None else _decode_dedup(raw)
     return {key: row for key, row in found.items() if row is not None}
+
+
+def find_orphans(store: KeyValueStore) -> list[str]:
+    """For laws and verification: rows of chunks and messages that do not exist."""
+    heads = {key: _decode_head(raw) for key, raw in _scan(store, Table.CHUNKS)}
+    states = dict(_scan(store, Table.STATES))
+    found = [f"states {key.hex()}" for key in states if key not in heads]
+    found += [f"page {key.hex()}" for key, _ in _scan(store, Table.PAGES) if key[:16] not in heads]
+    for key, _ in _scan(store, Table.OWN):
+        queue_id, number = _numbers_in(key)
+        state = states.get(_key(queue_id, number & ~BLOCK_MASK), b"")
+        if state[number & BLOCK_MASK : (number & BLOCK_MASK) + 1] != bytes((OWN,)):
+            found.append(f"own row of {number} of queue {queue_id}")
+    return found
 
 
 def read_all_dedup(store: KeyValueStore, queue_id: int) -> dict[str, DedupRow]:

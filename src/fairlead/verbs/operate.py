@@ -168,7 +168,7 @@ class Bury(Operation[OperatorResult], frozen=True):
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
-        from fairlead.broker.requests import check_error
+        from fairlead.decide.arguments import check_error
 
         act = operators.bury(*check_error(self.error, self.reason))
         return operators.act(
@@ -198,7 +198,7 @@ class Hold(Operation[OperatorResult], frozen=True):
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
-        from fairlead.broker.requests import check_error
+        from fairlead.decide.arguments import check_error
 
         act: operators.Act = operators.hold
         if self.reason is not None or self.error:
@@ -256,7 +256,7 @@ class FailLeased(Operation[OperatorResult], frozen=True):
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
-        from fairlead.broker.requests import check_error
+        from fairlead.decide.arguments import check_error
 
         error, reason = check_error(self.error, self.reason)
         return operators.fail(tx.core, self.queue, self.ids, self.filter, error, reason, dry_run=self.dry_run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,16 +15,17 @@ from msgspec.structs import asdict, replace
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, SettleResult, Start
 from fairlead.errors import FairleadError
-from fairlead.model.ids import find_id
+from fairlead.model.ids import find_id, show_id
 from fairlead.model.settle import DeliveryRef
-from fairlead.model.views import QueueStats
+from fairlead.model.views import OperatorResult, QueueStats
 from fairlead.request import Request
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
+from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
-from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 
 #: What may differ in an answer, and why.
 DIFFERENCES = {
@@ -33,8 +35,22 @@ DIFFERENCES = {
     "lease in the error of an expiry": "the new engine names the lease that ran out, also after an extension",
     "active_keys, keys, totals": "the new engine does not show them yet, or counts lanes that ran dry earlier",
 }
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LEASE = re.compile(r"its lease of \w+")
 QUEUES = ("first", "second")
+OPERATIONS: tuple[Callable[..., Request[Any]], ...] = (
+    Ack,
+    Nack,
+    Retry,
+    Reset,
+    Drop,
+    Done,
+    Bury,
+    Hold,
+    partial(Hold, error="look at it", reason="poison_message"),
+    Unhold,
+    FailLeased,
+)
 CONSUMERS = ("a", "b", "")
 
 
@@ -53,7 +69,8 @@ class Side:
         try:
             answer = self.do(request)
         except FairleadError as refused:
-            return type(refused).__name__, refused.code, str(refused)
+            said = _ID.sub(lambda found: f"message {self.named(found[0])}", str(refused))
+            return type(refused).__name__, refused.code, said
         for shown in (
             [answer] if isinstance(request, Enqueue) else answer if isinstance(request, EnqueueMany) else ()
         ):
@@ -65,6 +82,9 @@ class Side:
             self.deliveries += answer
         return self.compared(answer)
 
+    def named(self, shown: str) -> int | None:
+        return self.names.get(find_id(shown) or b"")
+
     def _in_order(self, claim: Claim, found: list[Delivery]) -> list[Delivery]:
         """As delivered; a repeated claim has an order of its own in each engine."""
         if claim.token is None or claim.token not in self.tokens:
@@ -72,8 +92,16 @@ class Side:
             return found
         return sorted(found, key=lambda delivery: self.names[delivery.raw_id])
 
+    def id_at(self, share: float) -> str:
+        """The id of the message at that share of all messages; beyond, one that no message has."""
+        ids = [*self.names, bytes(6) + b"\x70" + bytes(9)]
+        return show_id(ids[int(share * len(ids))])
+
     def compared(self, answer: Any) -> Any:
         match answer:
+            case OperatorResult():
+                changed, skipped = answer.changed, answer.skipped
+                return [self.named(one) for one in changed], [(self.named(one), why) for one, why in skipped]
             case list():
                 return [self.compared(part) for part in answer]
             case str():
@@ -83,7 +111,7 @@ class Side:
                 return self._delivery(answer)
             case SettleResult():
                 name = self.names.get(answer.raw_id)
-                return name, answer.outcome, answer.rule, answer.due_ms, answer.lease_until
+                return name, answer.outcome, answer.rule, answer.due_ms, answer.lease_until, answer.error
             case QueueStats():
                 counts = answer.ready, answer.waiting, answer.leased, answer.dead, answer.done, answer.bytes
                 return counts, answer.consumers, answer.paused
@@ -118,7 +146,7 @@ class Run:
     def first_steps(self) -> list[Request[Any]]:
         return [CreateQueue(name, self._options()) for name in QUEUES]
 
-    def next_step(self, delivered: int) -> Request[Any] | int:
+    def next_step(self, delivered: int) -> Request[Any] | Callable[[Side], Request[Any]] | int:
         """A request, or a number of milliseconds to let pass."""
         random = self._random
         (kind,) = random.choices(list(self._draws), list(self._draws.values()))
@@ -135,6 +163,8 @@ class Run:
                 )
             case "pass":
                 return random.choice((1, 50, 400, 5_000, 40_000))
+            case "operate":
+                return self._operation(delivered)
             case "goodbye":
                 return Goodbye(random.choice(CONSUMERS))
             case "pause":
@@ -207,6 +237,16 @@ class Run:
             started=random.random() < 0.7,
         )
 
+    def _operation(self, delivered: int) -> Callable[[Side], Request[Any]]:
+        """By ids of messages that were delivered or enqueued, or never existed."""
+        random = self._random
+        kind, dry_run = random.choice(OPERATIONS), random.random() < 0.2
+        chosen = [random.random() for _ in range(random.choice((1, 1, 3)))]
+        queue = random.choice((*QUEUES, "first.dlq"))
+        if kind in (Ack, Nack):
+            return lambda side: kind(queue, side.id_at(chosen[0]))
+        return lambda side: kind(queue, [side.id_at(share) for share in chosen], dry_run=dry_run)
+
     def _item(self, at: int) -> Callable[[Side], Any]:
         random = self._random
         duration = random.choice((None, "200ms", "1m", "1ms"))
@@ -227,11 +267,22 @@ class Run:
         return lambda side: make(side.deliveries[at])
 
 
-_STEPS = {"enqueue": 4, "claim": 5, "settle": 5, "pass": 2, "goodbye": 1, "pause": 1, "look": 1}
+_STEPS = {
+    "enqueue": 4,
+    "claim": 5,
+    "settle": 5,
+    "pass": 2,
+    "operate": 4,
+    "goodbye": 1,
+    "pause": 1,
+    "look": 1,
+}
 
 
-def for_side(step: Request[Any], side: Side) -> Request[Any]:
-    """Items name deliveries by their index; each side has its own."""
+def for_side(step: Request[Any] | Callable[[Side], Request[Any]], side: Side) -> Request[Any]:
+    """Messages and deliveries have other ids on each side."""
+    if not isinstance(step, Request):
+        return step(side)
     if isinstance(step, Settle):
         return Settle([item(side) for item in step.items])
     return step

@@ -9,25 +9,28 @@ from typing import Any
 
 import pytest
 
-from fairlead import Complete, NewMessage
+from fairlead import Complete, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
+from fairlead.model.ids import show_id
 from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.operate import Done, Drop, Unhold
 from fairlead.verbs.queues import CreateQueue, Resume
-from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.verbs.settle import Ack, Goodbye, Settle
 from tests.conformance.engines.running import CONSUMERS, QUEUES, Run, Side, for_side
 
 STEPS = 100
 
 
 class Ledger:
-    """What is known outside the engine: which messages were confirmed, which of them may end by themselves, and
-    how often each was completed.
+    """What is known outside the engine: which messages were confirmed, which of them may end uncompleted (by
+    their time to live, or by an operator), and how often each was completed.
     """
 
     def __init__(self) -> None:
@@ -37,9 +40,15 @@ class Ledger:
         self._queues_with_ttl: set[str] = set()
 
     def note(self, request: Request[Any], answer: Any) -> None:
-        if isinstance(answer, tuple):
+        if isinstance(answer, tuple) and isinstance(answer[0], str):
             return  # refused
         match request:
+            case Drop() | Done():
+                if not request.dry_run:
+                    self.mortal.update(answer[0])
+            case Ack():
+                name, outcome, *_ = answer
+                self.completed.update([name] if outcome == "completed" else [])
             case CreateQueue():
                 if request.options["ttl"] is not None:
                     self._queues_with_ttl.add(request.name)
@@ -95,6 +104,7 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
     side.clock.advance(ms=10_000_000)
     for queue in QUEUES:
         engine.do(Resume(queue))
+        engine.do(Unhold(queue, [show_id(raw_id) for raw_id in side.names]))
         for name in (queue, f"{queue}.dlq"):
             # The limits of a consumer may allow only a few at a time.
             while found := engine.do(Claim(name, 1000)):
@@ -120,3 +130,74 @@ def test_a_reopened_ring_is_in_the_order_of_the_first_places_of_its_lanes() -> N
         engine.do(Enqueue("q", key.encode(), fairness_key=key))
     again = Engine(DictionaryStore(data), clock=ManualClock())
     assert [one.payload for one in again.do(Claim("q", 5))] == [b"c", b"a", b"b", b"c", b"a"]
+
+
+def reopened(data: DictionaryData, clock: ManualClock) -> Engine:
+    return Engine(DictionaryStore(data), clock=clock)
+
+
+def test_messages_that_failed_keep_their_places_and_the_order_of_the_ring_over_a_reopening() -> None:
+    data, clock = DictionaryData(), ManualClock()
+    engine = reopened(data, clock)
+    engine.do(CreateQueue("q"))
+    for key in ("c", "a", "b"):
+        engine.do(Enqueue("q", key.encode(), fairness_key=key))
+    held = {one.payload: one for one in engine.do(Claim("q", 3))}
+    for payload in (b"b", b"c", b"a"):
+        engine.do(Settle([Fail(held[payload])]))
+    engine.close()
+    assert [one.payload for one in reopened(data, clock).do(Claim("q", 3))] == [b"b", b"c", b"a"]
+
+
+def closed_with_a_key(clock: ManualClock, data: DictionaryData, dedup: str) -> str:
+    """A queue with one message that has a dedup key and two seconds to live; the engine is closed."""
+    engine = reopened(data, clock)
+    engine.do(CreateQueue("q", {"dedup": dedup}))
+    first = engine.do(Enqueue("q", b"first", dedup_key="d", ttl="2s"))
+    engine.close()
+    return first
+
+
+@pytest.mark.parametrize(("passed_ms", "holds"), [(1999, True), (2000, False), (2001, False)])
+def test_a_window_that_ended_while_the_engine_was_closed_holds_nobody_up(passed_ms: int, holds: bool) -> None:
+    data, clock = DictionaryData(), ManualClock()
+    first = closed_with_a_key(clock, data, "2s")
+    clock.advance(ms=passed_ms)
+    engine = reopened(data, clock)
+    again = engine.do(Enqueue("q", b"second", dedup_key="d"))
+    assert (again == first) == holds
+    # The end of the old window does not end the new one.
+    engine.run_due()
+    assert engine.do(Twin("q", "d")) == again
+    assert broken_laws(engine) == []
+
+
+def test_a_message_whose_life_ended_while_the_engine_was_closed_is_not_delivered() -> None:
+    data, clock = DictionaryData(), ManualClock()
+    closed_with_a_key(clock, data, "5m")
+    clock.advance(ms=2000)
+    engine = reopened(data, clock)
+    assert engine.do(Claim("q")) == []
+    assert broken_laws(engine) == []
+
+
+def test_two_enqueues_of_one_transaction_with_the_same_dedup_key_are_one_message() -> None:
+    engine = reopened(DictionaryData(), ManualClock())
+    engine.do(CreateQueue("q"))
+    with engine.transaction():
+        ids = [engine.do(Enqueue("q", b"body", dedup_key="d")) for _ in range(3)]
+    assert len(set(ids)) == 1
+    assert engine.do(Stats("q")).ready == 1
+
+
+def test_the_end_of_a_dead_letter_leaves_its_former_dedup_key_to_the_message_that_has_it_now() -> None:
+    engine = reopened(DictionaryData(), ManualClock())
+    engine.do(CreateQueue("q", {"dedup": "live"}))
+    engine.do(Enqueue("q", b"first", dedup_key="d"))
+    (held,) = engine.do(Claim("q"))
+    engine.do(Settle([Fail(held, dead=True)]))
+    second = engine.do(Enqueue("q", b"second", dedup_key="d"))
+    (dead,) = engine.do(Claim("q.dlq"))
+    engine.do(Settle([Complete(dead)]))
+    assert engine.do(Twin("q", "d")) == second
+    assert broken_laws(engine) == []

@@ -94,6 +94,20 @@ def test_a_request_that_breaks_after_a_change_ends_the_transaction_for_all_who_j
     assert broken_laws(engine) == []
 
 
+def test_a_refusal_that_comes_after_a_change_ends_the_transaction_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses_late(tx: Transaction, request: Pause) -> None:
+        work.queues.pause(tx, request)
+        raise QueueNotFound("too late")
+
+    monkeypatch.setitem(work.WORK, Pause, refuses_late)
+    with pytest.raises(Unavailable, match="too late"):
+        engine.do(Pause("q"))
+    assert not engine.memory.by_name["q"].record.paused
+    assert broken_laws(engine) == []
+
+
 def test_a_transaction_takes_more_than_256_single_enqueues(engine: Engine) -> None:
     with engine.transaction():
         ids = [engine.do(Enqueue("q", b"%d" % n)) for n in range(600)]
@@ -117,6 +131,18 @@ def test_a_ready_message_can_move_by_itself(engine: Engine) -> None:
     assert counts(engine) == (7, 0, 1, 0)
     assert broken_laws(engine) == []
     assert len(engine.do(Claim("q", 10))) == 7
+
+
+def test_places_at_the_tail_follow_what_the_same_transaction_enqueued_before(engine: Engine) -> None:
+    engine.do(Enqueue("q", b"a"))
+    engine.do(Enqueue("q", b"b"))
+    first, second = engine.do(Claim("q", 2))
+    with engine.transaction():
+        engine.do(Settle([Fail(first)]))
+        engine.do(Enqueue("q", b"new"))
+        engine.do(Settle([Fail(second)]))
+    assert [one.payload for one in engine.do(Claim("q", 3))] == [b"a", b"new", b"b"]
+    assert broken_laws(engine) == []
 
 
 def test_the_number_of_a_commit_without_counts_is_not_given_again() -> None:

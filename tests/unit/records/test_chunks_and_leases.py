@@ -52,4 +52,5 @@ def test_pages_are_cut_where_the_next_payload_would_not_fit(sizes: list[int]) ->
     starts = chunk_of(sizes).page_starts()
     pages = [sizes[start:end] for start, end in zip(starts, [*starts[1:], len(sizes)], strict=True)]
     assert [size for page in pages for size in page] == sizes
+    assert all(pages)
     assert all(sum(page) <= PAGE_BYTES or len([size for size in page if size]) == 1 for page in pages)

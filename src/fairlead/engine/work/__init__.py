@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.engine.transaction import Transaction
-from fairlead.engine.work import claim, enqueue, inspect, queues, settle
+from fairlead.engine.work import claim, enqueue, inspect, operate, queues, settle
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
+from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
-from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 
 Work = Callable[[Transaction, Any], Any]
 
@@ -30,6 +31,16 @@ WORK: dict[type[Request[Any]], Work] = {
     Twin: enqueue.twin,
     Claim: claim.claim,
     Settle: settle.settle,
+    Ack: settle.ack,
+    Nack: settle.nack,
     Goodbye: settle.goodbye,
+    Retry: operate.retry,
+    Reset: operate.reset,
+    Drop: operate.drop,
+    Done: operate.done,
+    Bury: operate.bury,
+    Hold: operate.hold,
+    Unhold: operate.unhold,
+    FailLeased: operate.fail,
     Stats: inspect.stats,
 }

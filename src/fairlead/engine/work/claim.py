@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
 from fairlead.engine.memory import Queue
 from fairlead.engine.moves import end_lives, expire_leases, wake_due
 from fairlead.engine.transaction import Transaction
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import (
-    MAX_ANSWER_BYTES,
-    MAX_CLAIM,
-    MAX_CLAIM_TOKEN_BYTES,
-    MAX_CONSUMER_BYTES,
-)
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseTerms
@@ -49,15 +44,11 @@ def check_claim(request: Claim) -> None:
     queue, names = request.queue, request.queues()
     if not isinstance(queue, str) and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidRequest("queue", "a queue name or a list of them", queue)
-    if not isinstance(request.started, bool):
-        raise InvalidRequest("started", "True or False", request.started)
-    for field in ("max_per_stream", "limit"):
-        value = getattr(request, field)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CLAIM:
-            raise InvalidRequest(field, f"a whole number from 1 to {MAX_CLAIM}", value)
-    check_text(request.consumer, "consumer", MAX_CONSUMER_BYTES, may_be_empty=True)
-    if request.token is not None:
-        check_text(request.token, "token", MAX_CLAIM_TOKEN_BYTES)
+    check_bool(request.started, "started")
+    check_count(request.max_per_stream, "max_per_stream", most=MAX_CLAIM)
+    check_count(request.limit, "limit", most=MAX_CLAIM)
+    check_consumer(request.consumer)
+    check_token(request.token)
     if request.wait is not None:
         to_ms(request.wait, "wait")
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from fairlead.decide.arguments import check_consumer
 from fairlead.engine import moves
+from fairlead.engine.memory import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.handles import CheckedFail, check_carry, check_fail, check_progress, read_handle
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CONSUMER_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
-from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+from fairlead.model.ids import find_id
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.settle import (
+    Complete,
+    Extend,
+    Fail,
+    LeaseRef,
+    Outcome,
+    Release,
+    Settlement,
+    SettleResult,
+    Start,
+)
 from fairlead.records.facts import LeaseCompleted, LeaseSplit, MessageRestated
 from fairlead.records.ids import find_number
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
-from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 
 
 def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
@@ -34,10 +46,48 @@ def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
 
 
 def goodbye(tx: Transaction, request: Goodbye) -> int:
-    check_text(request.consumer, "consumer", MAX_CONSUMER_BYTES, may_be_empty=True)
+    check_consumer(request.consumer)
     held = tx.memory.in_claim_order(tx.memory.by_consumer.get(request.consumer, ()))
     moves.add_all(tx, [moves.release(tx, number) for _, number in held])
     return len(held)
+
+
+def ack(tx: Transaction, request: Ack) -> SettleResult:
+    return _settle_current(tx, request.queue, request.message_id, Complete)
+
+
+def nack(tx: Transaction, request: Nack) -> SettleResult:
+    def fail(delivery: LeaseRef) -> Fail:
+        return Fail(delivery, request.error, request.reason)
+
+    return _settle_current(tx, request.queue, request.message_id, fail)
+
+
+def _settle_current(
+    tx: Transaction, queue_name: str, message_id: str, make: Callable[[LeaseRef], Settlement]
+) -> SettleResult:
+    """Acts on whatever lease is current. The error of a `not_found` says where the message is, if it is in this
+    queue or its dead letters.
+    """
+    raw_id = find_id(message_id)
+    if raw_id is None:
+        raise InvalidRequest("id", "a full message id", message_id)
+    queue, number = tx.queue(queue_name), find_number(raw_id)
+    lease = None if number is None else tx.memory.held.get(number)
+    if lease is None or lease.terms.queue_id != queue.record.queue_id:
+        return SettleResult(raw_id, "not_found", error=_where_instead(tx, queue, raw_id))
+    return settle(tx, Settle([make(LeaseRef(raw_id, lease.terms.claim_id))]))[0]
+
+
+def _where_instead(tx: Transaction, queue: Queue, raw_id: bytes) -> str:
+    """Says nothing about messages of other queues: the caller may have no right to know of them."""
+    number = tx.memory.find_message(raw_id)
+    if number is None:
+        return ""
+    found = tx.memory.by_id[tx.memory.state_of(number).queue_id]
+    if found.is_dead_letter_queue and found.home_id == queue.home_id:
+        return f"it is dead, in queue {found.name!r}; retry or redrive brings it back"
+    return "it waits for a consumer or for its time" if found is queue else ""
 
 
 class _Settling:
@@ -96,8 +146,7 @@ class _Settling:
         """ "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
         if number in self._over:
             return "lost_lease"
-        known = number is not None and self._tx.memory.find_chunk(raw_id[:8], number) is not None
-        return "lost_lease" if known else "not_found"
+        return "not_found" if self._tx.memory.find_message(raw_id) is None else "lost_lease"
 
     def _held(self, item: Settlement, raw_id: bytes, number: int, lease: GroupLease) -> SettleResult:
         match item:
