@@ -105,7 +105,7 @@ def retry(tx: Transaction, request: Retry) -> OperatorResult:
         state = tx.memory.state_of(number)
         if _is_dead(tx, number):
             return _redrive(tx, number, keep_count=request.keep_count)
-        if not state.due_ms or number in tx.memory.held or not state.attempts:
+        if not state.due_ms or not state.attempts:
             return NOT_FAILED
         attempts = state.attempts if request.keep_count else 0
         return moves.make_due(tx, number, msgspec.structs.replace(state, attempts=attempts))
