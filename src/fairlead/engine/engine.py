@@ -254,9 +254,13 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     memory.changes = Changes()
 
 
-def _touched(memory: Memory) -> set[int]:
-    """The queues, with their dead letters, of which a lost transaction changed anything."""
+def _touched(memory: Memory) -> set[int] | None:
+    """The queues, with their dead letters, of which a lost transaction changed anything. None: all of them, as
+    they share configuration and buckets.
+    """
     changes = memory.changes
+    if changes.config or changes.buckets:
+        return None
     queue_ids = {*changes.counts, *changes.queues}
     queue_ids |= {
         lease.terms.queue_id for lease in [*changes.new_leases.values(), *changes.ended_leases.values()]

@@ -11,6 +11,7 @@ from fairlead.engine.memory import Memory, Queue
 from fairlead.records.chunk import LaneName
 from fairlead.records.ids import find_number
 from fairlead.records.state import Counts
+from fairlead.schedule.throttle import Bucket
 from fairlead.store.rows import find_orphans, read_all_dedup, read_counts, read_windows
 
 
@@ -27,6 +28,11 @@ def broken_laws(engine: Engine) -> list[str]:
             f"{queue.name}: {difference}"
             for difference in _differences(memory, queue, again, again.by_id[queue_id], stored[queue_id])
         ]
+    if (memory.config, memory.weights) != (again.config, again.weights):
+        broken.append("the configuration differs after a reopening")
+    now_ms = engine.clock.now_ms()
+    if _tokens(memory, now_ms) != _tokens(again, now_ms):
+        broken.append("token buckets differ after a reopening")
     if memory.own != again.own:
         broken.append("messages with rows of their own differ after a reopening")
     if _terms(memory) != _terms(again):
@@ -73,6 +79,17 @@ def _dedup_differences(engine: Engine, queue: Queue) -> list[str]:
     if windows and not 0 < queue.next_window_ms <= windows[0][0]:
         found.append(f"{queue.name}: nobody looks when the next window ends")
     return found
+
+
+def _tokens(memory: Memory, now_ms: int) -> list[tuple[str, Bucket]]:
+    """Refilled to now: a refill in memory is not written, because the time that passed is enough to repeat
+    it.
+    """
+    buckets = [*memory.buckets.all().items(), *memory.idle_buckets.items()]
+    return [
+        (key, bucket._replace(tokens=round(bucket.tokens_at(now_ms), 6), at_ms=now_ms))
+        for key, bucket in sorted(buckets)
+    ]
 
 
 def _lanes(memory: Memory, queue: Queue) -> dict[LaneName, list[int]]:

@@ -5,16 +5,20 @@ open alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 
 import msgspec
 
 from fairlead.errors import BrokenInvariant
+from fairlead.model.config_keys import WEIGHT
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import GONE, OWN, Chunk, LaneName, by_chunk
 from fairlead.records.facts import (
+    BucketChanged,
     ChunkEnqueued,
     Claimed,
+    ConfigChanged,
     KeysForgotten,
     KeysRemembered,
     LeaseCompleted,
@@ -30,7 +34,7 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, find_number
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, OwnState
 from fairlead.schedule.drr import Scheduler
-from fairlead.schedule.throttle import Buckets
+from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
 
 #: Dead letters share one lane, so that their order is that of their deaths.
@@ -80,7 +84,12 @@ class Memory:
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
+        self.config: dict[str, str] = {}
+        #: Weights of (queue, key) that are configured.
+        self.weights: dict[tuple[str, str], int] = {}
         self.buckets = Buckets()
+        #: Buckets of throttles that are not configured at the moment.
+        self.idle_buckets: dict[str, Bucket] = {}
         #: The highest id that a queue had: ids are never used again.
         self.last_queue_id = 0
         #: Which of several queues a claim tries first.
@@ -178,6 +187,7 @@ class Memory:
         """When a lease or a wait ends next. It may be too early, never too late."""
         heaps = [heap for queue in self.by_id.values() for heap in (queue.waiting, queue.lives) if heap]
         times = [heap[0][0] for heap in heaps]
+        times += [at for queue in self.by_id.values() if (at := queue.schedule.next_wake_ms()) is not None]
         times += [queue.next_window_ms for queue in self.by_id.values() if queue.next_window_ms]
         if self.expiries:
             times.append(self.expiries[0][0])
@@ -208,18 +218,60 @@ class Memory:
                 self.changes.dedup.update(dict.fromkeys([(fact.queue_id, key) for key in fact.keys], None))
             case WindowsEnded():
                 self._windows_ended(fact)
+            case ConfigChanged():
+                self._config_changed(fact)
+            case BucketChanged():
+                self._bucket_changed(fact)
             case QueueStored():
                 self._queue_stored(fact.record)
 
     def _queue_stored(self, record: QueueRecord) -> None:
         queue = self.by_id.get(record.queue_id)
         if queue is None:
-            schedule = Scheduler(self.place_of, self.buckets, quantum=record.config.quantum)
+            schedule = Scheduler(
+                self.place_of,
+                self.buckets,
+                quantum=record.config.quantum,
+                weight_of=partial(self._configured_weight, record.name),
+            )
             queue = self.by_id[record.queue_id] = self.by_name[record.name] = Queue(record, schedule)
             self._count(queue)
         queue.record = record
         self.last_queue_id = max(self.last_queue_id, record.queue_id)
         self.changes.queues[record.queue_id] = record
+
+    def _configured_weight(self, queue: str, key: str) -> int | None:
+        return self.weights.get((queue, key))
+
+    def _config_changed(self, fact: ConfigChanged) -> None:
+        self.changes.config.update(fact.entries)
+        for entry, value in fact.entries.items():
+            if value is None:
+                self.config.pop(entry, None)
+            else:
+                self.config[entry] = value
+            if entry.startswith(WEIGHT):
+                self._weight_changed(entry, value)
+
+    def _weight_changed(self, entry: str, value: str | None) -> None:
+        queue_name, _, key = entry.removeprefix(WEIGHT).partition(":")
+        if value is None:
+            self.weights.pop((queue_name, key), None)
+            return
+        self.weights[queue_name, key] = int(value)
+        queue = self.by_name.get(queue_name)
+        if queue is not None:
+            queue.schedule.reweigh(key, int(value))
+
+    def _bucket_changed(self, fact: BucketChanged) -> None:
+        key, bucket = fact.throttle_key, fact.bucket
+        self.changes.buckets[key] = bucket
+        self.idle_buckets.pop(key, None)
+        if bucket is not None and fact.is_idle:
+            self.idle_buckets[key] = bucket
+        self.buckets.set(key, None if fact.is_idle else bucket)
+        for queue in self.by_id.values():
+            queue.schedule.bucket_changed(key, fact.at_ms)
 
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
@@ -277,14 +329,19 @@ class Memory:
         if len(numbers) < chunk.count:
             # Lanes join the ring in the order of the messages that enter them.
             filled.sort(key=lambda item: item[1][0])
+        # The latest message of a key sets its weight, whichever of its lanes it is in.
+        latest: dict[str, int] = {}
         for lane, part in filled:
-            queue.schedule.add(lane, chunk.weight_of(part[-1]), part)
+            latest[lane[0]] = max(part[-1], latest.get(lane[0], 0))
+        for lane, part in filled:
+            queue.schedule.add(lane, chunk.weight_of(latest[lane[0]]), part)
 
     def _claimed(self, fact: Claimed) -> None:
         lease, numbers, own = fact.lease, fact.numbers, self.own
         queue = self.by_id[lease.terms.queue_id]
         if fact.plan is not None:
             queue.schedule.apply(fact.plan)
+            self.changes.buckets.update(fact.plan.buckets)
         self._hold(queue, lease, numbers)
         counts = self._count(queue)
         counts.ready -= len(numbers)
@@ -380,6 +437,10 @@ class Memory:
         number, state = fact.number, fact.state
         self._restate(number, state)
         queue = self.by_id[state.queue_id]
+        expires_ms = self.end_of_life(number)
+        if expires_ms:
+            # Its entry may be gone: one that is met while the message is leased is dropped.
+            heappush(queue.lives, (expires_ms, number))
         counts = self._count(queue)
         counts.bytes += chunk.columns.size_of(number & BLOCK_MASK)
         if state.due_ms:

@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.errors import InvalidRequest
-from fairlead.records.chunk import LaneName
 from fairlead.request import VERBS
 
 MISSING_FEATURES = (
-    "throttle keys and token buckets",
     "streams",
     "hooks",
     "acts of operators by filter",
     "the failure breaker",
     "messages that are kept after completion",
-    "weights by configuration",
     "max_unsettled_per_key",
     "the store's own time over restarts and clock steps",
     "a timer thread",
@@ -39,12 +36,10 @@ def missing_verbs() -> list[str]:
     return sorted(name for name, verb in VERBS.items() if verb.request not in WORK)
 
 
-def refuse_missing(lanes: Sequence[LaneName], streams: Sequence[str]) -> None:
+def refuse_missing(streams: Sequence[str]) -> None:
     """Refuse messages that ask for what the engine would ignore."""
-    asked = {"throttle_keys": any(len(lane) > 1 for lane in lanes), "stream": any(streams)}
-    for field, is_asked in asked.items():
-        if is_asked:
-            raise InvalidRequest(field, "nothing: the new engine cannot do this yet", "a value")
+    if any(streams):
+        raise InvalidRequest("stream", "none: the new engine cannot do this yet", "a stream")
 
 
 def main() -> None:

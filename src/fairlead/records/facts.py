@@ -18,6 +18,7 @@ from fairlead.records.state import DedupRow, OwnState
 
 if TYPE_CHECKING:
     from fairlead.schedule.plan import ClaimPlan
+    from fairlead.schedule.throttle import Bucket
 
 #: Why a message moved on its own.
 Move = Literal["released", "retried", "delayed", "due", "held", "buried", "redriven"]
@@ -111,8 +112,27 @@ class WindowsEnded(msgspec.Struct, frozen=True):
     next_ms: int
 
 
+class ConfigChanged(msgspec.Struct, frozen=True):
+    """Keys of the runtime configuration have these values from now on; None: they have none."""
+
+    entries: dict[str, str | None]
+
+
+class BucketChanged(msgspec.Struct, frozen=True):
+    """A throttle was configured, or is no longer: then its bucket is idle, and what it holds counts if it is
+    configured again. None: the idle bucket is forgotten.
+    """
+
+    throttle_key: str
+    bucket: Bucket | None
+    is_idle: bool
+    at_ms: int
+
+
 StateFact = (
     QueueStored
+    | ConfigChanged
+    | BucketChanged
     | ChunkEnqueued
     | Claimed
     | LeaseCompleted

@@ -6,11 +6,14 @@ from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.schedule.throttle import Bucket
 
 
 class Changes:
     __slots__ = (
+        "buckets",
         "chunks",
+        "config",
         "counts",
         "dedup",
         "ended_leases",
@@ -33,5 +36,7 @@ class Changes:
         self.dedup: dict[tuple[int, str], DedupRow | None] = {}
         #: (queue, end of the window, key)
         self.ended_windows: set[tuple[int, int, str]] = set()
+        self.config: dict[str, str | None] = {}
+        self.buckets: dict[str, Bucket | None] = {}
         self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}

@@ -2,6 +2,8 @@
 
 | table    | key                         | value (MessagePack)                                              |
 |----------|-----------------------------|------------------------------------------------------------------|
+| config   | configuration key           | its value                                                        |
+| buckets  | throttle key                | `Bucket`: what a token bucket held at a time                     |
 | queues   | queue                       | `QueueRecord`                                                    |
 | counters | queue                       | `Counts`: absolute values                                        |
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
@@ -26,11 +28,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from fairlead.errors import BrokenInvariant
+from fairlead.model.config_keys import throttle_entries
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import OWN, Chunk, Head
 from fairlead.records.facts import (
+    BucketChanged,
     ChunkEnqueued,
     Claimed,
+    ConfigChanged,
     MessageMoved,
     QueueStored,
     StateFact,
@@ -39,6 +44,7 @@ from fairlead.records.facts import (
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseRow
 from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 
@@ -48,6 +54,7 @@ _decode_counts = msgspec.msgpack.Decoder(Counts).decode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_page = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
+_decode_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
 _decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode
 
@@ -90,12 +97,27 @@ def write_changes(batch: Batch, changes: Changes) -> None:
             batch.delete(Table.OWN, _key(queue_id, number))
         else:
             batch.put(Table.OWN, _key(queue_id, number), _encode(state))
+    if changes.config or changes.buckets:
+        _write_config(batch, changes)
     if changes.dedup or changes.ended_windows:
         _write_dedup(batch, changes)
     for queue_id, record in changes.queues.items():
         batch.put(Table.QUEUES, _key(queue_id), _encode(record))
     for queue_id, counts in changes.counts.items():
         batch.put(Table.COUNTERS, _key(queue_id), _encode(counts))
+
+
+def _write_config(batch: Batch, changes: Changes) -> None:
+    for key, value in changes.config.items():
+        if value is None:
+            batch.delete(Table.CONFIG, key.encode())
+        else:
+            batch.put(Table.CONFIG, key.encode(), value.encode())
+    for key, bucket in changes.buckets.items():
+        if bucket is None:
+            batch.delete(Table.BUCKETS, key.encode())
+        else:
+            batch.put(Table.BUCKETS, key.encode(), _encode(bucket))
 
 
 def _write_dedup(batch: Batch, changes: Changes) -> None:
@@ -207,6 +229,8 @@ def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterato
     """The facts that lead from nothing to what is stored, in an order in which memory can apply them; of some
     queues with their dead letters, or of all.
     """
+    if home_ids is None:
+        yield from _load_config(store)
     homes = [(record, record.source_id or record.queue_id) for record in read_queues(store)]
     wanted = {home_id for _, home_id in homes} if home_ids is None else set(home_ids)
     for record, home_id in homes:
@@ -214,6 +238,15 @@ def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterato
             yield QueueStored(record)
     for home_id in sorted(wanted):
         yield from _load_home(store, home_id)
+
+
+def _load_config(store: KeyValueStore) -> Iterator[StateFact]:
+    config = {key.decode(): raw.decode() for key, raw in _scan(store, Table.CONFIG)}
+    if config:
+        yield ConfigChanged(dict(config))
+    for raw_key, raw in _scan(store, Table.BUCKETS):
+        key, bucket = raw_key.decode(), _decode_bucket(raw)
+        yield BucketChanged(key, bucket, throttle_entries(key)[0] not in config, bucket.at_ms)
 
 
 def _load_home(store: KeyValueStore, queue_id: int) -> Iterator[StateFact]:

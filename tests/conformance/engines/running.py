@@ -21,6 +21,7 @@ from fairlead.model.views import OperatorResult, QueueStats
 from fairlead.request import Request
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
@@ -122,7 +123,7 @@ class Side:
             self.names[delivery.raw_id],
             delivery.payload,
             delivery.headers,
-            (delivery.queue, delivery.source, delivery.fairness_key, delivery.weight),
+            (delivery.queue, delivery.source, delivery.fairness_key, delivery.weight, delivery.throttle_keys),
             (delivery.attempts, delivery.deliveries, int(delivery.progress), delivery.carry),
             (delivery.enqueued_at, delivery.lease_until, delivery.dead_since),
             [replace(failure, error=_LEASE.sub("its lease", failure.error)) for failure in delivery.failures],
@@ -140,6 +141,7 @@ class Run:
         self._weighted = self._random.random() < 0.5
         #: How often a message has a delay, a time to live or a dedup key.
         self._special = self._random.choice((0.0, 0.1, 0.6))
+        self._throttled = self._random.choice((0.0, 0.0, 0.3, 1.0))
         self._body = 0
         self._draws = self._random.choice((_STEPS, _STEPS | {"claim": 6}, _STEPS | {"enqueue": 8}))
 
@@ -165,6 +167,8 @@ class Run:
                 return random.choice((1, 50, 400, 5_000, 40_000))
             case "operate":
                 return self._operation(delivered)
+            case "configure":
+                return self._configuration()
             case "goodbye":
                 return Goodbye(random.choice(CONSUMERS))
             case "pause":
@@ -206,6 +210,8 @@ class Run:
         headers = {"n": str(self._body)} if random.random() < 0.2 else None
         payload = b"%d" % self._body + b"." * random.choice((0, 0, 900, 9_000))
         message = NewMessage(payload, headers, random.choice(self._keys), weight)
+        if random.random() < self._throttled:
+            message = replace(message, throttle_keys=random.choice((["t1"], ["t2"], ["t2", "t1"], ["t3"])))
         if random.random() < self._special:
             return replace(
                 message,
@@ -236,6 +242,17 @@ class Run:
             token=random.choice((None, None, None, "t1", "t2")),
             started=random.random() < 0.7,
         )
+
+    def _configuration(self) -> Request[Any]:
+        random = self._random
+        key = random.choice(("throttle:t1:rate", "throttle:t2:rate", "throttle:t1:burst", "throttle.t2"))
+        if random.random() < 0.3:
+            key = f"weight:first:{random.choice(self._keys)}"
+        if random.random() < 0.25:
+            return ConfigDelete(key)
+        if random.random() < 0.1:
+            return random.choice((ConfigGet(key), ConfigList("thr")))
+        return ConfigSet(key, "2,3" if key == "throttle.t2" else random.choice(("1", "5", "0.4", "20")))
 
     def _operation(self, delivered: int) -> Callable[[Side], Request[Any]]:
         """By ids of messages that were delivered or enqueued, or never existed."""
@@ -273,6 +290,7 @@ _STEPS = {
     "settle": 5,
     "pass": 2,
     "operate": 4,
+    "configure": 2,
     "goodbye": 1,
     "pause": 1,
     "look": 1,

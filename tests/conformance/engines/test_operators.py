@@ -71,3 +71,15 @@ def test_holding_a_leased_message_counts_its_delivery_and_fences_its_holder(engi
     engine.do(Unhold("q", [message_id]))
     assert only(engine.do(Claim("q"))).deliveries == 2
     assert broken_laws(engine) == []
+
+
+def test_a_message_that_is_held_after_its_life_ended_under_a_lease_ends(
+    engine: Engine, clock: ManualClock
+) -> None:
+    message_id = engine.do(Enqueue("q", b"body", ttl="5s"))
+    engine.do(Claim("q"))
+    clock.advance(ms=6_000)
+    engine.do(Hold("q", [message_id]))
+    clock.advance(ms=1)
+    assert engine.do(Stats("q")).waiting == 0
+    assert broken_laws(engine) == []

@@ -18,6 +18,7 @@ from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigDelete, ConfigList, ConfigSet
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Done, Drop, Unhold
@@ -101,6 +102,8 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
     """Complete everything that is left, dead letters included."""
     for consumer in CONSUMERS:
         engine.do(Goodbye(consumer))
+    for key in engine.do(ConfigList()):
+        engine.do(ConfigDelete(key))
     side.clock.advance(ms=10_000_000)
     for queue in QUEUES:
         engine.do(Resume(queue))
@@ -200,4 +203,33 @@ def test_the_end_of_a_dead_letter_leaves_its_former_dedup_key_to_the_message_tha
     (dead,) = engine.do(Claim("q.dlq"))
     engine.do(Settle([Complete(dead)]))
     assert engine.do(Twin("q", "d")) == second
+    assert broken_laws(engine) == []
+
+
+def test_a_restart_refills_no_bucket() -> None:
+    data, clock = DictionaryData(), ManualClock()
+    engine = reopened(data, clock)
+    engine.do(CreateQueue("q"))
+    engine.do(ConfigSet("throttle.t", "1,2"))
+    engine.do(EnqueueMany("q", [NewMessage(b"%d" % n, throttle_keys=["t"]) for n in range(9)]))
+    assert len(engine.do(Claim("q", 9))) == 2
+    for passed_ms, tokens in ((0, 0), (999, 0), (1, 1), (10_000, 2)):
+        engine.close()
+        clock.advance(ms=passed_ms)
+        engine = reopened(data, clock)
+        assert len(engine.do(Claim("q", 9))) == tokens
+        assert broken_laws(engine) == []
+
+
+def test_a_throttle_that_is_configured_again_has_gained_at_its_former_rate_only() -> None:
+    clock = ManualClock()
+    engine = reopened(DictionaryData(), clock)
+    engine.do(CreateQueue("q"))
+    engine.do(ConfigSet("throttle.t", "1,1"))
+    engine.do(EnqueueMany("q", [NewMessage(b"%d" % n, throttle_keys=["t"]) for n in range(9)]))
+    assert len(engine.do(Claim("q", 1))) == 1
+    engine.do(ConfigDelete("throttle.t"))
+    clock.advance(ms=500)
+    engine.do(ConfigSet("throttle.t", "1000,5"))
+    assert engine.do(Claim("q", 9)) == []
     assert broken_laws(engine) == []

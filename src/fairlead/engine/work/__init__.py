@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.engine.transaction import Transaction
-from fairlead.engine.work import claim, enqueue, inspect, operate, queues, settle
+from fairlead.engine.work import claim, config, enqueue, inspect, operate, queues, settle
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
@@ -43,4 +44,8 @@ WORK: dict[type[Request[Any]], Work] = {
     Unhold: operate.unhold,
     FailLeased: operate.fail,
     Stats: inspect.stats,
+    ConfigGet: config.get_value,
+    ConfigSet: config.set_value,
+    ConfigDelete: config.delete_value,
+    ConfigList: config.list_values,
 }

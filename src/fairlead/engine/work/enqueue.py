@@ -105,7 +105,7 @@ def to_columns(
     )
     lanes = tuple(dict.fromkeys(packed))
     names = tuple([(lane_key(lane), *lane_throttle_keys(lane)) for lane in lanes])
-    refuse_missing(names, streams)
+    refuse_missing(streams)
     config = queue.record.config
     columns = Columns(
         names,

@@ -40,6 +40,8 @@ class Table(IntEnum):
     RUNS = 10
     DEDUP = 11
     DEDUP_END = 12
+    CONFIG = 13
+    BUCKETS = 14
 
 
 class Batch(Protocol):
