@@ -6,7 +6,9 @@ backlogs in fresh processes), `hooks.py` and `streams.py` (each beside the same 
 server, beside the engine in process, Redis Streams and NATS JetStream), `census.py` (what noticing damage
 costs), `bare.py` (RocksDB alone), `compare.py` (two checkouts in turns: has a change made it slower?),
 `engines.py` (the new engine beside the old one), `schedule.py` (the scheduler alone), `walk.py` (calls and
-files per verb), `hot.py` (where the time goes), `report.py` (table, JSON, docs/benchmarks.md). Promises: ratios are taken within one round and given as medians of interleaved rounds
-with their spread; absolute figures stand beside the machine and commit they were measured on. Must not:
-assert anything; no test reads a clock here. Start at `__main__.py`.
+files per verb), `hot.py` (where the time goes), `report.py` (table, JSON, docs/benchmarks.md).
+
+Promises: ratios are taken within one round and given as medians of interleaved rounds with their spread;
+absolute figures stand beside the machine and commit they were measured on. Must not: assert anything; no test
+reads a clock here. Start at `__main__.py`.
 """
