@@ -127,6 +127,14 @@ def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureRea
     return recorded
 
 
+def quarantine(tx: Transaction, number: int, queue: Queue, error: str, reason: FailureReason) -> MessageMoved:
+    """A new message begins as a dead letter of `queue`."""
+    record = FailureRecord(tx.now_ms, 0, int(reason), error, "", "quarantine")
+    recorded = with_failure(OwnState(queue.record.queue_id), record)
+    assert isinstance(recorded, OwnState)
+    return _bury(tx, number, recorded, queue)
+
+
 def redrive(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
     """A dead letter begins a new life at the tail of its lane."""
     alive = OwnState(

@@ -22,7 +22,7 @@ from fairlead.request import Request
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
@@ -72,9 +72,7 @@ class Side:
         except FairleadError as refused:
             said = _ID.sub(lambda found: f"message {self.named(found[0])}", str(refused))
             return type(refused).__name__, refused.code, said
-        for shown in (
-            [answer] if isinstance(request, Enqueue) else answer if isinstance(request, EnqueueMany) else ()
-        ):
+        for shown in _enqueued(request, answer):
             raw_id = find_id(shown)
             assert raw_id is not None
             self.names.setdefault(raw_id, len(self.names))
@@ -225,6 +223,8 @@ class Run:
         queue = self._random.choice(
             (*QUEUES, QUEUES[0], "first.dlq") if self._random.random() < 0.1 else QUEUES
         )
+        if self._random.random() < 0.1:
+            return Quarantine(queue, [self._message() for _ in range(2)], "validation_failure", "bad row")
         if self._random.random() < 0.4:
             message = self._message()
             return Enqueue(queue, **asdict(message))
@@ -295,6 +295,15 @@ _STEPS = {
     "pause": 1,
     "look": 1,
 }
+
+
+def _enqueued(request: Request[Any], answer: Any) -> list[str]:
+    """The ids of the messages that the request enqueued, duplicates included."""
+    if isinstance(request, Enqueue):
+        return [answer]
+    if isinstance(request, (EnqueueMany, Quarantine)):
+        return list(answer)
+    return []
 
 
 def for_side(step: Request[Any] | Callable[[Side], Request[Any]], side: Side) -> Request[Any]:

@@ -14,7 +14,7 @@ from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.queues import CreateQueue, Purge
 
 #: Lower these with each verb and feature that the engine gets; never raise them.
-MAX_MISSING_VERBS = 47
+MAX_MISSING_VERBS = 46
 MAX_MISSING_FEATURES = 16
 
 

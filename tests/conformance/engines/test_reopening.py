@@ -19,7 +19,7 @@ from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigList, ConfigSet
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Done, Drop, Unhold
 from fairlead.verbs.queues import CreateQueue, Resume
@@ -55,6 +55,8 @@ class Ledger:
                     self._queues_with_ttl.add(request.name)
             case Enqueue():
                 self._note_message(request.queue, request.message(), answer)
+            case Quarantine():
+                self.confirmed.update(answer)
             case EnqueueMany():
                 for message, name in zip(request.messages, answer, strict=True):
                     self._note_message(request.queue, message, name)

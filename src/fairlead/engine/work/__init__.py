@@ -14,7 +14,7 @@ from fairlead.engine.work import claim, config, enqueue, inspect, operate, queue
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
@@ -29,6 +29,7 @@ WORK: dict[type[Request[Any]], Work] = {
     Resume: queues.resume,
     Enqueue: enqueue.enqueue,
     EnqueueMany: enqueue.enqueue_many,
+    Quarantine: enqueue.quarantine,
     Twin: enqueue.twin,
     Claim: claim.claim,
     Settle: settle.settle,

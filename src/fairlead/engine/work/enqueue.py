@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
+from fairlead.decide.arguments import check_error
+from fairlead.engine import moves
 from fairlead.engine.memory import Queue
 from fairlead.engine.missing import refuse_missing
 from fairlead.engine.transaction import Transaction
@@ -18,7 +20,7 @@ from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, KeysRemembered, MessageMoved
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, shown_ids
 from fairlead.records.state import DedupRow, OwnState
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Twin
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 
 #: More lanes than this do not fit in a byte per message.
 _MAX_BYTE = 256
@@ -30,6 +32,27 @@ def enqueue(tx: Transaction, request: Enqueue) -> str:
 
 def enqueue_many(tx: Transaction, request: EnqueueMany) -> list[str]:
     return _append(tx, request.queue, check_messages(request.messages))
+
+
+def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
+    """Straight into the dead letters, with a record of why. They have no time to live and no dedup key."""
+    messages = check_messages(request.messages)
+    error, reason = check_error(request.error, request.reason)
+    queue = tx.queue(request.queue)
+    if queue.is_dead_letter_queue:
+        wanted = "the queue the messages belong to, not its dead-letter queue"
+        raise InvalidRequest("queue", wanted, request.queue)
+    plain = [replace(message, ttl_ms=0, delay_ms=0, dedup_key="") for message in messages]
+    ids: list[str] = []
+    for start in range(0, len(plain), MAX_CHUNK_MESSAGES):
+        columns, payloads, _ = to_columns(tx, queue, plain[start : start + MAX_CHUNK_MESSAGES])
+        head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
+        chunk = Chunk(queue.record.queue_id, head, payloads, bytearray([OWN]) * len(payloads))
+        tx.add(ChunkEnqueued(chunk))
+        for number in chunk.numbers:
+            tx.add(moves.quarantine(tx, number, queue, error, reason))
+        ids += shown_ids(chunk.prefix, chunk.numbers)
+    return ids
 
 
 def twin(tx: Transaction, request: Twin) -> str | None:
