@@ -1,4 +1,4 @@
-"""What a claim costs in the scheduler alone: `python -m bench.schedule`.
+"""The cost of a claim in the scheduler alone: `python -m bench.schedule`.
 
 CPU microseconds per message for claims of 1, 10 and 500 messages over several numbers of keys: the scheduler
 of `fairlead.schedule` (`plan` and `apply`) beside that of `fairlead.decide.drr` (`take`), in turn, the best

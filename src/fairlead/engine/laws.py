@@ -1,4 +1,4 @@
-"""What must hold of an engine at rest. Property, crash and differential tests ask after every step."""
+"""The invariants of an engine at rest. Property, crash and differential tests check them after every step."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Memory:
         return number if state is None else state.place
 
     def state_of(self, number: int) -> OwnState:
-        """What is known of a message; for an implied one, what its chunk implies."""
+        """The state of a message; for an implied message, the state that its chunk implies."""
         state = self.own.get(number)
         return OwnState(self.chunk_of(number).queue_id, number) if state is None else state
 

@@ -1,4 +1,4 @@
-"""What the new engine cannot do yet. The lists only get shorter; `make check` prints their length.
+"""Verbs and features that the new engine lacks. The lists only get shorter; `make check` prints their length.
 
 A verb that is not in `WORK` is missing; `MISSING_FEATURES` names what verbs in `WORK` leave out.
 """

@@ -27,7 +27,7 @@ STEP_MESSAGES = 1000
 
 
 class Moved(NamedTuple):
-    """What became of a message, as its `SettleResult` says it, and the fact that does it."""
+    """The outcome of a move, in the words of `SettleResult`, and the fact that carries it out."""
 
     outcome: str
     rule: str
@@ -120,7 +120,7 @@ def bury(tx: Transaction, number: int, error: str, reason: FailureReason) -> Mes
 
 
 def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureReason) -> OwnState:
-    """What an operator says about a message; it is no attempt."""
+    """Add an operator's record to the failures of a message. It is no attempt."""
     record = FailureRecord(tx.now_ms, state.attempts, int(reason), error, "", "operator")
     recorded = with_failure(state, record)
     assert isinstance(recorded, OwnState)

@@ -1,4 +1,4 @@
-"""What each verb does in the new engine: one function per verb, `(tx, request) -> answer`.
+"""The work of each verb in the new engine: one function per verb, `(tx, request) -> answer`.
 
 `WORK` lists what the engine can do. When it can do everything, each function becomes the `run` of its verb and
 this folder goes. A function reads and checks first and adds facts last.
