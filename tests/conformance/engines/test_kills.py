@@ -29,7 +29,8 @@ def test_what_a_killed_process_confirmed_is_there_and_nothing_else(
     said += victim.stdout.read().splitlines()
     victim.wait()
     by_word: dict[str, set[int]] = {"sent": set(), "enqueued": set(), "settling": set(), "completed": set()}
-    for word, number in (line.split() for line in said if line.count(" ") == 1 and line.strip()):
+    for line in said:
+        word, number = line.split()
         by_word[word].add(int(number))
 
     engine = Engine(RocksKeyValueStore.open(tmp_path / "data"))
