@@ -206,7 +206,7 @@ def _move(number: int, why: Move, state: OwnState, **changes: int) -> MessageMov
     return MessageMoved(number, moved, why)
 
 
-# What happens by itself
+# Due work, for the timer and for claims
 
 
 def run_due(tx: Transaction) -> bool:
@@ -262,7 +262,9 @@ def end_lives(tx: Transaction, queue: Queue) -> bool:
 
 
 def end_windows(tx: Transaction, queue: Queue) -> bool:
-    """Forget dedup keys whose windows are over. Nobody waits for it: a window that is over counts as none."""
+    """Forget dedup keys whose windows are over. Only the timer does this: an enqueue ignores a window that is
+    over.
+    """
     if not 0 < queue.next_window_ms <= tx.now_ms:
         return False
     queue_id = queue.record.queue_id

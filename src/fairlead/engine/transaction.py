@@ -1,4 +1,4 @@
-"""What a verb works with: questions about memory, fresh numbers, and `add(fact)`.
+"""The transaction that a verb works in: questions about memory, fresh numbers, and `add(fact)`.
 
 A verb reads and checks first and adds facts last. `add` applies a fact at once, so that later steps of the same
 transaction see it; the lock is held until the write, so nobody else does. There is no undo: if the write fails,
@@ -96,7 +96,7 @@ class Transaction:
         return queue
 
     def dedup_rows(self, queue_id: int, keys: Sequence[str]) -> dict[str, DedupRow]:
-        """What dedup keys stand for; one read for all."""
+        """The rows of dedup keys, in one read."""
         return read_dedup(self.store, self.memory.changes, queue_id, keys)
 
     def windows(self, queue_id: int, limit: int) -> list[tuple[int, str]]:

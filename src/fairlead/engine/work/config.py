@@ -86,7 +86,7 @@ def _configure_bucket(tx: Transaction, throttle_key: str) -> None:
     rate = float(rate_text)
     burst = default_burst(rate) if burst_text is None else float(burst_text)
     if bucket is None and idle is not None and idle.tokens_at(now_ms) < idle.burst:
-        # One that is full is like one that never was.
+        # An idle bucket that is full holds nothing back, so it is forgotten.
         bucket = idle
     changed = Bucket(rate, burst, burst, now_ms) if bucket is None else bucket.configured(rate, burst, now_ms)
     tx.add(BucketChanged(throttle_key, changed, False, now_ms))

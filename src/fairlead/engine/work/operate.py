@@ -121,7 +121,7 @@ def _redrive(tx: Transaction, number: int, *, keep_count: bool) -> MessageMoved 
     return moves.redrive(tx, number, tx.memory.state_of(number))
 
 
-# What they have in common
+# The course of every act
 
 
 def _act(
