@@ -1,91 +1,208 @@
-"""The new engine beside the old one: `python -m bench.engines [--rounds 5]`.
+"""The new engine beside the old one and bare RocksDB: `python -m bench.engines [--rounds 5] [--case streams ...]`.
 
-A message is enqueued, claimed and completed: 1 KB, durability `os`, on RocksDB in a fresh directory. Both
-engines run in turn, in this process; the next round starts with the other one. The figures are CPU time per
-message and their ratio within each round.
+A message is enqueued, claimed and completed: 1 KB, durability `os`, on RocksDB in a fresh directory. The
+contenders run in turn, in this process; each round starts with another one. The figures are CPU time per message
+and the ratios within each round. Bare RocksDB puts, gets and deletes the same bodies under ids (`bench/bare.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import fairlead
+from bench.bare import Bare
 from bench.conditions import conditions_here
 from bench.rates import ratio, spread, timed
-from fairlead import Complete, NewMessage
+from fairlead import Complete, Delivery, Fail, NewMessage
 from fairlead.engine.engine import Engine
+from fairlead.model.ids import IdSource
 from fairlead.request import Request
 from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigSet
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
 
 PAYLOAD_BYTES = 1024
-#: (batch, keys): messages of a run.
-CASES = {(500, 10): 50_000, (500, 1_000): 50_000, (10, 10): 10_000, (1, 10): 3_000, (1, 1_000): 3_000}
+CONTENDERS = ("old", "new", "bare")
+#: Messages of a run, by batch.
+MESSAGES = {500: 50_000, 10: 10_000, 1: 3_000}
 _WARM_SHARE = 5
+_BUCKETS = 4
+_DELAY_MS = 1000
 
 Do = Callable[[Request[Any]], Any]
+#: The fields that the n-th message has beside its payload and its key.
+Fields = Callable[[int], dict[str, Any]]
+
+
+class Case(NamedTuple):
+    """`fails`: each message fails once and is delivered again. `bare`: bare RocksDB does the same work."""
+
+    name: str
+    batch: int
+    keys: int
+    fields: Fields | None = None
+    delay_ms: int = 0
+    fails: bool = False
+    bare: bool = False
+
+    @property
+    def messages(self) -> int:
+        return MESSAGES[self.batch]
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "streams": {"fields": lambda n: {"stream": f"s{n}"}},
+    "throttled": {"fields": lambda n: {"throttle_keys": (f"t{n % _BUCKETS}",)}},
+    "dedup": {"fields": lambda n: {"dedup_key": f"d{n}"}},
+    "delay": {"fields": lambda n: {"delay": "1s"}, "delay_ms": _DELAY_MS},
+    "fail and retry": {"fails": True},
+}
+CASES = [
+    *[Case("plain", 500, keys, bare=True) for keys in (10, 1_000, 100_000)],
+    *[Case("plain", batch, keys, bare=True) for batch, keys in ((10, 10), (1, 10), (1, 1_000))],
+    *[Case(name, batch, 10, **shape) for name, shape in SHAPES.items() for batch in MESSAGES],
+]
+
+
+class Contender(NamedTuple):
+    do: Do
+    clock: ManualClock | None
 
 
 @contextmanager
-def opened(name: str) -> Iterator[Do]:
+def opened(name: str, case: Case) -> Iterator[Contender]:
+    """Time passes by itself, unless the case has to wait."""
+    clock = ManualClock() if case.delay_ms else None
     with tempfile.TemporaryDirectory(prefix="fairlead-engines-") as home:
         engine: Any
         if name == "old":
-            engine = fairlead.open(home, durability="os")
+            engine = fairlead.open(home, durability="os", clock=clock)
         else:
-            engine = Engine(RocksKeyValueStore.open(Path(home) / "data"), durability="os")
+            engine = Engine(RocksKeyValueStore.open(Path(home) / "data"), durability="os", clock=clock)
         engine.do(CreateQueue("q", {"visibility_timeout": "10m"}))
-        yield engine.do
+        for bucket in range(_BUCKETS):
+            # So fast that no message waits: the cost of tokens counts, and not the time between them.
+            engine.do(ConfigSet(f"throttle:t{bucket}:rate", "1000000000"))
+        yield Contender(engine.do, clock)
         engine.close()
 
 
-def run_lifecycles(do: Do, batch: int, keys: int, messages: int) -> None:
+def run_lifecycles(contender: Contender, case: Case, messages: int, start: int) -> None:
+    do, clock = contender
     payload = os.urandom(PAYLOAD_BYTES)
-    for first in range(0, messages, batch):
+    batch, keys = case.batch, case.keys
+    fields = case.fields or (lambda n: {})
+    for first in range(start, start + messages, batch):
         if batch == 1:
-            do(Enqueue("q", payload, fairness_key=f"k{first % keys}"))
-        else:
+            do(Enqueue("q", payload, fairness_key=f"k{first % keys}", **fields(first)))
+        elif case.fields is None:
             numbers = range(first, first + batch)
             do(EnqueueMany("q", [NewMessage(payload, fairness_key=f"k{n % keys}") for n in numbers]))
-        do(Settle([Complete(delivery) for delivery in do(Claim("q", batch))]))
+        else:
+            numbers = range(first, first + batch)
+            do(
+                EnqueueMany(
+                    "q", [NewMessage(payload, fairness_key=f"k{n % keys}", **fields(n)) for n in numbers]
+                )
+            )
+        if clock is not None:
+            clock.advance(ms=case.delay_ms)
+        if case.fails:
+            do(Settle([Fail(delivery, "bench") for delivery in _claim(do, batch)]))
+        do(Settle([Complete(delivery) for delivery in _claim(do, batch)]))
 
 
-def cpu_us(name: str, batch: int, keys: int, messages: int) -> float:
-    with opened(name) as do:
-        run_lifecycles(do, batch, keys, max(batch, messages // _WARM_SHARE))
-        return timed(messages, lambda: run_lifecycles(do, batch, keys, messages)).cpu_us
+def _claim(do: Do, batch: int) -> Sequence[Delivery]:
+    found: Sequence[Delivery] = do(Claim("q", batch))
+    if len(found) != batch:
+        raise AssertionError(f"expected {batch} deliveries, got {len(found)}")
+    return found
+
+
+def cpu_us(name: str, case: Case) -> float:
+    warm = max(case.batch, case.messages // _WARM_SHARE)
+    gc.collect()
+    if name == "bare":
+        return _bare_cpu_us(case, warm)
+    with opened(name, case) as contender:
+        run_lifecycles(contender, case, warm, 0)
+        return timed(case.messages, lambda: run_lifecycles(contender, case, case.messages, warm)).cpu_us
+
+
+def _bare_cpu_us(case: Case, warm: int) -> float:
+    count = warm + case.messages
+    ids, body = IdSource().next(1_700_000_000_000, count), os.urandom(PAYLOAD_BYTES)
+    with (
+        tempfile.TemporaryDirectory(prefix="fairlead-engines-") as home,
+        Bare(Path(home) / "bare", synced=False) as bare,
+    ):
+        bare.lifecycles(ids[:warm], [body] * warm, case.batch)
+        bodies = [body] * case.messages
+        return timed(case.messages, lambda: bare.lifecycles(ids[warm:], bodies, case.batch)).cpu_us
+
+
+def chosen(names: Sequence[str], batches: Sequence[int]) -> list[Case]:
+    return [
+        case for case in CASES if (not names or case.name in names) and (not batches or case.batch in batches)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.engines", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
-    rounds = parser.parse_args().rounds
-    seen: dict[tuple[int, int], dict[str, list[float]]] = {case: {"old": [], "new": []} for case in CASES}
-    for turn in track(range(rounds), "rounds"):
-        for (batch, keys), messages in CASES.items():
-            for name in ("old", "new") if turn % 2 == 0 else ("new", "old"):
-                seen[batch, keys][name].append(cpu_us(name, batch, keys, messages))
-    table = Table("batch", "keys", "old, CPU µs a message", "new", "old / new")
-    for (batch, keys), found in seen.items():
-        old, new = found["old"], found["new"]
-        table.add_row(str(batch), str(keys), spread(old).show(1), spread(new).show(1), ratio(old, new).show())
+    parser.add_argument(
+        "--case", action="append", default=[], choices=["plain", *SHAPES], help="default: all"
+    )
+    parser.add_argument(
+        "--batch", action="append", default=[], type=int, choices=MESSAGES, help="default: all"
+    )
+    options = parser.parse_args()
+    cases = chosen(options.case, options.batch)
+    seen: dict[Case, dict[str, list[float]]] = {case: {name: [] for name in CONTENDERS} for case in cases}
+    for turn in track(range(options.rounds), "rounds"):
+        order = CONTENDERS[turn % len(CONTENDERS) :] + CONTENDERS[: turn % len(CONTENDERS)]
+        for case, found in seen.items():
+            for name in order:
+                if name != "bare" or case.bare:
+                    found[name].append(cpu_us(name, case))
     here = conditions_here()
-    console = Console()
+    console = Console(width=max(120, Console().width))
     console.print(f"{here.machine}, {here.cores} cores, Python {here.python}, commit {here.commit}")
-    console.print(f"{rounds} rounds, load {here.load} at the end, {here.measured}", table)
+    console.print(f"{options.rounds} rounds, load {here.load} at the end, {here.measured}", _table(seen))
+
+
+def _table(seen: dict[Case, dict[str, list[float]]]) -> Table:
+    table = Table(
+        "case", "batch", "keys", "old, CPU µs a message", "new", "bare RocksDB", "old / new", "bare / new"
+    )
+    for case, found in seen.items():
+        old, new, bare = (found[name] for name in CONTENDERS)
+        table.add_row(
+            case.name,
+            str(case.batch),
+            f"{case.keys:,}",
+            spread(old).show(1),
+            spread(new).show(1),
+            spread(bare).show(1) if bare else "",
+            ratio(old, new).show(),
+            ratio(bare, new).show() if bare else "",
+        )
+    return table
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import pyarrow as pa
 import fairlead.errors
 from docs.commands import commands_section, exit_codes_table, shared_options
 from docs.limits import fields_line, refusals_table
+from docs.rows import row_types, rows_table
 from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
@@ -208,6 +209,7 @@ WHEN = {
     "RowsRefused": "rows that a Spark job writes or settles with break a limit, and there is no place for refused rows",
     "ItemInvalid": "an item lacks a field its runbook asks for, or is no JSON object",
     "FormatTooNew": "the directory was written by a newer fairlead",
+    "FormatTooOld": "the directory was written by an earlier fairlead, and there is no converter",
     "BrokerClosed": "a call after `close`",
     "BrokerForked": "a call in a process forked from the one that opened the broker",
     "RequestExpired": "a request id older than ten minutes, or far ahead; nothing was carried out",
@@ -458,6 +460,8 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "spark_options": spark_options_table,
     "spark_columns": lambda: spark_columns_table(COLUMNS),
     "spark_dead_columns": lambda: spark_columns_table(DEAD_COLUMNS),
+    "rows": rows_table,
+    "row_types": row_types,
     "metric_counters": lambda: metrics_table("counter"),
     "metric_histograms": lambda: metrics_table("histogram"),
     "metric_gauges": lambda: metrics_table("gauge"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fairlead import errors
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
     from fairlead.salvage.repair import repair
     from fairlead.salvage.report import RepairReport
-    from fairlead.store.verify import VerifyReport, verify
+    from fairlead.salvage.verify import verify
+    from fairlead.store.verify import VerifyReport
 else:
     # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait
     # for the engine, and a queue in process needs no pyarrow.
@@ -46,7 +47,8 @@ else:
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
         "salvage.repair": ("repair",),
         "salvage.report": ("RepairReport",),
-        "store.verify": ("VerifyReport", "verify"),
+        "salvage.verify": ("verify",),
+        "store.verify": ("VerifyReport",),
         "worker.step": ("BatchStep", "Step", "StepFailed"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
@@ -105,11 +107,17 @@ def open(
     """Open a data directory, making it if there is none. One process at a time: a second one gets
     `StoreLocked`.
     """
-    from fairlead.broker.broker import Broker
     from fairlead.config import Settings
-    from fairlead.store.rocks.store import RocksStore
+    from fairlead.which_engine import is_new_engine
 
     chosen = settings or Settings()
+    if is_new_engine():
+        from fairlead.engine.broker import open_directory
+
+        return cast("Broker", open_directory(Path(path), clock=clock, durability=durability, settings=chosen))
+    from fairlead.broker.broker import Broker
+    from fairlead.store.rocks.store import RocksStore
+
     store = RocksStore.open(
         Path(path), disk_reserve_bytes=chosen.disk_reserve_bytes, cache_bytes=chosen.block_cache_bytes
     )

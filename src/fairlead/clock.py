@@ -2,7 +2,7 @@
 
 Two readings. `now_ms` is the wall clock: what people read and other machines compare with; somebody may step
 it at any moment. `monotonic_ms` is steady: it counts the time since `origin` and no step moves it. Whatever
-is due is measured with steady time; `broker/store_time.py` carries that on over restarts. `ManualClock` in
+is due is measured with steady time; `engine/store_time.py` carries that on over restarts. `ManualClock` in
 `fairlead.testing` is the other implementation.
 """
 

@@ -244,6 +244,21 @@ class FormatTooNew(Rejected):
         )
 
 
+class FormatTooOld(Rejected):
+    """The data directory was written by an earlier fairlead, and there is no converter."""
+
+    code = "format_too_old"
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"expected {path} to have format {known}, got {found}, which an earlier fairlead wrote; there is no"
+            " converter: use the version that wrote it, or begin with a new directory",
+            path=path,
+            found=found,
+            known=known,
+        )
+
+
 class BrokerClosed(Rejected):
     code = "broker_closed"
 

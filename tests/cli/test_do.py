@@ -14,6 +14,7 @@ from msgspec import Meta
 from fairlead.cli.app import app
 from fairlead.cli.do import VerbGroup
 from fairlead.request import VERBS, Request, verb
+from fairlead.testing.verbs import given_work
 from tests.cli.conftest import Commands, Opener, Orders
 
 
@@ -29,7 +30,8 @@ def echo() -> Iterator[None]:
         def run(self, tx: object) -> list[str]:
             return self.words * self.times
 
-    yield
+    with given_work(Echo, lambda request: request.run(None)):
+        yield
     del VERBS["test.echo"]
 
 

@@ -12,8 +12,7 @@ import random
 import time
 
 from fairlead import NewMessage
-from fairlead.testing.engine import start_new_log
-from fairlead.testing.inside import layout
+from fairlead.testing.engine import families_of, start_new_log
 
 from .journal import make_payload
 from .workload import Job, Workload
@@ -29,7 +28,8 @@ class ManyLogs(Workload):
 
     def start_log(self, rng: random.Random, name: str) -> None:
         time.sleep(rng.uniform(0, 0.02))
-        start_new_log(self.recorded.broker, rng.choice(layout.FAMILIES), wait=rng.random() < 0.5)
+        broker = self.recorded.broker
+        start_new_log(broker, rng.choice(families_of(broker)), wait=rng.random() < 0.5)
 
     def produce_large(self, rng: random.Random, name: str) -> None:
         number = next(self._numbers[name])

@@ -15,11 +15,15 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import fairlead
+from fairlead.errors import InvalidRequest
 from fairlead.testing import Durability, ManualClock
+from fairlead.testing.engine import open_directory, verify_directory
+from fairlead.testing.which_engine import is_new_engine
 
 from .bulk import VERBS, half_done, happened
 from .child import LOADS, Life
@@ -28,7 +32,8 @@ from .journal import Journal, RecordedBroker, read_journal, read_tag
 from .ledger import check
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKS = (*LOADS, *VERBS)
+#: The new engine has no operations of many steps yet.
+WORKS = (*LOADS,) if is_new_engine() else (*LOADS, *VERBS)
 #: Opening and preparing 30,000 messages takes a second or two; a child that says nothing for so long hangs.
 PATIENCE_S = 60
 
@@ -148,7 +153,7 @@ def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: 
         if complaint:
             report.problems.append(complaint)
             return
-        verified = fairlead.verify(data)
+        verified = verify_directory(data)
         if not verified.ok:
             report.problems += [f"verify after kill {number}: {problem}" for problem in verified.problems]
             return
@@ -205,14 +210,14 @@ def drain_and_verify(data: Path, journal: Path, life: int, report: Report) -> di
     """Completes whatever there is, in a broker of its own. Gives id -> (tag, queue)."""
     clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
     told = Journal(journal, life, clock.now_ms)
-    with fairlead.open(data, durability="os", clock=clock) as broker:
+    with open_directory(data, durability="os", clock=clock) as broker:
         counted, drained = _drain(RecordedBroker(broker, told), clock)
     told.close()
     if counted != len(drained):
         report.problems.append(
             f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}"
         )
-    verified = fairlead.verify(data)
+    verified = verify_directory(data)
     report.problems += [f"verify after the drain: {problem}" for problem in verified.problems]
     if verified.messages:
         report.problems.append(
@@ -234,7 +239,7 @@ def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str,
     broker = recorded.broker
     broker.run_due()
     for _ in range(1000):
-        if not broker.intents():
+        if not _intents(broker):
             break
         clock.advance(ms=10)
     counted = _stored(broker)
@@ -252,6 +257,14 @@ def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str,
     # What is done is kept for an hour at most.
     clock.advance(seconds=3600)
     return counted, drained
+
+
+def _intents(broker: fairlead.Broker) -> list[Any]:
+    try:
+        return broker.intents()
+    except InvalidRequest:
+        # An engine that does not know the verb yet has no operation to go on with.
+        return []
 
 
 def _stored(broker: fairlead.Broker) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
@@ -25,6 +26,8 @@ from fairlead.hooks.wire import Check, Checked
 
 SUCCEEDED, REFUSED = 0, 1
 EXIT_CODE = 42
+#: The lowest number that a descriptor left open in the host may have.
+LEFT_OPEN = 77
 _RETURN_42 = bytes.fromhex({"x86_64": "b82a000000c3", "aarch64": "40058052c0035fd6"}[os.uname().machine])
 _RWX = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 
@@ -37,7 +40,8 @@ def arm(layers: list[str] | None) -> None:
     up.
     """
     os.environ["SECRET"] = "in the environment"
-    os.dup2(os.open("/dev/null", os.O_RDWR), 77)
+    # A free descriptor: the page that is shared with the broker may have any number.
+    fcntl.fcntl(os.open("/dev/null", os.O_RDWR), fcntl.F_DUPFD, LEFT_OPEN)
     if layers is None:
         host.confine = lambda mode, more: confine.Confinement()  # type: ignore[assignment]
     else:

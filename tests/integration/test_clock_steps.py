@@ -198,6 +198,9 @@ def test_times_are_shown_by_the_wall_clock_of_now(world: World, step_ms: int) ->
         world.clock.now_ms(),
         result.due_ms,
     )
+    world.broker.quarantine("q", [NewMessage(b"bad")], error="bad")
+    dead = world.claim_one("q.dlq")
+    assert (dead.dead_since, dead.failures[0].at_ms) == (world.clock.now_ms(), world.clock.now_ms())
 
 
 def test_times_stay_right_when_a_machine_that_began_with_a_wrong_clock_restarts(world: World) -> None:

@@ -13,6 +13,7 @@ from fairlead.testing import Step
 from fairlead.testing.engine import hooks_of
 from fairlead.testing.inside import answered
 from fairlead.testing.steps import ignore
+from fairlead.testing.stored import stored_requests
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import ACCEPTED, Exchange
@@ -508,10 +509,10 @@ def test_an_answer_is_forgotten_after_its_time(world: World) -> None:
     request = request_id(world)
     turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request)
     raw_id = bytes.fromhex(request.replace("-", ""))
-    assert world.store.inner.request(raw_id) is not None
+    assert raw_id in stored_requests(world.store)
     world.clock.advance(ms=20 * MINUTE)
     world.clock.advance(ms=MINUTE)
-    assert world.store.inner.request(raw_id) is None
+    assert raw_id not in stored_requests(world.store)
 
 
 def test_a_clock_set_back_does_not_put_off_the_forgetting(world: World) -> None:
@@ -521,7 +522,7 @@ def test_a_clock_set_back_does_not_put_off_the_forgetting(world: World) -> None:
     turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request)
     world.clock.advance(ms=20 * MINUTE)
     world.clock.advance(ms=MINUTE)
-    assert world.store.inner.request(bytes.fromhex(request.replace("-", ""))) is None
+    assert bytes.fromhex(request.replace("-", "")) not in stored_requests(world.store)
 
 
 def test_a_request_from_ahead_of_a_clock_that_was_set_back_is_not_forgotten_before_its_own_time_is_over(
@@ -610,7 +611,7 @@ def test_dedup_in_an_exchange_gives_the_first_id(world: World) -> None:
 
 
 def remembered(world: World) -> set[bytes]:
-    return set(world.store.inner.requests_before(b"\xff" * 16, 10_000))
+    return stored_requests(world.store)
 
 
 def raw(request: str) -> bytes:

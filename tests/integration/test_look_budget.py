@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from fairlead import Broker, NewMessage
+from fairlead import Broker, NewMessage, look_budget
 from fairlead.errors import BrokerClosed, ServerStopping
 from fairlead.model.limits import MAX_LOOK_BYTES
-from fairlead.testing.inside import core_of, look_budget
+from fairlead.testing.engine import engine_of
 from tests.integration.world import Background, World, wait_until
 
 BODY = 1000
@@ -23,7 +23,7 @@ def never() -> None:
 
 @contextmanager
 def budget_of(broker: Broker, limit: int) -> Iterator[look_budget.LookBudget]:
-    core = core_of(broker)
+    core = engine_of(broker)
     before, core.looks = core.looks, look_budget.LookBudget(limit, core.check_scan)
     yield core.looks
     core.looks = before
@@ -84,7 +84,7 @@ def test_what_a_door_keeps_is_given_back_when_its_answer_is_written() -> None:
 
 
 def test_a_broker_has_the_documented_budget(memory_world: World) -> None:
-    assert core_of(memory_world.broker).looks.limit == MAX_LOOK_BYTES
+    assert engine_of(memory_world.broker).looks.limit == MAX_LOOK_BYTES
 
 
 def test_concurrent_peeks_stay_within_the_budget_and_together_show_everything(world: World) -> None:

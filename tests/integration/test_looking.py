@@ -247,3 +247,13 @@ def test_what_cannot_be_an_id_is_refused(world: World, text: str) -> None:
     with pytest.raises(errors.InvalidRequest) as refused:
         world.broker.find(text)
     assert refused.value.field == "id"
+
+
+def test_a_message_is_found_and_settled_while_the_server_stops(world: World) -> None:
+    (message_id,) = world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    world.broker.interrupt_waits()
+    assert world.broker.queues_of([delivery.raw_id]) == ["q"]
+    assert world.broker.find(message_id).where == "leased"
+    assert world.broker.stats("q").leased == 1
+    assert world.broker.settle([Complete(delivery)])[0].ok

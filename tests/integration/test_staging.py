@@ -29,6 +29,7 @@ from fairlead.testing.inside import core_of
 from fairlead.testing.inside import publish as publishing
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
+from fairlead.testing.stored import stored_count
 from tests.integration.world import Background, World, wait_until
 
 DAY = 86_400_000
@@ -139,7 +140,7 @@ def test_chunks_that_are_not_listed_are_dropped(world: World) -> None:
         stage(world, "t", name)
     world.broker.staging.publish("t", "q", ["b"])
     assert taken(world) == ["b0"]
-    assert world.store.staged_chunks() == []
+    assert stored_count(world.store, "staged chunks") == 0
     (write,) = world.broker.staging.list()
     assert (write.published, write.chunks, write.messages) == (True, 1, 1)
 
@@ -147,7 +148,7 @@ def test_chunks_that_are_not_listed_are_dropped(world: World) -> None:
 def test_a_write_of_no_chunks_is_published_and_remembered(world: World) -> None:
     stage(world, "t", "left over")
     assert world.broker.staging.publish("t", "q", []).count == 0
-    assert world.store.staged_chunks() == []
+    assert stored_count(world.store, "staged chunks") == 0
     stage(world, "t", "a")
     assert world.broker.staging.publish("t", "q", ["a"]).outcome == "already"
     assert taken(world) == []
@@ -188,7 +189,7 @@ def test_what_is_staged_for_a_published_token_is_checked_and_not_kept(world: Wor
     assert world.broker.staging.stage("t", "b", "q", texts("b", 2)).count == 2
     with pytest.raises(InvalidRequest):
         world.broker.staging.stage("t", "b", "q", [NewMessage("text")])  # type: ignore[arg-type]
-    assert world.store.staged_chunks() == []
+    assert stored_count(world.store, "staged chunks") == 0
 
 
 def test_a_missing_chunk_is_told_and_changes_nothing(world: World) -> None:
@@ -454,7 +455,7 @@ def test_a_write_nobody_publishes_goes_with_its_youngest_chunk(world: World) -> 
     assert world.broker.staging.list()[0].chunks == 2
     world.clock.advance(ms=1)
     assert world.broker.staging.list() == []
-    assert world.store.staged_chunks() == []
+    assert stored_count(world.store, "staged chunks") == 0
     with pytest.raises(StagedChunkMissing):
         world.broker.staging.publish("t", "q", ["a"])
 
@@ -515,7 +516,7 @@ def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_sinc
     world.broker.run_due()
     assert world.counts("r") == (0, 0, 0, 0)
     assert world.broker.staging.publish("t", "r", ["a", "b"]).outcome == "already"
-    assert world.store.staged_chunks() == []
+    assert stored_count(world.store, "staged chunks") == 0
 
 
 # Interruptions

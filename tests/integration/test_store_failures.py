@@ -14,6 +14,8 @@ from fairlead.testing import Step, Storage, laws
 from fairlead.testing.inside import core_of
 from fairlead.testing.steps import ignore
 from fairlead.testing.storage import fail_syncs
+from fairlead.testing.stored import stored_count
+from fairlead.testing.which_engine import is_new_engine
 from tests.integration.world import Background, World, wait_until
 from tests.turns import turn
 
@@ -51,6 +53,8 @@ def drain(world: World, queue: str = "q") -> list[str]:
 def agree(world: World) -> None:
     """What the broker holds in memory is what a freshly opened one would hold."""
     assert laws(world.store) == []
+    if is_new_engine():
+        return  # its laws compare memory with what an opening would load
     core = core_of(world.broker)
     stored = {
         lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
@@ -143,7 +147,7 @@ def test_a_long_operation_stopped_halfway_by_a_full_disk_goes_on_by_itself(
         world.fill("q", count=1)
         assert len(world.broker.claim("q", limit=5)) == 1
     else:
-        assert world.store.queues() == []
+        assert stored_count(world.store, "queues") == 0
         world.broker.create_queue("q")
 
 

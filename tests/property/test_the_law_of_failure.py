@@ -27,6 +27,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource
 from fairlead.model.settle import DeliveryRef
 from fairlead.testing import ManualClock, laws
+from fairlead.testing.stored import stored_requests
 from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 from tests.turns import turn
@@ -208,7 +209,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
         }
         answer = turn(self.broker, "ann", **call)
         for request in call["answered"]:
-            assert self.store.request(uuid.UUID(request).bytes) is None
+            assert uuid.UUID(request).bytes not in stored_requests(self.store)
         self.requests = [call["request_id"]] if heard else [*self.requests, call["request_id"]]
         assert [result.outcome for result in answer.settled] == self.spec.settle(said)
         for message_id, stream in zip(answer.enqueued.get("q", []), into, strict=True):

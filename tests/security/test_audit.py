@@ -19,9 +19,10 @@ from fairlead.model.access import EVERY_RIGHT, AuditRecord
 from fairlead.request import Answer, Caller, Request
 from fairlead.testing import ManualClock, Step, stop_before
 from fairlead.testing.sizes import size
+from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.audit import AuditRead
 from fairlead.verbs.dead_letters import CancelIntent
-from fairlead.verbs.queues import Purge
+from fairlead.verbs.queues import CreateQueue, Purge
 from tests.cli.conftest import Commands, Opener
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
@@ -139,13 +140,12 @@ def test_an_act_that_was_refused_by_the_engine_says_why_and_one_without_the_righ
 
 
 def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    def breaks(*_: object) -> None:
+    def breaks(work: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Purge, "run", breaks)
-    with pytest.raises(ZeroDivisionError):
+    with replaced_work(Purge, breaks), pytest.raises(ZeroDivisionError):
         stage.guard.purge("q")
     assert [entry.outcome for entry in stage.entries()] == ["failed"]
 
@@ -161,6 +161,13 @@ def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Sta
         ("drain", "asked"),
         ("keys.rotate", "asked"),
     ]
+
+
+def test_an_option_whose_name_is_no_text_leaves_an_entry_that_can_be_read(stage: Stage) -> None:
+    with pytest.raises(InvalidRequest):
+        stage.guard.do(CreateQueue("other", {1: 2}))  # type: ignore[dict-item]
+    (entry,) = stage.entries()
+    assert (entry.outcome, entry.details) == ("invalid_request", {"1": "2"})
 
 
 def test_what_is_done_with_keys_says_which(stage: Stage) -> None:

@@ -20,6 +20,7 @@ from fairlead.request import VERBS
 from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
+from fairlead.testing.verbs import replaced_work
 from fairlead.wire.calls import ClaimCall
 from tests.faces.doors import FlightFace, outcome_at
 from tests.faces.table import TABLE, furnish
@@ -101,26 +102,25 @@ def test_what_a_revoked_key_could_not_take_wakes_the_next_who_waits(scene: Scene
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("verb", ["claim", "exchange"])
 def test_what_was_claimed_in_the_moment_in_which_a_key_ended_is_given_back(
-    scene: Scene, verb: str, how: str, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, verb: str, how: str
 ) -> None:
     scene.broker.create_queue("q")
     message_id = scene.broker.enqueue("q", b"")
     key = scene.key("consume:q")
     request = VERBS[verb].request
-    x, carry_out = scene.as_key(key), request.run
+    x = scene.as_key(key)
 
-    def carry_out_and_end(self: Any, tx: Any) -> Any:
-        done = carry_out(self, tx)
+    def carry_out_and_end(work: Callable[[], Any]) -> Any:
+        done = work()
         ENDS[how][0](scene.broker.keys, key.info.id)
         return done
 
-    monkeypatch.setattr(request, "run", carry_out_and_end)
-    try:
-        got = x.claim("q") if verb == "claim" else turn(x, "me", claim={"queue": "q"}).deliveries
-    except errors.Unauthenticated:
-        got = []
+    with replaced_work(request, carry_out_and_end):
+        try:
+            got = x.claim("q") if verb == "claim" else turn(x, "me", claim={"queue": "q"}).deliveries
+        except errors.Unauthenticated:
+            got = []
     assert got == []
-    monkeypatch.undo()
     assert [(delivery.id, delivery.attempts) for delivery in scene.broker.claim("q")] == [(message_id, 0)]
 
 

@@ -360,7 +360,7 @@ def test_the_header_that_a_redrive_selects_by_is_seen_with_read_payload_only(
             one for one in scene.with_grants(f"{right}:{pattern}").intents() if one.intent_id == intent
         ]
         assert seen.filter == {
-            "header": ("h", "secret" if right is Right.READ_PAYLOAD else ""),
+            "header": ["h", "secret" if right is Right.READ_PAYLOAD else ""],
             "min_attempts": 0,
         }
     assert "secret" not in repr([record.details for record in scene.broker.audit.read(verb="redrive")])

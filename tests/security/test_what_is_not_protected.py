@@ -25,13 +25,13 @@ def test_a_key_goes_on_when_the_key_that_made_it_is_revoked(scene: Scene) -> Non
 
 def test_consumers_of_one_queue_can_settle_what_another_key_holds(scene: Scene) -> None:
     scene.broker.create_queue("q")
-    scene.broker.enqueue_many("q", [NewMessage(b"")] * 3)
+    scene.broker.enqueue_many("q", [NewMessage(b"")] * 4)
     first, second = scene.with_grants("consume:q"), scene.with_grants("consume:q")
-    by_id, by_token, own = first.claim("q")[0], first.claim("q")[0], second.claim("q")[0]
+    by_id, by_token, own, later = [x.claim("q")[0] for x in (first, first, second, second)]
     assert by_id.id in {seen.id for seen in second.peek("q", where="leased")}
     assert second.ack("q", by_id.id).ok
-    # A token is the number of a claim: whoever claims next knows the ones before.
-    guessed = f"{int(own.lease, 16) - 1:x}"
+    # A token is made of the number of a claim: a consumer that claims twice can work out the ones before.
+    guessed = f"{2 * int(own.lease, 16) - int(later.lease, 16):x}"
     assert second.settle([Complete(DeliveryRef(by_token.id, guessed))])[0].outcome == "completed"
 
 

@@ -10,7 +10,7 @@ from fairlead.model.ids import id_time_ms, show_id
 from fairlead.testing.sizes import read_size
 from fairlead.testing.storage import Cut, Trouble
 from tests.simulation.picture import BrokenPromise, Doing, must
-from tests.simulation.traffic import KEYS, QUEUES, STREAMS, random_filter, random_options
+from tests.simulation.traffic import KEYS, QUEUES, random_filter, random_options
 from tests.simulation.working import Working
 
 VERBS = {
@@ -263,7 +263,7 @@ class Life(Working):
             # Requests are kept until twenty minutes past their own time, which is far ahead when the clock
             # was set back since.
             last_ms = max(
-                [id_time_ms(raw_id) for raw_id in self.store.requests_before(b"\xff" * 16, 1 << 30)],
+                [id_time_ms(raw_id) for raw_id in self.stored.requests()],
                 default=0,
             )
             self.clock.advance(
@@ -275,20 +275,8 @@ class Life(Working):
             not self.witness.now.messages,
             f"left: {[self.witness.say(seen) for seen in self.witness.now.messages.values()]}",
         )
-        must(not self.store.intents() and not self.store.claims(), "long operations or claims are left")
-        must(not self.store.requests_before(b"\xff" * 16, 10), "remembered requests are left")
-        for record in self.store.queues():
-            rows = [
-                row.seq
-                for stream in STREAMS
-                for row in self.store.stream_rows(record.queue_id, stream, 0, 10)
-            ]
-            left = [
-                *self.store.streams_after(record.queue_id, "", 10),
-                *rows,
-                *self.store.dedup_over(record.queue_id, 1 << 62, 10),
-            ]
-            must(not left, f"streams or windows are left in {record.name}: {left}")
+        left = self.stored.left()
+        must(not left, f"without messages these are left: {left}")
         broker.close()
 
     def _work_off(self, names: list[str]) -> None:
@@ -307,7 +295,7 @@ class Life(Working):
             self.check()
             if (
                 not any(not seen.dead_since for seen in self.witness.now.messages.values())
-                and not self.store.intents()
+                and not self.stored.intents()
             ):
                 return
         raise BrokenPromise(

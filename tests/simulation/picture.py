@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairlead.model.queue import QueueRecord
-from fairlead.testing.inside import facts
-
-READY, WAITING, LEASED, DONE = "ready", "waiting", "leased", "done"
+from tests.simulation.events import DONE as DONE
+from tests.simulation.events import LEASED as LEASED
+from tests.simulation.events import READY as READY
+from tests.simulation.events import WAITING as WAITING
 
 
 class BrokenPromise(AssertionError):
@@ -69,7 +70,7 @@ class Picture:
     queues: dict[int, QueueRecord] = field(default_factory=dict)
     let_by: dict[tuple[int, str], frozenset[int]] = field(default_factory=dict)
     all_after: dict[tuple[int, str], int] = field(default_factory=dict)
-    intents: dict[int, facts.Intent] = field(default_factory=dict)
+    intents: dict[int, Any] = field(default_factory=dict)
     payloads: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[bytes, str] = field(default_factory=dict)
     requests: dict[bytes, int] = field(default_factory=dict)

@@ -11,13 +11,15 @@ from typing import Any
 from fairlead import Broker, Settings
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
-from fairlead.model.lane import row_place, row_stream
-from fairlead.model.message import HELD
-from fairlead.testing import ManualClock, Storage, laws
-from fairlead.testing.engine import abandon, all_leases, replace_hooks, seed_ids, seed_jitter
-from fairlead.testing.inside import core_of, streams
+from fairlead.testing import ManualClock, Step, Storage, laws
+from fairlead.testing.engine import abandon, replace_hooks, seed_ids, seed_jitter
 from fairlead.testing.sizes import sized
-from tests.simulation.picture import DONE, LEASED, READY, WAITING, Doing, must
+from fairlead.testing.which_engine import is_new_engine
+from tests.simulation import old_facts
+from tests.simulation.facts_seen import FactsSeen
+from tests.simulation.looks import Look
+from tests.simulation.old_looks import OldLook
+from tests.simulation.picture import DONE, Doing, must
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.traffic import STREAMS
 from tests.simulation.witness import Witness
@@ -61,6 +63,8 @@ class Running:
         self.acknowledged: list[tuple[dict[str, Any], Broker]] = []
         self.made = 0
         self.cuts = 0
+        self.stored: Look | OldLook = Look(self) if is_new_engine() else OldLook(self)
+        self._seen = FactsSeen()
         self.broker = self._open()
 
     def _survive(self, *, power: bool) -> None:
@@ -82,13 +86,19 @@ class Running:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        self.store.after_step = lambda step: self.witness.see(step.facts)
+        self.store.after_step = lambda step: self.witness.see(self._events_of(step))
         self.store.on_sync = self.witness.synced
         broker = self.store.open_broker(clock=self.clock, settings=self.settings)
         replace_hooks(broker, self.hooks)
         seed_jitter(broker, random.Random(self.rng.random()))
         seed_ids(broker, random.Random(self.rng.random()))
         return broker
+
+    def _events_of(self, step: Step) -> Iterator[Any]:
+        if is_new_engine():
+            broker: Any = self.broker
+            return self._seen.events_of(step.facts, broker.engine.memory)
+        return old_facts.events_of(step.facts)
 
     @contextmanager
     def doing(self, verb: str, **fields: Any) -> Iterator[Doing]:
@@ -120,8 +130,6 @@ class Running:
         problems = laws(self.store)
         must(not problems, "; ".join(problems))
         now = self.witness.now
-        stored = set(self.store.ids_between(b"\0" * 16, b"\xff" * 16, 1 << 30))
-        must(stored == set(now.messages), f"stored are {len(stored)} messages, known {len(now.messages)}")
         lost = [
             show_id(raw_id)
             for raw_id in self.confirmed
@@ -137,87 +145,7 @@ class Running:
             not undone,
             f"confirmed as completed, and still there: {[self.witness.say(seen) for seen in undone]}",
         )
-        self._check_places()
-        self._check_fronts()
-        in_memory = {
-            lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
-            for lease in all_leases(self.broker)
-        }
-        must(
-            in_memory
-            == {
-                lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
-                for lease in self.store.leases()
-            },
-            "the lease book",
-        )
-        must(
-            set(core_of(self.broker).intents) == {intent.intent_id for intent in self.store.intents()},
-            "the intents in memory are not those in the store",
-        )
-
-    def _check_places(self) -> None:
-        since = {WAITING: "due_ms", DONE: "done_ms"}
-        seen_where = {
-            seen.id: (seen.where, getattr(seen, since.get(seen.where, "claim_id")))
-            for seen in self.witness.now.messages.values()
-        }
-        stored: dict[bytes, tuple[str, int]] = {
-            lease.id: (LEASED, lease.claim_id) for lease in self.store.leases()
-        }
-        for record in self.store.queues():
-            stored |= {
-                spot.row[8:24]: (WAITING, spot.due_ms)
-                for spot in self.store.waiting(record.queue_id, None, 1 << 30)
-            }
-            stored |= {
-                spot.row[8:24]: (DONE, spot.done_ms)
-                for spot in self.store.done(record.queue_id, None, HELD, 1 << 30)
-            }
-        for raw_id, where in seen_where.items():
-            must(
-                stored.get(raw_id, (READY, 0)) == where,
-                f"{self.witness.say(self.witness.now.messages[raw_id])} is stored as {stored.get(raw_id)}",
-            )
-        states = dict(zip(seen_where, self.store.states(list(seen_where)), strict=True))
-        for raw_id, seen in self.witness.now.messages.items():
-            state = states[raw_id]
-            kept = (
-                (state.attempts, len(state.failures) + state.failures_cut, state.progress)
-                if state
-                else (0, 0, 0)
-            )
-            must(
-                kept == (seen.attempts, seen.failures, seen.progress),
-                f"{self.witness.say(seen)} is stored with {kept}",
-            )
-
-    def _check_fronts(self) -> None:
-        """Who stands in the ready rows for a stream is who the rules of order say, in the engine's own words
-        and in ours.
-        """
-        standing: dict[tuple[int, str], int] = {}
-        for record in self.store.queues():
-            for spot in self.store.ready(record.queue_id, b"", None, 1 << 30):
-                if row_stream(spot.row):
-                    standing[record.queue_id, row_stream(spot.row)] = row_place(spot.row)
-        for queue_id, stream in self.witness.now.streams():
-            front = self.witness.now.front(queue_id, stream)
-            have = standing.pop((queue_id, stream), 0)
-            must(
-                have == (front.seq if front else 0),
-                f"the front of {stream} is {have}, not {front and self.witness.say(front)}",
-            )
-            (stored,) = self.store.streams(queue_id, [stream])
-            rows = [row.seq for row in self.store.stream_rows(queue_id, stream, 0, 1 << 30)]
-            behind = [seen.seq for seen in self.witness.now.members(queue_id, stream)][1:]
-            must(rows == behind, f"behind the first of {stream} are {rows}, not {behind}")
-            found = streams.StreamDraft(core_of(self.broker), queue_id, stream, stored).find_front()
-            must(
-                have == (found.seq if found else 0),
-                f"the front of {stream} is {have}, find_front says {found and found.seq}",
-            )
-        must(not standing, f"fronts of streams without messages: {standing}")
+        self.stored.check(now)
 
 
 def _told(item: Any) -> str:

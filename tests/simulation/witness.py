@@ -1,26 +1,24 @@
 """Watches every commit from outside the engine and says which promise it breaks.
 
-The witness knows three things: the facts of each commit, what the driver asked for in the call under way, and
+The witness knows three things: the events of each commit, what the driver asked for in the call under way, and
 the time. From them it keeps its own picture of every message and every stream. No message may move without a
 cause: somebody asked for it in this call, a lease ran out, a time came, or a long operation is under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.ids import find_id, id_time_ms, show_id
-from fairlead.model.lane import ROW_BYTES, lane_throttle_keys, row_place, row_stream
-from fairlead.model.lease import Lease
-from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.message import HELD, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.testing import ManualClock
-from fairlead.testing.inside import facts as f
 from fairlead.testing.sizes import read_size
+from tests.simulation import events as e
 from tests.simulation.picture import DONE, LEASED, READY, WAITING, BrokenPromise, Doing, Picture, Seen
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.road import Try, road
@@ -52,24 +50,30 @@ class Witness:
 
     # What the store says
 
-    def see(self, facts: Sequence[f.Fact]) -> None:
+    def see(self, events: Iterable[Any]) -> None:
         self._switched = []
         self._before = dict(self.now.messages)
-        for fact in facts:
-            handler = _HANDLERS.get(type(fact))
-            if handler is not None:
-                handler(self, fact)
-        for seen in self._switched:
-            self._switch(self.now.messages[seen.id])
+        for event in events:
+            if isinstance(event, e.Leased):
+                # An exchange settles before it claims, and may do both in one commit.
+                self._switch_released()
+            _HANDLERS[type(event)](self, event)
+        self._switch_released()
         self._tidy_streams()
 
-    def _enqueued(self, fact: f.Enqueued) -> None:
+    def _switch_released(self) -> None:
+        for seen in self._switched:
+            self._switch(self.now.messages[seen.id])
+        self._switched = []
+
+    def _enqueued(self, fact: e.Enqueued) -> None:
         queue = self.now.queues[fact.queue_id]
         self.must(queue.name in self.doing.into, f"messages came into {queue.name!r} that nobody sent there")
         for message in fact.messages:
-            self._new(message, fact.queue_id, message.seq)
+            self._new(message, fact.queue_id)
 
-    def _new(self, message: Message, queue_id: int, seq: int) -> Seen:
+    def _new(self, message: e.NewMessage, queue_id: int) -> Seen:
+        seq = message.seq
         self.must(
             message.id not in self.now.messages and message.id not in self.now.gone,
             f"{show_id(message.id)} is not a new id",
@@ -81,11 +85,11 @@ class Witness:
             queue_id,
             WAITING if message.due_ms else READY,
             message.payload,
-            lane_throttle_keys(message.lane),
-            message.stream if seq else "",
+            message.throttles,
+            message.stream,
             seq,
             message.due_ms,
-            message.expires_ms,
+            message.ttl_ms,
         )
         if seq:
             members = self.now.members(queue_id, seen.stream)
@@ -95,10 +99,10 @@ class Witness:
             )
         return self._put(seen)
 
-    def _quarantined(self, fact: f.Quarantined) -> None:
+    def _quarantined(self, fact: e.Quarantined) -> None:
         self.must(self.doing.verb == "quarantine", "nobody asked for a quarantine")
         for message, state in zip(fact.messages, fact.states, strict=True):
-            seen = self._new(message, fact.queue_id, 0)
+            seen = self._new(message, fact.queue_id)
             self._put(
                 seen._replace(
                     ttl_ms=0, failures=1, dead_since=state.dead_since_ms, source=state.source_queue_id
@@ -106,13 +110,13 @@ class Witness:
             )
             self._check_record(seen._replace(failures=0), state)
 
-    def _leased(self, fact: f.Leased) -> None:
+    def _leased(self, fact: e.Leased) -> None:
         now_ms, monotonic_ms = self.now_ms(), self.clock.monotonic_ms()
-        leases = fact.leases + fact.followers
+        leases = fact.members
         taken = {lease.id for lease in leases}
         self.must(len(taken) == len(leases), "a claim took a message twice")
         for lease in leases:
-            seen = self._live(lease.id, lease)
+            seen = self._live(lease.id, lease.claim_id)
             queue = self.now.queues[seen.queue_id]
             self.must(
                 queue.name in self.doing.claims_from,
@@ -128,10 +132,10 @@ class Witness:
                 self._check_order(seen, taken)
         for lease in leases:
             self._put(
-                self._live(lease.id, lease)._replace(
+                self._live(lease.id, lease.claim_id)._replace(
                     where=LEASED,
                     claim_id=lease.claim_id,
-                    consumer=fact.claim.consumer,
+                    consumer=fact.consumer,
                     started=lease.started,
                     expires_ms=lease.expires_ms,
                     deadline_ms=monotonic_ms + lease.expires_ms - now_ms,
@@ -161,33 +165,20 @@ class Witness:
                 f"{self.say(seen)} overtook {self.say(earlier)}, which could go",
             )
 
-    def _completed(self, fact: f.Completed) -> None:
-        for lease in fact.leases:
-            seen = self._live(lease.id, lease)
+    def _completed(self, fact: e.Completed) -> None:
+        for member in fact.members:
+            seen = self._live(member.id, member.claim_id)
             self.must(self._asked(seen, Complete), f"{self.say(seen)} was completed and nobody said so")
             self.must(not self.config(seen.queue_id).retain_completed_ms, f"{self.say(seen)} was not kept")
             self._end(seen, "completed")
 
-    def _moved(self, fact: f.Moved) -> None:
-        seen = self._live(fact.id, fact.source.lease if isinstance(fact.source, f.InLease) else None)
-        if fact.kind in ("promoted", "demoted"):
-            self.must(seen.where == READY and seen.seq != 0, f"{self.say(seen)} was {fact.kind}")
-            return
-        if isinstance(fact.source, (f.InReady, f.InStream)):
-            self.must(seen.where == READY, f"{self.say(seen)} was {fact.kind} from ready")
-        if isinstance(fact.source, f.InWaiting):
-            self.must(
-                seen.where == WAITING and seen.due_ms == fact.source.due_ms,
-                f"{self.say(seen)} was {fact.kind} from waiting",
-            )
-        if isinstance(fact.source, f.InDone) or seen.where == DONE:
-            done = (
-                isinstance(fact.source, f.InDone)
-                and seen.done_ms == fact.source.done_ms
-                and fact.target is None
-            )
-            self.must(seen.where == DONE and done, f"{self.say(seen)} was {fact.kind} though it is done")
-        check: Callable[[Seen, f.Moved], None] = getattr(self, "_check_" + fact.kind)
+    def _moved(self, fact: e.Moved) -> None:
+        seen = self._live(fact.id, fact.claim_id)
+        if fact.source is not None:
+            self._check_source(seen, fact, fact.source)
+        if seen.where == DONE:
+            self.must(fact.target is None, f"{self.say(seen)} was {fact.kind} though it is done")
+        check: Callable[[Seen, e.Moved], None] = getattr(self, "_check_" + fact.kind)
         check(seen, fact)
         if fact.target is None:
             self._end(seen, fact.kind)
@@ -201,9 +192,17 @@ class Witness:
         )
         self._put(_after(seen, fact.target, state, fact.kind))
 
+    def _check_source(self, seen: Seen, fact: e.Moved, source: e.Place) -> None:
+        since = {WAITING: (seen.due_ms, source.due_ms), DONE: (seen.done_ms, source.done_ms)}
+        known, told = since.get(source.where, (0, 0))
+        self.must(
+            (seen.where, known) == (source.where, told),
+            f"{self.say(seen)} was {fact.kind} from {source.where}",
+        )
+
     # One check for each kind of move
 
-    def _check_released(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_released(self, seen: Seen, fact: e.Moved) -> None:
         self.must(seen.where == LEASED, f"{self.say(seen)} was released and is {seen.where}")
         if self._asked(seen, Release):
             # The first outcome of a delivery counts; a second one in the same call is `lost_lease`.
@@ -223,14 +222,14 @@ class Witness:
             self.must(bool(late), f"{self.say(seen)} was started and expired, and that was no failure")
         self._same_count(seen, fact.state)
 
-    def _check_retried(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_retried(self, seen: Seen, fact: e.Moved) -> None:
         self._check_failure(seen, fact, dies=False, due_ms=self.now_ms())
 
-    def _check_delayed(self, seen: Seen, fact: f.Moved) -> None:
-        assert isinstance(fact.target, f.InWaiting)
+    def _check_delayed(self, seen: Seen, fact: e.Moved) -> None:
+        assert fact.target is not None
         self._check_failure(seen, fact, dies=False, due_ms=fact.target.due_ms)
 
-    def _check_buried(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_buried(self, seen: Seen, fact: e.Moved) -> None:
         state, config = fact.state, self.config(seen.queue_id)
         assert state is not None
         self.must(not seen.dead_since, f"{self.say(seen)} is dead and was buried again")
@@ -257,7 +256,7 @@ class Witness:
         else:
             self._check_failure(seen, fact, dies=True, due_ms=0)
 
-    def _check_due(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_due(self, seen: Seen, fact: e.Moved) -> None:
         assert fact.state is not None
         if self._operator("retry", seen) and seen.attempts and fact.state.attempts == 0:
             return
@@ -265,11 +264,11 @@ class Witness:
         self.must(came, f"{self.say(seen)} became due too early")
         self._same_count(seen, fact.state)
 
-    def _check_held(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_held(self, seen: Seen, fact: e.Moved) -> None:
         self.must(self._operator("hold", seen), f"nobody holds {self.say(seen)}")
         self._same_count(seen, fact.state)
 
-    def _check_redriven(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_redriven(self, seen: Seen, fact: e.Moved) -> None:
         asked = (
             self.doing.verb == "redrive"
             or self._operator("retry", seen)
@@ -284,13 +283,13 @@ class Witness:
             fact.state.attempts == 0, f"{self.say(seen)} has {fact.state.attempts} attempts in its new life"
         )
         self.must(_failures(fact.state) == seen.failures, f"{self.say(seen)} forgot its failures")
-        stream, seq = row_stream(_row(fact.target)), row_place(_row(fact.target))
-        members = self.now.members(_queue_id(fact.target), stream) if stream else []
+        stream, seq = fact.target.stream, fact.target.seq
+        members = self.now.members(fact.target.queue_id, stream) if stream else []
         self.must(
             not members or members[-1].seq < seq, f"{self.say(seen)} did not join the tail of its stream"
         )
 
-    def _check_expired(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_expired(self, seen: Seen, fact: e.Moved) -> None:
         now_ms = self.now_ms()
         if seen.where == DONE:
             kept_ms = self.config(seen.queue_id).retain_completed_ms
@@ -310,7 +309,7 @@ class Witness:
                 f"{self.say(seen)} expired in the hands of its holder",
             )
 
-    def _check_dropped(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_dropped(self, seen: Seen, fact: e.Moved) -> None:
         queue = self.now.queues[seen.queue_id]
         pending = seen.where in (READY, WAITING)
         in_reach = self.doing.verb in ("purge", "drain") and self.doing.queue == queue.name and pending
@@ -323,12 +322,12 @@ class Witness:
             f"nobody dropped {self.say(seen)}",
         )
 
-    def _check_completed(self, seen: Seen, fact: f.Moved) -> None:
+    def _check_completed(self, seen: Seen, fact: e.Moved) -> None:
         said = self._operator("done", seen) and not seen.dead_since
         self.must(said or self._asked(seen, Complete), f"{self.say(seen)} was completed and nobody said so")
         keeps = bool(self.config(seen.queue_id).retain_completed_ms)
         self.must(
-            keeps == isinstance(fact.target, f.InDone),
+            keeps == (fact.target is not None and fact.target.where == DONE),
             f"{self.say(seen)} was kept, or not, against what its queue says",
         )
         if fact.state is not None:
@@ -337,7 +336,7 @@ class Witness:
                 fact.state.done_ms == self.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}"
             )
 
-    def _check_failure(self, seen: Seen, fact: f.Moved, *, dies: bool, due_ms: int) -> None:
+    def _check_failure(self, seen: Seen, fact: e.Moved, *, dies: bool, due_ms: int) -> None:
         """One more attempt, its record, and what the road says about it."""
         state, config = fact.state, self.config(seen.queue_id)
         assert state is not None
@@ -408,50 +407,59 @@ class Witness:
 
     # Leases that go on
 
-    def _restated(self, fact: f.Restated) -> None:
-        seen = self._live(fact.lease.id, fact.lease)
+    def _restated(self, fact: e.Restated) -> None:
+        seen = self._live(fact.id, fact.claim_id)
         self.must(fact.state.progress & seen.progress == seen.progress, f"{self.say(seen)} lost progress")
         self._same_count(seen, fact.state)
         self._put(seen._replace(progress=fact.state.progress))
 
-    def _recounted(self, fact: f.Recounted) -> None:
-        seen = self._live(fact.message_id, None)
+    def _recounted(self, fact: e.Recounted) -> None:
+        seen = self._live(fact.id)
         self.must(fact.state.progress == seen.progress, f"{self.say(seen)} lost progress")
         self._put(seen._replace(attempts=fact.state.attempts))
 
-    def _extended(self, fact: f.Extended) -> None:
-        for lease in fact.leases:
-            seen = self._live(lease.id, lease)
+    def _extended(self, fact: e.Extended) -> None:
+        for member in fact.members:
+            seen = self._live(member.id, member.claim_id)
             self.must(self._asked(seen, Extend), f"nobody extended {self.say(seen)}")
-            left_ms = lease.expires_ms - self.now_ms()
+            left_ms = member.expires_ms - self.now_ms()
             deadline_ms = self.clock.monotonic_ms() + left_ms
             self._put(
-                seen._replace(expires_ms=lease.expires_ms, deadline_ms=deadline_ms, started=lease.started)
+                seen._replace(expires_ms=member.expires_ms, deadline_ms=deadline_ms, started=member.started)
             )
 
-    def _started(self, fact: f.Started) -> None:
-        for lease in fact.leases:
-            seen = self._live(lease.id, lease)
+    def _started(self, fact: e.Started) -> None:
+        for member in fact.members:
+            seen = self._live(member.id, member.claim_id)
             self.must(
                 self._asked(seen, Start) or self._asked(seen, Extend), f"nobody started {self.say(seen)}"
             )
-            self._put(seen._replace(started=lease.started))
+            self._put(seen._replace(started=member.started))
 
     # Queues, streams, long operations
 
-    def _queue_saved(self, fact: f.QueueSaved) -> None:
+    def _queue_saved(self, fact: e.QueueSaved) -> None:
         self.now.queues[fact.record.queue_id] = fact.record
 
-    def _queue_unlinked(self, fact: f.QueueUnlinked) -> None:
+    def _queue_unlinked(self, fact: e.QueueUnlinked) -> None:
         self.must(self.doing.verb == "delete", f"nobody deleted {fact.name!r}")
         self.now.queues[fact.queue_id] = QueueRecord(fact.queue_id, "", QueueConfig(), 0)
 
-    def _queue_cleared(self, fact: f.QueueCleared) -> None:
+    def _queue_cleared(self, fact: e.QueueCleared) -> None:
         left = [self.say(seen) for seen in self.now.messages.values() if seen.queue_id == fact.queue_id]
         self.must(not left, f"a queue was cleared and holds {left}")
         del self.now.queues[fact.queue_id]
 
-    def _stream_saved(self, fact: f.StreamSaved) -> None:
+    def _queue_deleted(self, fact: e.QueueDeleted) -> None:
+        record = self.now.queues[fact.queue_id]
+        self.must(self.doing.verb == "delete", f"nobody deleted {record.name!r}")
+        for seen in list(self.now.messages.values()):
+            if seen.queue_id in (fact.queue_id, record.dlq_id):
+                self._end(seen, "dropped")
+        for queue_id in (fact.queue_id, record.dlq_id):
+            self.now.queues.pop(queue_id, None)
+
+    def _stream_opened(self, fact: e.StreamOpened) -> None:
         if (
             self.doing.verb == "release_stream"
             and self.doing.stream == fact.stream
@@ -475,7 +483,7 @@ class Witness:
             if len(let_by) < self._let_by_limit:
                 self.now.let_by[stream] = let_by | {behind.seq}
 
-    def _request_remembered(self, fact: f.RequestRemembered) -> None:
+    def _request_remembered(self, fact: e.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")
         self.must(fact.request_id not in self.now.requests, "a request had a second effect")
         self.must(
@@ -484,7 +492,7 @@ class Witness:
         )
         self.now.requests[fact.request_id] = self.clock.now_ms()
 
-    def _requests_forgotten(self, fact: f.RequestsForgotten) -> None:
+    def _requests_forgotten(self, fact: e.RequestsForgotten) -> None:
         named = {find_id(text) for text in self.doing.answered}
         for request_id in fact.request_ids:
             age_ms = self.clock.now_ms() - id_time_ms(request_id)
@@ -495,10 +503,10 @@ class Witness:
             if self.now.requests.pop(request_id, None) is not None:
                 self.now.forgotten[request_id] = "answered" if request_id in named else "old"
 
-    def _intent_saved(self, fact: f.IntentSaved) -> None:
+    def _intent_saved(self, fact: e.IntentSaved) -> None:
         self.now.intents[fact.intent.intent_id] = fact.intent
 
-    def _intent_ended(self, fact: f.IntentEnded) -> None:
+    def _intent_ended(self, fact: e.IntentEnded) -> None:
         self.now.intents.pop(fact.intent_id, None)
 
     def _switch(self, seen: Seen) -> None:
@@ -552,14 +560,14 @@ class Witness:
     def config(self, queue_id: int) -> QueueConfig:
         return self.now.queues[queue_id].config
 
-    def _live(self, message_id: bytes, lease: Lease | None) -> Seen:
+    def _live(self, message_id: bytes, claim_id: int = 0) -> Seen:
         seen = self.now.messages.get(message_id)
         if seen is None:
             raise BrokenPromise(
                 f"{show_id(message_id)} moves and is {self.now.gone.get(message_id, 'unknown')} (during {self.doing.verb})"
             )
         self.must(
-            lease is None or seen.where != LEASED or lease.claim_id == seen.claim_id,
+            not claim_id or seen.where != LEASED or claim_id == seen.claim_id,
             f"{self.say(seen)} moves under a stale lease",
         )
         return seen
@@ -594,19 +602,15 @@ class Witness:
         return said or self.doing.verb == "goodbye" or seen.deadline_ms <= self.clock.monotonic_ms()
 
 
-def _after(seen: Seen, target: f.Spot, state: MessageState, kind: str) -> Seen:
-    row = _row(target)
-    in_stream = len(row) > ROW_BYTES
-    waits = isinstance(target, f.InWaiting)
-    seq = seen.seq if kind != "redriven" else row_place(row)
-    done = isinstance(target, f.InDone)
+def _after(seen: Seen, target: e.Place, state: MessageState, kind: str) -> Seen:
+    seq = target.seq if kind == "redriven" else seen.seq
     return seen._replace(
-        queue_id=_queue_id(target),
-        where=WAITING if waits else DONE if done else READY,
+        queue_id=target.queue_id,
+        where=target.where,
         done_ms=state.done_ms,
-        due_ms=target.due_ms if isinstance(target, f.InWaiting) else 0,
-        stream=row_stream(row),
-        seq=seq if in_stream else 0,
+        due_ms=target.due_ms,
+        stream=target.stream,
+        seq=seq if target.stream else 0,
         ttl_ms=0 if kind in ("buried", "redriven", "completed") else seen.ttl_ms,
         claim_id=0,
         consumer="",
@@ -617,7 +621,7 @@ def _after(seen: Seen, target: f.Spot, state: MessageState, kind: str) -> Seen:
         deliveries=state.deliveries,
         dead_since=state.dead_since_ms,
         source=state.source_queue_id,
-        throttles=lane_throttle_keys(target.lane),  # type: ignore[union-attr]
+        throttles=target.throttles,
     )
 
 
@@ -633,30 +637,23 @@ def _failures(state: MessageState) -> int:
     return len(state.failures) + state.failures_cut
 
 
-def _row(spot: f.Spot) -> bytes:
-    return spot.lease.row if isinstance(spot, f.InLease) else spot.row
-
-
-def _queue_id(spot: f.Spot) -> int:
-    return spot.lease.queue_id if isinstance(spot, f.InLease) else spot.queue_id
-
-
 _HANDLERS: dict[type, Callable[..., None]] = {
-    f.Enqueued: Witness._enqueued,
-    f.Quarantined: Witness._quarantined,
-    f.Leased: Witness._leased,
-    f.Completed: Witness._completed,
-    f.Moved: Witness._moved,
-    f.Restated: Witness._restated,
-    f.Recounted: Witness._recounted,
-    f.Extended: Witness._extended,
-    f.Started: Witness._started,
-    f.QueueSaved: Witness._queue_saved,
-    f.QueueUnlinked: Witness._queue_unlinked,
-    f.QueueCleared: Witness._queue_cleared,
-    f.StreamSaved: Witness._stream_saved,
-    f.RequestRemembered: Witness._request_remembered,
-    f.RequestsForgotten: Witness._requests_forgotten,
-    f.IntentSaved: Witness._intent_saved,
-    f.IntentEnded: Witness._intent_ended,
+    e.Enqueued: Witness._enqueued,
+    e.Quarantined: Witness._quarantined,
+    e.Leased: Witness._leased,
+    e.Completed: Witness._completed,
+    e.Moved: Witness._moved,
+    e.Restated: Witness._restated,
+    e.Recounted: Witness._recounted,
+    e.Extended: Witness._extended,
+    e.Started: Witness._started,
+    e.QueueSaved: Witness._queue_saved,
+    e.QueueUnlinked: Witness._queue_unlinked,
+    e.QueueCleared: Witness._queue_cleared,
+    e.QueueDeleted: Witness._queue_deleted,
+    e.StreamOpened: Witness._stream_opened,
+    e.RequestRemembered: Witness._request_remembered,
+    e.RequestsForgotten: Witness._requests_forgotten,
+    e.IntentSaved: Witness._intent_saved,
+    e.IntentEnded: Witness._intent_ended,
 }

@@ -8,10 +8,10 @@ from typing import Any
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.errors import InvalidRequest, RequestExpired
+from fairlead.model import shown_times
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource, find_id, id_time_ms, show_id
 from fairlead.model.settle import DeliveryRef, LeaseRef, Settlement
-from fairlead.testing.inside import core_of, shown_times
 from tests.simulation.picture import LEASED, BrokenPromise, must
 from tests.simulation.running import Running
 from tests.simulation.traffic import CONSUMERS, random_message
@@ -317,7 +317,7 @@ class Working(Running):
             for ids in answer.enqueued.values():
                 self._confirm(ids)
             # In the store's time: the wall clock may be stepped before the same answer is asked for again.
-            return Turn(*shown_times.shown(list(answer), -core_of(self.broker).time.ahead_ms))
+            return Turn(*shown_times.shown(list(answer), -self.stored.ahead_ms))
 
     def _ask_again(self) -> None:
         """The caller never heard, or wants to be sure: the same answer, and no second effect."""

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.decide.arguments import check_count
+from fairlead.decide.audit import MAX_ENTRY_BYTES, bounded_details, is_asked_for
 from fairlead.errors import InvalidRequest, StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
@@ -23,9 +24,6 @@ from fairlead.request import VERBS, Room
 _log = logging.getLogger("fairlead.audit")
 
 _PAGE = 1000
-_MOST_DETAIL = 200
-#: An entry, which is written twice.
-_ENTRY_BYTES = 8 * 1024
 
 
 class AuditTrail:
@@ -50,7 +48,7 @@ class AuditTrail:
         always fits, or of a look at messages, may use the upper part of the reserve. When that is used too, a
         look is refused, and the entry of an act that always fits goes to the log and has the number 0.
         """
-        told = _told(details or {})
+        told = bounded_details(details)
         core = self._core
         with core.lock:
             core.check_open()
@@ -88,7 +86,7 @@ class AuditTrail:
         """
         core = self._core
         over = msgspec.structs.replace(
-            record, outcome=outcome, count=count, details=record.details | _told(details or {})
+            record, outcome=outcome, count=count, details=record.details | bounded_details(details)
         )
         if not record.number:
             _log.warning(
@@ -129,11 +127,7 @@ class AuditTrail:
         ):
             if since is not None and record.at_ms < since:
                 break
-            if (
-                who in (None, record.who, record.name)
-                and verb in (None, record.verb)
-                and queue in (None, record.queue)
-            ):
+            if is_asked_for(record, who=who, verb=verb, queue=queue):
                 found.append(record)
                 if len(found) == limit:
                     break
@@ -142,7 +136,7 @@ class AuditTrail:
     def _has_room(self, verb: str) -> bool:
         room = VERBS[verb].request.room if verb in VERBS else None
         try:
-            self._core.store.check_room(_ENTRY_BYTES, in_reserve=room in (Room.FITS, Room.READS))
+            self._core.store.check_room(MAX_ENTRY_BYTES, in_reserve=room in (Room.FITS, Room.READS))
         except StoreFull:
             if room is not Room.FITS:
                 raise
@@ -157,7 +151,3 @@ class AuditTrail:
                 page = self._core.store.audit(start, end - 1 - start)
             # Where the oldest were forgotten, a page reaches into the one before it, which has been seen.
             yield from (record for record in reversed(page) if record.number < end)
-
-
-def _told(details: Mapping[str, object]) -> dict[str, str]:
-    return {field: str(value)[:_MOST_DETAIL] for field, value in details.items()}

@@ -12,20 +12,20 @@ from fairlead.broker import looking, measures, staging
 from fairlead.broker.audit import AuditTrail
 from fairlead.broker.core import Core
 from fairlead.broker.exchange import run_once
-from fairlead.broker.forks import watch
 from fairlead.broker.intents import take_up
 from fairlead.broker.keys import KeyRing
-from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.room import check_growth
 from fairlead.broker.runbooks import load_external
 from fairlead.broker.runtime_config import apply_all
-from fairlead.broker.shown_times import shown
 from fairlead.broker.timers import Timer, run_due
 from fairlead.broker.transaction import Transaction
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
+from fairlead.engine.forks import watch
+from fairlead.engine.observers import Observer, TimingObserver
 from fairlead.errors import InvalidRequest
 from fairlead.model.measures import Measures
+from fairlead.model.shown_times import shown
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.port import Store
 from fairlead.surface import Surface

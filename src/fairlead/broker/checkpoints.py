@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fairlead.broker.core import Core
-from fairlead.errors import InvalidRequest
+from fairlead.store.checkpoint_path import checkpoint_target
 
 
 def checkpoint(core: Core, path: object) -> None:
@@ -13,27 +11,3 @@ def checkpoint(core: Core, path: object) -> None:
     with core.lock:
         core.check_open()
         core.store.checkpoint(target)
-
-
-def checkpoint_target(path: object, directory: str) -> Path:
-    """`path` itself, or, where a directory is set, a place in it: a name, or an absolute path that leads
-    there.
-
-    Links on the way are followed before it is compared, so that none leads out of it.
-    """
-    if not isinstance(path, (str, Path)):
-        raise InvalidRequest("path", "a path that does not exist yet", path)
-    if not directory:
-        return Path(path)
-    try:
-        base = Path(directory).resolve()
-        target = (base / path).resolve()
-    except (OSError, ValueError, RuntimeError):
-        raise InvalidRequest("path", f"a path in {directory}", str(path)) from None
-    if base not in target.parents:
-        raise InvalidRequest(
-            "path",
-            f"a name, or an absolute path in {base}, where this server keeps checkpoints (store.checkpoint_dir)",
-            str(path),
-        )
-    return target

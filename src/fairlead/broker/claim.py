@@ -190,7 +190,7 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
     monotonic_ms = core.clock.monotonic_ms()
     consumer, started = order.consumer, order.started
     run: _Picked = []
-    if order.max_per_stream > 1:
+    if order.max_per_stream > 1 and queue.config.ordering != "none":
         picked, run = _pick_runs(core, queue, limit, order.max_per_stream, monotonic_ms)
     else:
         picked = _pick(core, queue, limit, monotonic_ms)

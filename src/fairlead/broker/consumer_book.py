@@ -6,16 +6,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
-import msgspec
-
-from fairlead.broker.consumer_words import Words, load_words
+from fairlead.broker.consumer_words import load_words
 from fairlead.broker.queue_state import NEVER_MS
-from fairlead.broker.store_time import StoreTime
 from fairlead.clock import Clock
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, StaleConsumer
-from fairlead.model.consumer import ConsumerInfo, ConsumerRecord
+from fairlead.decide.claim_outcomes import ClaimOutcomes
+from fairlead.decide.numbered_claims import (
+    check_generation,
+    check_opened,
+    expires_ms,
+    lose_queue,
+    why_in_claim,
+)
+from fairlead.engine.store_time import StoreTime
+from fairlead.errors import ConsumerNotFound
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, NumberedClaimForgotten
 from fairlead.model.lease import Lease
 from fairlead.model.names import Scoped
@@ -33,7 +38,7 @@ class ConsumerState:
         self.record = record
         self.deadline_ms = deadline_ms
         self.members: list[bytes] | None = None
-        self.words: Words | None = None
+        self.words: ClaimOutcomes | None = None
         self._slices: tuple[list[bytes] | None, int, bytearray] = (None, 0, bytearray())
 
     def load_members(self, store: Store) -> list[bytes]:
@@ -54,7 +59,7 @@ class ConsumerState:
             self._slices = self.members, slices, bytearray()
         return self._slices[2]
 
-    def load_words(self, store: Store) -> Words:
+    def load_words(self, store: Store) -> ClaimOutcomes:
         """Kept up to date from then on, by whoever records; most claims are closed without anybody having
         asked before.
         """
@@ -106,23 +111,14 @@ class ConsumerBook:
     def current(self, consumer: Scoped, generation: int) -> ConsumerState:
         """The consumer, for one who holds its newest generation."""
         state = self.get(consumer)
-        if state.record.generation != generation:
-            raise StaleConsumer(consumer.name, generation, state.record.generation)
+        check_generation(state.record, generation)
         return state
 
     def opened(self, consumer: Scoped, generation: int, number: int) -> ConsumerState:
         """The consumer, whose claim in hand has this number and was answered."""
-        state = self.current(consumer, generation)
-        self.check_not_over(state.record, number)
-        if state.record.phase != "open" or state.record.number != number:
-            raise ClaimNotNext(consumer.name, number, state.record.last_closed)
+        state = self.get(consumer)
+        check_opened(state.record, generation, number)
         return state
-
-    def check_not_over(self, record: ConsumerRecord, number: int) -> None:
-        if number and number == record.lost:
-            raise ClaimReleased(record.name, number, record.lost_why)
-        if number <= record.last_closed:
-            raise ClaimClosed(record.name, number, record.last_closed)
 
     def why_pinned(self, lease: Lease) -> str:
         """Why nobody else may move the message; "" when one may."""
@@ -131,8 +127,7 @@ class ConsumerBook:
         state = self._holders.get(lease.claim_id)
         if state is None:
             return f"in a claim of consumer {lease.consumer!r} that is ending with its queue"
-        queue, name, number = state.record.queue, state.record.name, state.record.number
-        return f"in claim {number} of consumer {name!r}: `fairlead consumer release {queue} {quote(name)}` lets go of it"
+        return why_in_claim(state.record)
 
     def lease_until(self, lease: Lease) -> int:
         """When the lease ends by itself: with its consumer, if it is pinned."""
@@ -193,7 +188,7 @@ class ConsumerBook:
             for state in self._states.values()
             if state.record.queue_id in queue_ids and state.record.phase != "idle"
         ]
-        return [_lose(record) for record in records]
+        return [lose_queue(record) for record in records]
 
     def facts_of(self, lost: Sequence[ConsumerRecord]) -> list[Fact]:
         forgotten = [forgotten_claim(self._states[record.key].record) for record in lost]
@@ -210,37 +205,5 @@ class ConsumerBook:
                 self.put(record)
 
 
-def _lose(record: ConsumerRecord) -> ConsumerRecord:
-    if not record.in_hand:
-        # Closed or let go of already; whatever of it was left has gone with the queue.
-        return record.without_claim()
-    lost = msgspec.structs.replace(
-        record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted"
-    )
-    return lost.without_claim()
-
-
 def forgotten_claim(record: ConsumerRecord) -> NumberedClaimForgotten:
     return NumberedClaimForgotten(record.key, record.number, record.pages, record.recorded)
-
-
-def expires_ms(record: ConsumerRecord) -> int:
-    return record.seen_ms + record.ttl_ms
-
-
-def info_of(record: ConsumerRecord) -> ConsumerInfo:
-    in_hand = record.in_hand
-    return ConsumerInfo(
-        name=record.name,
-        queue=record.queue,
-        generation=record.generation,
-        last_closed=record.last_closed,
-        open=record.number if in_hand else 0,
-        messages=record.messages if in_hand else 0,
-        bytes=record.bytes if in_hand else 0,
-        lost=record.lost,
-        ttl_ms=record.ttl_ms,
-        seen_at=record.seen_ms,
-        expires_at=expires_ms(record),
-        unspoken=record.unspoken,
-    )

@@ -21,7 +21,8 @@ from fairlead.broker.room import leases_that_fit
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
 from fairlead.broker.timers import run_queue_due
-from fairlead.errors import ClaimNotNext, QueueNotFound, StoreFull
+from fairlead.decide.numbered_claims import check_next
+from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.consumer import ConsumerRecord, NumberedClaim
 from fairlead.model.facts import ConsumerSaved, Fact, Leased, MembersPinned
 from fairlead.model.lane import ROW_BYTES, row_place, row_size
@@ -93,10 +94,8 @@ class _Filling:
     def look(self) -> ConsumerRecord:
         """The consumer, for whom the number wanted is the next one or the one in hand."""
         book, wanted = self.core.consumer_book, self.wanted
-        record = book.current(wanted.consumer, wanted.generation).record
-        book.check_not_over(record, wanted.number)
-        if wanted.number != record.last_closed + 1:
-            raise ClaimNotNext(wanted.consumer.name, wanted.number, record.last_closed)
+        record = book.get(wanted.consumer).record
+        check_next(record, wanted.generation, wanted.number)
         return record
 
     def queue(self, record: ConsumerRecord) -> QueueState:

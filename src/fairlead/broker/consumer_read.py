@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
-from fairlead.broker.consumer_book import ConsumerState, expires_ms
+from fairlead.broker.consumer_book import ConsumerState
 from fairlead.broker.core import Core
 from fairlead.broker.states import states_of
+from fairlead.decide.numbered_claims import expires_ms
 from fairlead.decide.slices import slice_of
 from fairlead.errors import BrokenInvariant, InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -187,9 +189,16 @@ def _unsettled(
     that one.
     """
     words = state.load_words(core.store)
-    outcomes, stops, find = words.outcomes, words.stops(core.leases), core.leases.find
+    outcomes, stops, find = words.outcomes, words.stops(partial(_stream_of, core)), core.leases.find
     left = [place for place in places if members[place] not in outcomes]
     return [place for place in left if not _is_stopped(find(members[place]), stops)] if stops else left
+
+
+def _stream_of(core: Core, member: bytes) -> tuple[bytes, int] | None:
+    lease = core.leases.find(member)
+    if lease is None or len(lease.row) <= ROW_BYTES:
+        return None
+    return lease.row[ROW_BYTES:], row_place(lease.row)
 
 
 def _is_stopped(lease: Lease | None, stops: dict[bytes, int]) -> bool:

@@ -9,56 +9,38 @@ behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from fairlead.broker.consumer_words import Words, pack_words
+from fairlead.broker.consumer_words import pack_words
 from fairlead.broker.core import Core
 from fairlead.broker.states import states_of
-from fairlead.decide.arguments import check_bool
+from fairlead.decide.claim_outcomes import ClaimOutcomes, is_outdated
+from fairlead.decide.numbered_claims import LEFT_BEGUN, CheckedItems, take_slice
 from fairlead.decide.slices import slice_of
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.consumer import ConsumerRecord, Recorded, TakenUp
 from fairlead.model.facts import ConsumerSaved, Fact, OutcomesRecorded, Restated
 from fairlead.model.failure import FailureReason
-from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import show_id
 from fairlead.model.lane import Flag, move_row, row_place
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_RECORDED_BYTES
+from fairlead.model.limits import MAX_RECORDED_BYTES
 from fairlead.model.message import MessageState
 from fairlead.model.names import Scoped
-from fairlead.model.settle import Complete, Extend, Fail, Release, Start
-
-#: What is said of a message that was begun by one who then fell silent: it counts like a lease that ran out.
-LEFT_BEGUN = "the process that ran it ended before it said how it went"
 
 
-class Heard(NamedTuple):
-    """Items as they are stored: a word of each, the claim that its handle names, and by its place in the list
-    what an extend carries.
-    """
-
-    words: list[Recorded]
-    claim_ids: list[int]
-    carries: dict[int, bytes | None]
-
-
-def record(core: Core, consumer: Scoped, generation: int, number: int, heard: Heard, part: str) -> None:
-    # An extend that tells no progress is nothing to remember, beyond what it carries.
-    words = (
-        [word for word in heard.words if word.progress or word.kind != "extend"]
-        if heard.carries
-        else heard.words
-    )
+def record(
+    core: Core, consumer: Scoped, generation: int, number: int, heard: CheckedItems, part: str
+) -> None:
+    words = heard.to_store()
     raw = pack_words(words)
     with core.lock:
         core.check_open()
         state = core.consumer_book.opened(consumer, generation, number)
         before = after = state.record
         leases = _members(core, before, heard)
-        if not words and not any(carry is not None for carry in heard.carries.values()):
+        if not words and not heard.has_carry:
             return
         facts: list[Fact] = []
         if words:
@@ -77,17 +59,17 @@ def record(core: Core, consumer: Scoped, generation: int, number: int, heard: He
             # Whether it counts is for `choose` to say.
             state.words = None
         elif state.words is not None:
-            state.words.hear(words)
+            state.words.add(words)
     core.confirm(commit, synced=True)
 
 
-def _check_room(core: Core, heard: Heard, raw: bytes) -> None:
+def _check_room(core: Core, heard: CheckedItems, raw: bytes) -> None:
     """Texts and carries stop at the reserve. Bare outcomes go on into it: without them a claim cannot be
     closed.
     """
     carried = sum([len(carry) for carry in heard.carries.values() if carry])
     # A text is stored twice for a while: in the log of the claim, and at close with its message.
-    is_bare = not carried and not any(word.error for word in heard.words)
+    is_bare = not carried and not any(word.error for word in heard.recorded)
     core.store.check_room(2 * len(raw) + carried, in_reserve=is_bare)
 
 
@@ -96,7 +78,7 @@ def take_up(core: Core, consumer: Scoped, generation: int, number: int, slice: i
         core.check_open()
         state = core.consumer_book.opened(consumer, generation, number)
         before, words = state.record, state.load_words(core.store)
-        again, taken = _taken(before, slice, slices)
+        again, taken = take_slice(before, slice, slices)
         left = [member for member in words.begun if _is_in(core.leases.find(member), slice, slices)]
         failed = [
             Recorded(member, "fail", error=LEFT_BEGUN, reason=int(FailureReason.TIMEOUT_EXCEEDED))
@@ -111,61 +93,16 @@ def take_up(core: Core, consumer: Scoped, generation: int, number: int, slice: i
             after = _with_words(after, raw)
             facts.append(OutcomesRecorded(consumer, number, before.recorded, "", raw))
         commit = _save(core, after, facts)
-        words.hear(failed)
+        words.add(failed)
     core.confirm(commit, synced=True)
     return TakenUp(again, len(failed))
 
 
-def read_items(items: object, part: str) -> Heard:
-    """Checked alike for all: one that is wrong spoils the call, and nothing of it is recorded."""
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest(
-            "items",
-            f"a list of at most {MAX_BATCH_MESSAGES} Complete, Fail, Release, Start or Extend",
-            type(items),
-        )
-    heard = Heard([], [], {})
-    for item in items:
-        if not isinstance(item, (Complete, Fail, Release, Start, Extend)):
-            raise InvalidRequest("items", "Complete, Fail, Release, Start or Extend", item)
-        if part and isinstance(item, (Start, Extend)):
-            raise InvalidRequest(
-                "items",
-                f"outcomes only under part {part!r}; Start and Extend are said without a part",
-                type(item),
-            )
-        raw_id, claim_id = read_handle(item.delivery)
-        heard.claim_ids.append(claim_id)
-        if isinstance(item, Extend):
-            heard.carries[len(heard.words)] = _check_extend(item)
-        heard.words.append(_word(item, raw_id))
-    return heard
-
-
-def _check_extend(item: Extend) -> bytes | None:
-    if item.duration is not None:
-        raise InvalidRequest("duration", "None: a numbered claim lasts until it is closed", item.duration)
-    return check_carry(item.carry)
-
-
-def _word(item: Complete | Fail | Release | Start | Extend, raw_id: bytes) -> Recorded:
-    if isinstance(item, Complete):
-        return Recorded(raw_id, "complete", check_progress(item.progress))
-    if isinstance(item, Release):
-        return Recorded(raw_id, "release", keep_order=check_bool(item.keep_order, "keep_order"))
-    if isinstance(item, Start):
-        return Recorded(raw_id, "start")
-    if isinstance(item, Extend):
-        return Recorded(raw_id, "extend", check_progress(item.progress))
-    fail = check_fail(item)
-    return Recorded(raw_id, "fail", fail.progress, fail.error, int(fail.reason), fail.retry_in_ms, fail.dead)
-
-
-def _members(core: Core, record: ConsumerRecord, heard: Heard) -> list[Lease]:
+def _members(core: Core, record: ConsumerRecord, heard: CheckedItems) -> list[Lease]:
     """The lease of each item; all of them must be of the claim."""
     find, claim_id = core.leases.find, record.claim_id
     leases: list[Lease] = []
-    for word, given in zip(heard.words, heard.claim_ids, strict=True):
+    for word, given in zip(heard.recorded, heard.claim_ids, strict=True):
         lease = find(word.id)
         if given != claim_id or lease is None or lease.claim_id != claim_id:
             raise InvalidRequest(
@@ -177,7 +114,9 @@ def _members(core: Core, record: ConsumerRecord, heard: Heard) -> list[Lease]:
     return leases
 
 
-def _restated(core: Core, words: Words, heard: Heard, leases: list[Lease]) -> list[tuple[Lease, Restated]]:
+def _restated(
+    core: Core, words: ClaimOutcomes, heard: CheckedItems, leases: list[Lease]
+) -> list[tuple[Lease, Restated]]:
     """What the extends make of the states, one of each message: progress grows, and what is carried is what
     was carried last.
 
@@ -189,9 +128,9 @@ def _restated(core: Core, words: Words, heard: Heard, leases: list[Lease]) -> li
     told: dict[bytes, int] = {}
     changed: dict[bytes, tuple[Lease, Restated]] = {}
     for lease, (at, carry) in zip(extended, heard.carries.items(), strict=True):
-        raw_id, progress = lease.id, heard.words[at].progress
+        raw_id, progress = lease.id, heard.recorded[at].progress
         before = told.get(raw_id, words.progress.get(raw_id, 0))
-        if (not progress and carry is None) or (progress and before | progress == before != progress):
+        if (not progress and carry is None) or is_outdated(before, progress):
             continue
         told[raw_id] = before | progress
         known = states[raw_id] or MessageState(
@@ -210,19 +149,6 @@ def _with_words(record: ConsumerRecord, raw: bytes) -> ConsumerRecord:
     return msgspec.structs.replace(
         record, recorded=record.recorded + 1, recorded_bytes=record.recorded_bytes + len(raw)
     )
-
-
-def _taken(record: ConsumerRecord, slice: int, slices: int) -> tuple[bool, bytes]:
-    """Whether it was taken up before, and the bits afterwards. What was cut otherwise may have been anywhere:
-    all of it counts as taken.
-    """
-    if record.slices not in (0, slices):
-        return True, b"\xff" * ((slices + 7) // 8)
-    bits = bytearray(record.taken or bytes((slices + 7) // 8))
-    at, bit = divmod(slice, 8)
-    again = bool(bits[at] & 1 << bit)
-    bits[at] |= 1 << bit
-    return again, bytes(bits)
 
 
 def _is_in(lease: Lease | None, slice: int, slices: int) -> bool:

@@ -5,17 +5,25 @@ closed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
 import msgspec
 
 from fairlead.broker import consumer_claims, consumer_close, consumer_read, consumer_record
-from fairlead.broker.consumer_book import info_of
 from fairlead.broker.core import Core
-from fairlead.broker.room import MESSAGE_BYTES
-from fairlead.broker.shown_times import shown_pages
 from fairlead.decide.arguments import check_bool, check_count
-from fairlead.errors import InvalidRequest, LimitReached
+from fairlead.decide.numbered_claims import (
+    check_same_unspoken,
+    check_slice,
+    check_unspoken,
+    check_whole,
+    info_of,
+    read_consumer,
+    read_consumer_ttl,
+    read_items,
+    read_parts,
+)
+from fairlead.engine.room import MESSAGE_BYTES
+from fairlead.errors import LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.consumer import (
     CloseResult,
@@ -33,26 +41,20 @@ from fairlead.model.limits import (
     MAX_ANSWER_BYTES,
     MAX_BATCH_MESSAGES,
     MAX_CLAIM,
-    MAX_CONSUMER_BYTES,
-    MAX_CONSUMER_TTL_MS,
     MAX_CONSUMERS,
     MAX_NUMBER,
     MAX_PART_BYTES,
-    MIN_CONSUMER_TTL_MS,
 )
-from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
+from fairlead.model.shown_times import shown_pages
 
 
 def register(
     core: Core, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete"
 ) -> ConsumerInfo:
     consumer = read_consumer(name, queue)
-    if unspoken not in ("complete", "release"):
-        raise InvalidRequest("unspoken", "'complete' or 'release'", unspoken)
-    ttl_ms = to_ms(ttl, "ttl")
-    if not MIN_CONSUMER_TTL_MS <= ttl_ms <= MAX_CONSUMER_TTL_MS:
-        raise InvalidRequest("ttl", "between 1s and 365d", ttl)
+    check_unspoken(unspoken)
+    ttl_ms = read_consumer_ttl(ttl)
     with consumer_close.at_rest(core, consumer):
         read, book, now_ms = core.queue(queue), core.consumer_book, core.now_ms()
         known = book.find(consumer)
@@ -72,7 +74,7 @@ def register(
                 unspoken=unspoken,
             )
         else:
-            _check_same(known.record, unspoken)
+            check_same_unspoken(known.record, unspoken)
             record = msgspec.structs.replace(
                 known.record,
                 queue_id=read.queue_id,
@@ -148,7 +150,7 @@ def record(
     check_whole(generation, "generation")
     check_whole(number, "number")
     part = check_text(part, "part", MAX_PART_BYTES, may_be_empty=True)
-    consumer_record.record(core, consumer, generation, number, consumer_record.read_items(items, part), part)
+    consumer_record.record(core, consumer, generation, number, read_items(items, part), part)
 
 
 def take_up(
@@ -180,9 +182,7 @@ def choose(
     check_whole(generation, "generation")
     check_whole(number, "number")
     check_bool(add, "add")
-    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("parts", f"a list of at most {MAX_BATCH_MESSAGES} names of parts", parts)
-    chosen = [check_text(part, "parts", MAX_PART_BYTES) for part in parts]
+    chosen = read_parts(parts)
     with core.lock:
         core.check_open()
         record = core.consumer_book.opened(consumer, generation, number).record
@@ -255,29 +255,3 @@ def _save(core: Core, record: ConsumerRecord, *facts: Fact) -> int:
     core.consumer_book.seen(core.consumer_book.put(record), core.clock)
     core.wake_timer(record.seen_ms + record.ttl_ms)
     return commit
-
-
-def read_consumer(name: object, queue: object) -> Scoped:
-    return Scoped(check_queue_name(queue), check_text(name, "name", MAX_CONSUMER_BYTES))
-
-
-def check_whole(value: object, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(field, "a whole number, 0 or greater", value)
-    return value
-
-
-def check_slice(slice: int, slices: int) -> None:
-    check_count(slices, "slices", most=MAX_CLAIM)
-    if check_whole(slice, "slice") >= slices:
-        raise InvalidRequest("slice", f"less than slices, which is {slices}", slice)
-
-
-def _check_same(record: ConsumerRecord, unspoken: Unspoken) -> None:
-    """Whoever made the claim in hand relied on what becomes of those it does not speak of."""
-    if record.in_hand and record.unspoken != unspoken:
-        release = f"fairlead consumer release {record.queue} {quote(record.name)}"
-        expected = (
-            f"{record.unspoken!r} while claim {record.number} is open: close it, or let go of it ({release})"
-        )
-        raise InvalidRequest("unspoken", expected, unspoken)

@@ -15,24 +15,22 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fairlead.broker.answered import Answered
 from fairlead.broker.bodies import BodyCache
 from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.engine_lock import EngineLock
 from fairlead.broker.leases import LeaseBook
-from fairlead.broker.look_budget import LookBudget
-from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
-from fairlead.broker.shown_times import shown_ms
 from fairlead.broker.staged_book import StagedBook
-from fairlead.broker.store_time import StoreTime
 from fairlead.broker.tally import Tally
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.decide.drr import QueueScheduler
+from fairlead.decide.exchange import REQUEST_KEPT_MS
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
+from fairlead.engine.observers import Observer, Observers, TimingObserver
+from fairlead.engine.store_time import StoreTime
 from fairlead.errors import (
     BrokenInvariant,
     BrokerClosed,
@@ -45,6 +43,8 @@ from fairlead.errors import (
     Unavailable,
 )
 from fairlead.hooks import Hooks
+from fairlead.look_budget import LookBudget
+from fairlead.model.answered import Answered
 from fairlead.model.clock_mark import BucketLevel
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import BucketsSaved, ClockMarked, Fact, Intent, QueueSaved
@@ -52,10 +52,11 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import IdSource, first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
-from fairlead.model.limits import MAX_LOOK_BYTES, MAX_REQUEST_AGE_MS
+from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.message import Message
 from fairlead.model.names import check_queue_name, taken_name
 from fairlead.model.queue import QueueConfig, QueueRecord
+from fairlead.model.shown_times import shown_ms
 from fairlead.model.timings import Timing
 from fairlead.store.port import Store
 
@@ -64,9 +65,6 @@ if TYPE_CHECKING:
     from fairlead.broker.intents import Pace
     from fairlead.broker.keys import KeyRing
 
-#: A request is kept for twice as long as it may be repeated: its id may be from ahead by as much as it may be
-#: old.
-REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
 _LAST_ID = b"\xff" * 16
 
 _time_log = logging.getLogger("fairlead.time")
@@ -82,7 +80,7 @@ class Core:
         self.ids = IdSource()
         self.bodies = BodyCache(settings.body_cache_bytes)
         self.hooks = Hooks(settings.lua, clock)
-        self.time = StoreTime(clock, store)
+        self.time = StoreTime(clock, store.clock_mark(), store.boot)
         #: The store's time: for everything that is stored, or compared with what is.
         self.now_ms = self.time.now_ms
         self.buckets = Buckets()

@@ -11,14 +11,15 @@ from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.locate import locate_all
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.room import MESSAGE_BYTES
-from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
-from fairlead.decide.arguments import check_bool, check_count, check_filter, check_ids
+from fairlead.broker.scan import Candidate, named, select, still_selected, take_in_time
+from fairlead.decide.arguments import check_bool, check_count, check_filter, check_ids, check_rate
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
+from fairlead.decide.holds import in_holds
+from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, ServerStopping, SourceQueueGone
 from fairlead.model.facts import InReady, Intent, IntentSaved
 from fairlead.model.lane import DEAD_LETTER_LANE, row_place
-from fairlead.model.limits import HOLD_MESSAGES, MAX_REDRIVE_COUNT, MAX_REDRIVE_RATE
+from fairlead.model.limits import HOLD_MESSAGES, MAX_REDRIVE_COUNT
 from fairlead.model.views import RedriveResult
 
 
@@ -37,7 +38,7 @@ def redrive(
     intent.
     """
     limit = 0 if count is None else check_count(count, "count", most=MAX_REDRIVE_COUNT)
-    per_second = _check_rate(rate)
+    per_second = check_rate(rate)
     check_bool(dry_run, "dry_run")
     check_bool(clear_progress, "clear_progress")
     if ids is not None and per_second:
@@ -202,11 +203,3 @@ def _count_selected(core: Core, intent: Intent, test: DeadLetterTest) -> int:
         if len(spots) < HOLD_MESSAGES:
             return count
         place = row_place(rows[-1])
-
-
-def _check_rate(rate: float | None) -> float:
-    if rate is None:
-        return 0.0
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= MAX_REDRIVE_RATE:
-        raise InvalidRequest("rate", f"messages a second, above 0 and at most {MAX_REDRIVE_RATE}", rate)
-    return float(rate)

@@ -8,9 +8,10 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_enqueue, has_enqueue_hook
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.room import MESSAGE_BYTES, state_bytes
+from fairlead.broker.room import state_bytes
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
+from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.errors import InvalidRequest, QueueFull
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.facts import Enqueued, Quarantined
@@ -53,12 +54,13 @@ class Prepared:
         #: False for what was let in before: its room is kept for it.
         self._bounded = bounded
         self._messages: list[Message] = []
+        self._fronts: set[bytes] = set()
 
     def add_to(self, core: Core, moves: Moves, places: Iterator[int]) -> list[bytes]:
         """Put the facts into the commit that `moves` makes; returns the id of each message, duplicates'
         included.
         """
-        checked, now_ms = self._checked, moves.now_ms
+        checked, now_ms, self._fronts = self._checked, moves.now_ms, moves.straight
         queue = core.queue(self.queue)
         if queue.is_dead_letter_queue:
             raise InvalidRequest(
@@ -83,7 +85,7 @@ class Prepared:
 
     def announce(self, core: Core) -> None:
         if self._messages:
-            _announce(core, core.queue(self.queue), self._messages)
+            _announce(core, core.queue(self.queue), self._messages, self._fronts)
 
 
 def _join_streams(streams: StreamDrafts, messages: list[Message]) -> frozenset[bytes]:
@@ -197,7 +199,7 @@ def check_queue_bounds(core: Core, queue: QueueState, count: int, size: int) -> 
             raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
-def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
+def _announce(core: Core, queue: QueueState, messages: list[Message], fronts: set[bytes]) -> None:
     rows = []
     for message in messages:
         if message.due_ms:
@@ -208,6 +210,8 @@ def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
                 message.place, message.id, message.weight, flags, len(message.headers) + len(message.payload)
             )
             rows.append((message.lane, row))
+        elif message.id in fronts:
+            rows.append((message.lane, message.row(message.seq, message.flags)))
         if message.expires_ms:
             queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
         if message.dedup_until_ms:

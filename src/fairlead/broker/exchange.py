@@ -8,7 +8,7 @@ since nobody got its deliveries. Its token is the request id, so a repeated requ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -20,32 +20,28 @@ from fairlead.broker.enqueue import Prepared, ask_hook
 from fairlead.broker.hooking import Answers, has_enqueue_hook, has_failure_hook
 from fairlead.broker.settle import Batch, ask_hooks, must_last
 from fairlead.broker.transaction import Transaction
-from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
+from fairlead.decide.exchange import (
+    check_answered,
+    check_item_count,
+    check_items,
+    check_request_id,
+    keep,
+    order_of_effects,
+    read_kept,
+    request_id_taken,
+)
+from fairlead.errors import Unavailable
+from fairlead.model.answered import Kept
 from fairlead.model.checks import CheckedMessage, check_messages
-from fairlead.model.delivery import Delivery
 from fairlead.model.facts import RequestRemembered, RequestsForgotten
-from fairlead.model.ids import find_id, id_time_ms, show_id
+from fairlead.model.ids import show_id
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES, MAX_REQUEST_AGE_MS
-from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import Fail, Settlement, SettleResult
 from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.exchange import Exchange, check_remembered, check_requests
+from fairlead.verbs.exchange import Exchange, answers_of, check_remembered, check_requests
 from fairlead.verbs.settle import Settle
-
-#: When each kind of item takes effect.
-_ORDER: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
-
-
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept under the id of a request. Of an item that was completed, which most are, only the
-    message's id.
-    """
-
-    settled: list[SettleResult | bytes]
-    ids: list[bytes]
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Kept).decode
@@ -110,22 +106,7 @@ def carry_out(
     if work.messages or must_last(work.items):
         core.confirm(outcome.commit)
     deliveries = handout.deliveries(core) if handout is not None else []
-    return list(_answers(requests, outcome, deliveries))
-
-
-def _answers(
-    requests: Sequence[Request[Any]], outcome: Outcome, deliveries: list[Delivery]
-) -> Iterator[object]:
-    settled, ids = iter(outcome.settled), map(show_id, outcome.ids)
-    for request in requests:
-        if isinstance(request, Settle):
-            yield list(islice(settled, len(request.items)))
-        elif isinstance(request, EnqueueMany):
-            yield list(islice(ids, len(request.messages)))
-        elif isinstance(request, Enqueue):
-            yield next(ids)
-        else:
-            yield deliveries
+    return answers_of(requests, outcome.settled, map(show_id, outcome.ids), deliveries)
 
 
 def _take(
@@ -152,8 +133,7 @@ def _commit(core: Core, work: Work, answers: Answers) -> Outcome:
     added = {part.queue: iter(part.add_to(core, batch.moves, batch.moves.places())) for part in prepared}
     ids = [raw_id for queue, messages in work.messages for raw_id in islice(added[queue], len(messages))]
     if work.request_id is not None:
-        kept = Kept([result.raw_id if result.outcome == "completed" else result for result in settled], ids)
-        remembered = _encode(kept)
+        remembered = _encode(keep(settled, ids))
         if not batch.over:
             # A request that ends a lease has its room kept; others could fill the disk with nothing but their
             # ids.
@@ -191,28 +171,18 @@ def _find_outcome(core: Core, work: Work) -> Outcome | None:
     if request_id is None:
         return None
     if request_id in core.answered:
-        raise _taken(request_id, "the caller has said that this one was answered")
+        raise request_id_taken(request_id, "the caller has said that this one was answered")
     raw = core.store.request(request_id)
     if raw is None:
         return None
     kept = _decode(raw)
-    if len(kept.settled) != len(work.items) or len(kept.ids) != work.message_count:
-        raise _taken(request_id, "this one belongs to another request")
-    settled = [
-        SettleResult(result, "completed") if isinstance(result, bytes) else result for result in kept.settled
-    ]
+    settled = read_kept(kept, request_id, items=len(work.items), messages=work.message_count)
     return Outcome(settled, kept.ids, core.store.last_commit)
 
 
-def _taken(request_id: bytes, why: str) -> InvalidRequest:
-    return InvalidRequest("request_id", f"a new one, because {why}", show_id(request_id))
-
-
 def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult]:
-    """Extends, completes, fails, releases take effect in this order; the results are in the order given."""
-    if len(set(map(type, items))) < 2:
-        return batch.decide(items)
-    order = sorted(range(len(items)), key=lambda at: _ORDER.get(type(items[at]), 0))
+    """The results are in the order given."""
+    order = order_of_effects(items)
     results = dict(zip(order, batch.decide([items[at] for at in order]), strict=True))
     return [results[at] for at in range(len(items))]
 
@@ -223,25 +193,18 @@ def _check(
     items: list[Settlement] = []
     messages: list[tuple[str, list[CheckedMessage]]] = []
     order = None
-    raw_id = _check_request_id(core, request_id)
+    raw_id = check_request_id(request_id, core.clock.now_ms())
     for request in check_requests(requests):
         if isinstance(request, Settle):
-            items += _check_items(request.items)
+            items += check_items(request.items)
         elif isinstance(request, EnqueueMany):
             messages.append((request.queue, check_messages(request.messages)))
         elif isinstance(request, Enqueue):
             messages.append((request.queue, check_messages([request.message()])))
         else:
             order = _check_claim(request, raw_id)
-    if len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
-    return Work(items, messages, order, raw_id, _check_answered(answered, raw_id) if answered != () else [])
-
-
-def _check_items(items: object) -> list[Settlement]:
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
-    return list(items)
+    check_item_count(items)
+    return Work(items, messages, order, raw_id, check_answered(answered, raw_id) if answered != () else [])
 
 
 def _check_claim(claim: Claim, request_id: bytes | None) -> tuple[list[str], claiming.Order]:
@@ -249,32 +212,3 @@ def _check_claim(claim: Claim, request_id: bytes | None) -> tuple[list[str], cla
     return claiming.check_claim(
         claim.queue, claim.limit, claim.consumer, token, claim.started, claim.max_per_stream
     )
-
-
-def _check_request_id(core: Core, request_id: str | None) -> bytes | None:
-    if request_id is None:
-        return None
-    raw_id = find_id(request_id)
-    if raw_id is None or raw_id[6] >> 4 != 7:
-        raise InvalidRequest("request_id", "a UUIDv7", request_id)
-    # By the wall clock: the id carries that of another machine.
-    age_ms = core.clock.now_ms() - id_time_ms(raw_id)
-    if not -MAX_REQUEST_AGE_MS <= age_ms <= MAX_REQUEST_AGE_MS:
-        raise RequestExpired(str(request_id), age_ms)
-    return raw_id
-
-
-def _check_answered(answered: Sequence[str], request_id: bytes | None) -> list[bytes]:
-    if (
-        not isinstance(answered, Sequence)
-        or isinstance(answered, (str, bytes))
-        or len(answered) > MAX_ANSWERED
-    ):
-        raise InvalidRequest("answered", f"a list of at most {MAX_ANSWERED} request ids", answered)
-    received: dict[bytes, None] = {}
-    for name in answered:
-        raw_id = find_id(name)
-        if raw_id is None or raw_id[6] >> 4 != 7 or raw_id == request_id:
-            raise InvalidRequest("answered", "UUIDv7 ids of other requests than this one", name)
-        received[raw_id] = None
-    return list(received)

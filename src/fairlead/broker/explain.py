@@ -18,6 +18,7 @@ from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES
 from fairlead.model.message import HELD
 from fairlead.model.views import Explanation, Reason
+from fairlead.model.wording import counted, keys_taking_turns
 
 _LISTED_STREAMS = 5
 
@@ -96,7 +97,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
         summary = (
             "nothing can be handed out now"
             if stopped
-            else f"{counters.ready} ready, {_keys(queue.scheduler.active_keys)}"
+            else f"{counters.ready} ready, {keys_taking_turns(queue.scheduler.active_keys)}"
         )
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
@@ -113,10 +114,10 @@ def _blocked_reasons(core: Core, held_up: list[HeldUp]) -> list[Reason]:
     unlisted = held_up[_LISTED_STREAMS:]
     leased_count = sum(one.leased for one in unlisted)
     if blocked_count := len(unlisted) - leased_count:
-        text = f"{_counted(blocked_count, 'more stream is', 'more streams are')} held up"
+        text = f"{counted(blocked_count, 'more stream is', 'more streams are')} held up"
         reasons.append(Reason("blocked_streams", text))
     if leased_count:
-        text = f"{_counted(leased_count, 'more stream is', 'more streams are')} behind a leased message"
+        text = f"{counted(leased_count, 'more stream is', 'more streams are')} behind a leased message"
         reasons.append(Reason("leased_streams", text))
     return reasons
 
@@ -189,7 +190,7 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
         reasons.append(
             Reason(
                 "behind_in_lane",
-                f"ahead of it in its lane (key {lane_key(spot.lane)!r}): {_counted(ahead, 'message', 'messages')}",
+                f"ahead of it in its lane (key {lane_key(spot.lane)!r}): {counted(ahead, 'message', 'messages')}",
             )
         )
     if lane is not None:
@@ -198,7 +199,7 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
             reasons.append(
                 Reason(
                     "behind_in_ring",
-                    f"{_counted(keys_ahead, 'key has its', 'keys have their')} turn before {lane.key.name!r}",
+                    f"{counted(keys_ahead, 'key has its', 'keys have their')} turn before {lane.key.name!r}",
                 )
             )
         limit = queue.config.max_unsettled_per_key
@@ -206,7 +207,7 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
             reasons.append(
                 Reason(
                     "key_limit",
-                    f"key {lane.key.name!r} has {_counted(lane.key.unsettled, 'unsettled message', 'unsettled messages')}, its limit is {limit}",
+                    f"key {lane.key.name!r} has {counted(lane.key.unsettled, 'unsettled message', 'unsettled messages')}, its limit is {limit}",
                 )
             )
     blocking = [reason for reason in reasons if reason.code not in ("behind_in_lane", "behind_in_ring")]
@@ -303,18 +304,8 @@ def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
     for throttle_key, lanes in queue.scheduler.parked():
         at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
         when = None if at_ms is None else wall_ms + at_ms - now_ms
-        text = f"{_counted(lanes, 'lane is', 'lanes are')} throttled on {throttle_key!r}, " + (
+        text = f"{counted(lanes, 'lane is', 'lanes are')} throttled on {throttle_key!r}, " + (
             "its rate is 0" if when is None else f"next token at {show_time(when)}"
         )
         reasons.append(Reason("throttled", text, when))
     return reasons
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    if count > COUNT_LIMIT:
-        return f"more than {COUNT_LIMIT} {several}"
-    return f"{count} {one if count == 1 else several}"
-
-
-def _keys(count: int) -> str:
-    return "of one key" if count == 1 else f"{count} keys taking turns"

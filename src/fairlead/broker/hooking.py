@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.decide.retry import HookAnswer
-from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall
+from fairlead.engine import hook_calls
+from fairlead.hooks import EnqueueCall, FailureCall
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
-from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message, MessageState, unpack_headers
 
@@ -36,29 +34,7 @@ def has_failure_hook(queue: QueueState | None) -> bool:
 def ask_on_enqueue(
     core: Core, queue_id: int, queue: str, checked: list[CheckedMessage]
 ) -> list[CheckedMessage]:
-    """The messages with what the hook returned laid over them; a failed or bypassed call means the defaults."""
-    decisions = core.hooks.on_enqueue(
-        queue_id, queue, [EnqueueCall(unpack_headers(item.headers), len(item.payload)) for item in checked]
-    )
-    return [_lay_over(item, decision) for item, decision in zip(checked, decisions, strict=True)]
-
-
-def _lay_over(item: CheckedMessage, decision: EnqueueDecision) -> CheckedMessage:
-    lane, weight = decided_lane(item.lane, item.weight, decision)
-    return msgspec.structs.replace(
-        item, lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream
-    )
-
-
-def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:
-    """What the hook says wins; what it leaves out stays."""
-    key = lane_key(lane) if decision.fairness_key is None else decision.fairness_key
-    throttle_keys = (
-        lane_throttle_keys(lane)
-        if decision.throttle_keys is None
-        else tuple(sorted(set(decision.throttle_keys)))
-    )
-    return pack_lane(key, throttle_keys), weight if decision.weight is None else decision.weight
+    return hook_calls.ask_on_enqueue(core.hooks, queue_id, queue, checked)
 
 
 def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> Lanes:
@@ -69,7 +45,7 @@ def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Mes
         [EnqueueCall(unpack_headers(message.headers), len(message.payload)) for message in messages],
     )
     return {
-        message.id: decided_lane(message.lane, message.weight, decision)
+        message.id: hook_calls.decided_lane(message.lane, message.weight, decision)
         for message, decision in zip(messages, decisions, strict=True)
     }
 
@@ -120,8 +96,7 @@ def ask_on_failure(core: Core, tries: Iterable[FailedTry]) -> Answers:
             queue_id, asked[0].queue.name, [attempt.call() for attempt in asked]
         )
         for attempt, decision in zip(asked, decisions, strict=True):
-            if decision.outcome == "ran":
-                answers[attempt.lease.id, attempt.lease.claim_id] = HookAnswer(
-                    decision.action, decision.delay_ms, "; ".join(decision.notes)
-                )
+            answer = hook_calls.to_answer(decision)
+            if answer is not None:
+                answers[attempt.lease.id, attempt.lease.claim_id] = answer
     return answers

@@ -7,31 +7,32 @@ because every call of a server asks for one.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import re
-import secrets
-from base64 import b32encode
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, Unauthenticated, Unavailable
+from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, Unavailable
 from fairlead.model.access import Grant, KeyInfo, KeyRecord, NewKey, read_grants
+from fairlead.model.api_keys import (
+    ADOPTED,
+    MAX_USE_LAG_MS,
+    change_grants,
+    check_secret,
+    check_valid,
+    is_use_unrecorded,
+    make_token,
+    read_credential,
+    read_end,
+    read_token,
+    show_key,
+    show_keys,
+)
 from fairlead.model.checks import check_text
-from fairlead.model.durations import Duration, to_ms
+from fairlead.model.durations import Duration
 from fairlead.model.facts import KeyDropped, KeySaved
 from fairlead.model.limits import MAX_KEY_NAME_BYTES, MAX_KEYS
-
-_TOKEN = re.compile(r"fl_([a-z2-7]{12})_([A-Za-z0-9_-]{43})")
-#: How far behind the stored time of last use may be: a use is no reason to write.
-_USE_LAG_MS = 60_000
-_UNKNOWN = "it is not known here; it may have been revoked"
-#: In place of an id in the rows of keys: the digest of the secret that was last taken from a file. No secret
-#: has such an id.
-_ADOPTED = "adopted"
-_LAST_MS = 1 << 62
 
 Condition = Callable[[KeyRecord], bool]
 
@@ -44,7 +45,7 @@ class KeyRing:
     def __init__(self, core: Core) -> None:
         self._core = core
         stored = {record.key_id: record for record in core.store.api_keys()}
-        self._adopted = stored.pop(_ADOPTED, None)
+        self._adopted = stored.pop(ADOPTED, None)
         self._records: dict[str, KeyRecord] = stored
         self._note_uses_from_ms = 0
 
@@ -62,7 +63,7 @@ class KeyRing:
         """
         check_text(name, "name", MAX_KEY_NAME_BYTES)
         wanted = read_grants(grants)
-        expires_ms = self._expiry(expires_in, "expires_in", expires_at)
+        expires_ms = read_end(self._core.clock.now_ms(), expires_in, expires_at=expires_at)
         secret = make_token()
         key_id, digest = read_token(secret)
         with self._core.lock:
@@ -72,17 +73,15 @@ class KeyRing:
             )
             commit = self._write([record])
         self._core.confirm(commit)
-        return NewKey(_info(record), secret)
+        return NewKey(show_key(record), secret)
 
     def list(self) -> list[KeyInfo]:
         """In the order they were made."""
-        return sorted(
-            (_info(record) for record in self.records()), key=lambda info: (info.created_at, info.id)
-        )
+        return show_keys(self.records())
 
     def show(self, key_id: str) -> KeyInfo:
         """Raises `KeyNotFound`."""
-        return _info(self.record(key_id))
+        return show_key(self.record(key_id))
 
     def set_grants(
         self, key_id: str, grants: Iterable[Grant | str], *, only_if: Condition | None = None
@@ -103,17 +102,7 @@ class KeyRing:
         there, word for word.
         """
         more, less = read_grants(add), read_grants(remove)
-
-        def changed(has: tuple[Grant, ...]) -> tuple[Grant, ...]:
-            for grant in less:
-                if grant not in has:
-                    # A part of a wider right cannot be taken out, and must not look as if it had been.
-                    raise InvalidRequest(
-                        "remove", f"rights that the key has: {' '.join(map(str, has)) or 'none'}", str(grant)
-                    )
-            return read_grants((set(has) - set(less)) | set(more))
-
-        return self._change(key_id, changed, only_if)
+        return self._change(key_id, lambda has: change_grants(has, add=more, remove=less), only_if)
 
     def revoke(self, key_id: str, *, only_if: Condition | None = None) -> None:
         """Its next call is refused, also on a stream that is open. Raises `KeyNotFound`."""
@@ -130,7 +119,7 @@ class KeyRing:
         only_if: Condition | None = None,
     ) -> NewKey:
         """A new key with the same name, rights and end; the old one is good for `keep` more, or ends now."""
-        keep_until_ms = self._expiry(keep, "keep")
+        keep_until_ms = read_end(self._core.clock.now_ms(), keep, field="keep")
         secret = make_token()
         new_id, digest = read_token(secret)
         with self._core.lock:
@@ -145,7 +134,7 @@ class KeyRing:
             else:
                 commit = self._write([record], dropped=[old.key_id])
         self._core.confirm(commit)
-        return NewKey(_info(record), secret)
+        return NewKey(show_key(record), secret)
 
     def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo | None:
         """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from a file.
@@ -158,7 +147,7 @@ class KeyRing:
         with core.lock:
             known = self._records.get(key_id)
             if known is not None and hmac.compare_digest(known.digest, digest):
-                return _info(known)
+                return show_key(known)
             if self._adopted is not None and hmac.compare_digest(self._adopted.digest, digest):
                 return None
             record = KeyRecord(key_id, name, digest, core.clock.now_ms(), "bootstrap", read_grants(grants))
@@ -167,11 +156,11 @@ class KeyRing:
                 for other in self._records.values()
                 if other.name == name and other.key_id != key_id
             ]
-            adopted = KeyRecord(_ADOPTED, name, digest, record.created_ms, "bootstrap")
+            adopted = KeyRecord(ADOPTED, name, digest, record.created_ms, "bootstrap")
             commit = self._write([record], dropped=replaced, beside=[adopted])
             self._adopted = adopted
         core.confirm(commit)
-        return _info(record)
+        return show_key(record)
 
     # For a server, at every call
 
@@ -179,28 +168,15 @@ class KeyRing:
         """The key that a secret belongs to, or `Unauthenticated`. What is wrong with it only the holder of
         the secret learns.
         """
-        try:
-            key_id, digest = read_token(token)
-        except InvalidRequest:
-            raise Unauthenticated("it does not look like one (fl_...)") from None
-        record = self._records.get(key_id)
-        # Compared also when there is none, so that the time taken tells nothing.
-        if (
-            not hmac.compare_digest(record.digest if record is not None else bytes(32), digest)
-            or record is None
-        ):
-            raise Unauthenticated(_UNKNOWN)
+        key_id, digest = read_credential(token)
+        check_secret(self._records.get(key_id), digest)
         return self.current(key_id)
 
     def current(self, key_id: str) -> KeyRecord:
         """The key as it is now: `Unauthenticated` once it was revoked or is over."""
-        record = self._records.get(key_id)
-        if record is None:
-            raise Unauthenticated(_UNKNOWN)
         now_ms = self._core.clock.now_ms()
-        if record.is_over(now_ms):
-            raise Unauthenticated(f"key {key_id} expired; ask for a new one")
-        if abs(now_ms - record.last_used_ms) > _USE_LAG_MS and now_ms >= self._note_uses_from_ms:
+        record = check_valid(self._records.get(key_id), now_ms)
+        if is_use_unrecorded(record, now_ms) and now_ms >= self._note_uses_from_ms:
             self._note_use(key_id, now_ms)
         return record
 
@@ -229,7 +205,7 @@ class KeyRing:
             record = msgspec.structs.replace(old, grants=changed(old.grants))
             commit = self._write([record])
         self._core.confirm(commit)
-        return _info(record)
+        return show_key(record)
 
     def _find(self, key_id: str, only_if: Condition | None) -> KeyRecord:
         record = self.record(key_id)
@@ -256,51 +232,10 @@ class KeyRing:
     def _note_use(self, key_id: str, now_ms: int) -> None:
         with self._core.lock:
             record = self._records.get(key_id)
-            if record is not None and abs(now_ms - record.last_used_ms) > _USE_LAG_MS:
+            if record is not None and is_use_unrecorded(record, now_ms):
                 try:
                     self._write([msgspec.structs.replace(record, last_used_ms=now_ms)])
                 except Unavailable:
                     # On a full disk calls must go on, above all those that make room; and a write that fails
                     # costs a reload of the engine, which must not come with every call.
-                    self._note_uses_from_ms = now_ms + _USE_LAG_MS
-
-    def _expiry(self, expires_in: Duration | None, field: str, expires_at: int | None = None) -> int:
-        """`field` is what the caller calls the duration."""
-        now_ms = self._core.clock.now_ms()
-        if expires_at is not None:
-            if expires_in is not None:
-                raise InvalidRequest("expires_at", "none beside expires_in", expires_at)
-            if type(expires_at) is not int or not now_ms < expires_at <= _LAST_MS:
-                raise InvalidRequest("expires_at", "a time to come, in epoch milliseconds", expires_at)
-            return expires_at
-        if expires_in is None:
-            return 0
-        duration_ms = to_ms(expires_in, field)
-        if duration_ms <= 0:
-            raise InvalidRequest(field, "longer than 0", expires_in)
-        return now_ms + duration_ms
-
-
-def make_token() -> str:
-    key_id = b32encode(secrets.token_bytes(8))[:12].decode().lower()
-    return f"fl_{key_id}_{secrets.token_urlsafe(32)}"
-
-
-def read_token(token: object) -> tuple[str, bytes]:
-    """The id of a key, and the digest of its whole secret."""
-    found = _TOKEN.fullmatch(token) if isinstance(token, str) else None
-    if found is None:
-        raise InvalidRequest("API key", "fl_<12 characters>_<43 characters>", "something else")
-    return found[1], hashlib.sha256(found[0].encode()).digest()
-
-
-def _info(record: KeyRecord) -> KeyInfo:
-    return KeyInfo(
-        id=record.key_id,
-        name=record.name,
-        grants=tuple(map(str, record.grants)),
-        created_at=record.created_ms,
-        created_by=record.created_by,
-        expires_at=record.expires_ms or None,
-        last_used_at=record.last_used_ms or None,
-    )
+                    self._note_uses_from_ms = now_ms + MAX_USE_LAG_MS

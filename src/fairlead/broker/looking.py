@@ -10,7 +10,6 @@ from typing import TypeVar
 from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.core import Core
 from fairlead.broker.locate import locate, locate_all, resting
-from fairlead.broker.look_budget import Look
 from fairlead.broker.walk import (
     HasRow,
     behind_front_pages,
@@ -22,6 +21,7 @@ from fairlead.broker.walk import (
 )
 from fairlead.decide.arguments import check_count
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
+from fairlead.look_budget import Look
 from fairlead.model.checks import check_text
 from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fairlead.broker.consumer_book import info_of
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
+from fairlead.decide.numbered_claims import info_of
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import id_time_ms

@@ -86,6 +86,8 @@ class Moves:
         self._changed: list[tuple[Lease, Lease, int]] = []
         self._switches: list[tuple[bytes, int, str, int]] = []
         self.streams = StreamDrafts(core)
+        #: New messages that are fronts of their streams from the start: whoever enqueues them schedules them.
+        self.straight: set[bytes] = set()
 
     # The moves
 
@@ -378,7 +380,7 @@ class Moves:
         if not stream_facts:
             return
         fronts = {row_id(spot.row) for spot in self.streams.promoted}
-        straight: set[bytes] = set()
+        straight = self.straight
         for at, fact in enumerate(self.facts):
             if type(fact) is Enqueued and not fronts.isdisjoint(fact.behind):
                 straight |= fact.behind & fronts
@@ -412,27 +414,22 @@ class Moves:
             core.leases.extend(held, changed.expires_ms, deadline_ms)
         queues = core.by_id
         if self._ended:
-            self._end_leases()
+            core.leases.remove(self._ended)
         core.bodies.drop(self._gone)
         for spot in self._removed + self.streams.demoted:
             if spot.queue_id in queues:
                 queues[spot.queue_id].scheduler.remove(spot.lane, spot.row)
-        for spot in self._returned + self.streams.promoted:
-            if spot.queue_id not in queues:
-                continue
-            queue = queues[spot.queue_id]
-            queue.scheduler.give_back(spot.lane, spot.row)
-            queue.wake_waiters(1)
-            if queue.is_dead_letter_queue:
-                # It may have outlived its retention while it was leased: an instant long past makes the timer
-                # look at once.
-                core.note_dead_letter(queue, 0)
+        self._give_back(self._returned)
         for spot in self._appended:
             queue = queues[spot.queue_id]
             queue.scheduler.add(spot.lane, spot.row)
             queue.wake_waiters(1)
             if queue.is_dead_letter_queue:
                 core.note_dead_letter(queue, self.now_ms)
+        for queue_id in {lease.queue_id for lease in self._ended}:
+            self._make_room(queue_id)
+        promoted = [spot for spot in self.streams.promoted if row_id(spot.row) not in self.straight]
+        self._give_back(sorted(promoted, key=lambda spot: spot.row))
         for queue_id, expires_ms in self._lives:
             queues[queue_id].next_expiry_ms = min(queues[queue_id].next_expiry_ms, expires_ms)
             core.wake_timer(expires_ms)
@@ -444,18 +441,28 @@ class Moves:
             queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
             core.wake_timer(waiting.due_ms)
 
-    def _end_leases(self) -> None:
-        for queue_id in {lease.queue_id for lease in self._ended}:
-            state = self.core.by_id.get(queue_id)
-            if state is not None and (
-                state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer
-            ):
-                self._make_room(state)
-        self.core.leases.remove(self._ended)
+    def _give_back(self, spots: Sequence[InReady]) -> None:
+        for spot in spots:
+            queue = self.core.by_id.get(spot.queue_id)
+            if queue is None:
+                continue
+            queue.scheduler.give_back(spot.lane, spot.row)
+            queue.wake_waiters(1)
+            if queue.is_dead_letter_queue:
+                # It may have outlived its retention while it was leased: an instant long past makes the timer
+                # look at once.
+                self.core.note_dead_letter(queue, 0)
 
-    def _make_room(self, queue: QueueState) -> None:
+    def _make_room(self, queue_id: int) -> None:
         """Where unsettled messages are limited, each one that ended lets another go out."""
-        ended = [lease for lease in self._ended if lease.queue_id == queue.queue_id]
+        queue = self.core.by_id.get(queue_id)
+        if queue is None or not (
+            queue.config.max_unsettled_per_key or queue.config.max_unsettled_per_consumer
+        ):
+            return
+        ended = sorted(
+            [lease for lease in self._ended if lease.queue_id == queue_id], key=lambda lease: lease.row
+        )
         if queue.config.max_unsettled_per_key:
             for lease in ended:
                 queue.scheduler.settled(lane_key(lease.lane))

@@ -31,10 +31,11 @@ from fairlead.broker.locate import Located, locate_all
 from fairlead.broker.looking import admitted, first_ready, info_of, names_of, place_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
+from fairlead.broker.scan import Candidate, named, select, still_selected, take_in_time
 from fairlead.broker.walk import HasRow, leases_of, ready_member_pages, ready_pages, waiting_pages
 from fairlead.decide.arguments import check_bool, check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
+from fairlead.decide.holds import in_holds
 from fairlead.errors import FairleadError, InvalidRequest, MessageNotFound, ServerStopping
 from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms

@@ -16,14 +16,15 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, Stillborn, check_queue_bounds
 from fairlead.broker.moves import Moves
-from fairlead.broker.room import MESSAGE_BYTES
 from fairlead.broker.staged_book import Underway
+from fairlead.decide.staging import ended_record
+from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.errors import StagedChunkMissing, StagedQueueGone, StoreCorrupt
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.facts import ChunksDropped, PublishEnded, PublishesForgotten, PublishSaved
 from fairlead.model.limits import PUBLISH_STEP_BYTES, PUBLISH_STEP_MESSAGES, PUBLISHED_KEPT_MS, STEP_MESSAGES
 from fairlead.model.names import Scoped
-from fairlead.model.staging import ChunkBody, Published, Publishing, PublishResult, StagedChunk, unpack_chunk
+from fairlead.model.staging import ChunkBody, Publishing, PublishResult, StagedChunk, unpack_chunk
 
 
 def publish(core: Core, write: Scoped, names: tuple[str, ...]) -> PublishResult:
@@ -218,20 +219,6 @@ def _add(
     prepared = Prepared(queue.name, taken, bounded=False)
     prepared.add_to(core, moves, moves.places())
     return prepared
-
-
-def ended_record(record: Publishing) -> Published:
-    until_ms = record.published_ms + PUBLISHED_KEPT_MS
-    return Published(
-        record.token,
-        record.chunk_count,
-        record.count,
-        record.bytes,
-        record.queue,
-        record.staged_ms,
-        record.published_ms,
-        until_ms,
-    )
 
 
 def drop_some(core: Core, write: Scoped) -> int:

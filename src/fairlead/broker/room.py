@@ -8,24 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES, SHORT_STEP, STATE_BYTES
 from fairlead.model.facts import Fact, Moved
 from fairlead.model.limits import MAX_RUNBOOK_BYTES
 from fairlead.model.message import MessageState, record_bytes
 
 if TYPE_CHECKING:
     from fairlead.broker.core import Core
-
-
-#: Rows of a message beside its body: in its queue, its stream, its time to live.
-MESSAGE_BYTES = 256
-#: What a lease may come to: its own rows, and when it ends the state of its message with one more failure.
-LEASE_BYTES = 1024
-#: A state without its texts and its carry.
-STATE_BYTES = 256
-
-
-#: How many messages a step moves below the reserve, each with a state of up to 320 KiB.
-SHORT_STEP = 16
 
 
 def check_growth(core: Core) -> None:

@@ -15,7 +15,7 @@ from fairlead.model.checks import check_text
 from fairlead.model.facts import RunbookSaved
 from fairlead.model.limits import MAX_RUNBOOK_BYTES
 from fairlead.model.names import check_project
-from fairlead.runbook.model import Runbook, full_name
+from fairlead.runbook.model import external_queues
 from fairlead.runbook.stored import load_runbook
 
 _log = logging.getLogger("fairlead.runbooks")
@@ -56,11 +56,3 @@ def load_external(core: Core) -> None:
             core.external[project] = external_queues(load_runbook(text))
         except InvalidRequest as unreadable:
             _log.warning("the runbook of project %r cannot be read: %s", project, unreadable)
-
-
-def external_queues(runbook: Runbook) -> frozenset[str]:
-    return frozenset(
-        full_name(runbook.project, queue.name)
-        for queue in runbook.queues.values()
-        if queue.kind == "external"
-    )

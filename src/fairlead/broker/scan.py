@@ -8,7 +8,7 @@ compares what the filter looked at, and tests nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from fairlead.broker.core import Core
@@ -17,7 +17,7 @@ from fairlead.broker.walk import HasRow
 from fairlead.decide.dead_filter import DeadLetterTest, Traits, traits_of
 from fairlead.errors import FairleadError
 from fairlead.model.lane import row_id, row_size
-from fairlead.model.limits import HOLD_BYTES, HOLD_MESSAGES, HOLD_MS
+from fairlead.model.limits import HOLD_MS
 from fairlead.model.message import Message, MessageState, record_bytes
 
 #: Messages whose records are read together; those of one may have 300 KB.
@@ -78,20 +78,6 @@ def still_selected(candidate: Candidate, state: MessageState | None) -> bool:
     worked out again.
     """
     return candidate.traits is None or candidate.traits == traits_of(state or _UNTOUCHED)
-
-
-def in_holds(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
-    """Parts that one hold of the lock may change."""
-    part: list[Candidate] = []
-    size = 0
-    for candidate in candidates:
-        part.append(candidate)
-        size += candidate.size
-        if size >= HOLD_BYTES or len(part) >= HOLD_MESSAGES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 class HoldTime:

@@ -11,9 +11,10 @@ from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_fail
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.room import STATE_BYTES, step_of
+from fairlead.broker.room import step_of
 from fairlead.broker.states import states_of
 from fairlead.decide.arguments import check_consumer
+from fairlead.engine.room import STATE_BYTES
 from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
@@ -149,6 +150,8 @@ class Batch:
         if rules:
             results = [
                 msgspec.structs.replace(result, rule=rules.get(result.raw_id, result.rule))
+                if result.outcome == "released"
+                else result
                 for result in results
             ]
         return results

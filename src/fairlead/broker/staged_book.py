@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fairlead.broker.queue_state import NEVER_MS
+from fairlead.decide.staging import expires_ms
 from fairlead.model.names import Scoped
 from fairlead.model.staging import ChunkBody, Publishing, StagedChunk
 from fairlead.store.port import Store
@@ -51,7 +52,7 @@ class StagedBook:
 
     def expires_ms(self, write: Scoped) -> int:
         """A write lives as long as its youngest chunk: it goes whole."""
-        return max((chunk.expires_ms for chunk in self.writes[write].values()), default=0)
+        return expires_ms([*self.writes[write].values()])
 
     def expired(self, now_ms: int) -> list[Scoped]:
         """Writes whose time is over; one that is published is decided, and no longer asks for the time."""

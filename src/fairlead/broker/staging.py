@@ -12,16 +12,24 @@ from itertools import islice
 
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import ask_hook, check_queue_bounds
-from fairlead.broker.publish import drop_some, ended_record, publish
+from fairlead.broker.publish import drop_some, publish
 from fairlead.broker.queue_state import QueueState
 from fairlead.decide.arguments import check_bool
+from fairlead.decide.staging import (
+    check_chunk_names,
+    check_name,
+    ended_record,
+    read_staging_ttl,
+    read_write,
+    view_published,
+    view_staged,
+)
 from fairlead.errors import InvalidRequest, LimitReached
-from fairlead.model.checks import check_each, check_messages, check_text
-from fairlead.model.durations import Duration, to_ms
+from fairlead.model.checks import check_each, check_messages
+from fairlead.model.durations import Duration
 from fairlead.model.facts import ChunkStaged
-from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS
+from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_WRITE_CHUNKS
 from fairlead.model.message import NewMessage
-from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.staging import (
     ChunkBody,
     Dead,
@@ -50,9 +58,7 @@ def stage(
     dead: Dead | Sequence[Dead] | None = None,
 ) -> StageResult:
     write, chunk = read_write(token, queue), check_name(chunk, "chunk")
-    ttl_ms = to_ms(ttl, "ttl")
-    if not ttl_ms:
-        raise InvalidRequest("ttl", "longer than nothing", ttl)
+    ttl_ms = read_staging_ttl(ttl)
     checked, refused = (
         check_each(messages) if check_bool(skip_invalid, "skip_invalid") else (check_messages(messages), [])
     )
@@ -96,7 +102,7 @@ def stage(
 
 
 def publish_write(core: Core, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
-    return publish(core, read_write(token, queue), _check_chunk_names(chunks))
+    return publish(core, read_write(token, queue), check_chunk_names(chunks))
 
 
 def discard(core: Core, token: str, queue: str) -> int:
@@ -126,15 +132,13 @@ def list_writes(core: Core, sees: Callable[[str], bool]) -> list[StagedWrite]:
         core.check_open()
         book = core.staged
         staged = [write for write in book.writes if write not in book.publishing and sees(write.queue)]
-        found = [
-            _view_staged(write, [*book.writes[write].values()], book.expires_ms(write)) for write in staged
-        ]
+        found = [view_staged(write, [*book.writes[write].values()]) for write in staged]
         found += [
-            _view_published(ended_record(one.record))
+            view_published(ended_record(one.record))
             for write, one in book.publishing.items()
             if sees(write.queue)
         ]
-    found += map(_view_published, islice(_published(core, sees), _LISTED_PUBLISHED))
+    found += map(view_published, islice(_published(core, sees), _LISTED_PUBLISHED))
     return sorted(found, key=lambda write: (write.staged_at, write.queue, write.token))
 
 
@@ -153,27 +157,6 @@ def _published(core: Core, sees: Callable[[str], bool]) -> Iterator[Published]:
         before = (page[-1].until_ms, page[-1].write)
 
 
-def read_write(token: object, queue: object) -> Scoped:
-    return Scoped(check_queue_name(queue), check_name(token, "token"))
-
-
-def check_name(value: object, field: str) -> str:
-    return check_text(value, field, MAX_STAGING_NAME_BYTES)
-
-
-def _check_chunk_names(chunks: object) -> tuple[str, ...]:
-    if isinstance(chunks, (str, bytes)) or not isinstance(chunks, Sequence):
-        raise InvalidRequest("chunks", "a list of names", chunks)
-    if len(chunks) > MAX_WRITE_CHUNKS:
-        raise InvalidRequest("chunks", f"at most {MAX_WRITE_CHUNKS}", f"{len(chunks)} chunks")
-    names = tuple([check_name(chunk, "chunks") for chunk in chunks])
-    if len(set(names)) < len(names):
-        raise InvalidRequest(
-            "chunks", "each name once", next(name for name in names if names.count(name) > 1)
-        )
-    return names
-
-
 def _check_room_to_stage(core: Core, queue: QueueState, made: StagedChunk) -> None:
     book = core.staged
     chunks = book.writes.get(made.write, {})
@@ -189,29 +172,3 @@ def _check_room_to_stage(core: Core, queue: QueueState, made: StagedChunk) -> No
     if not made.dead:
         check_queue_bounds(core, queue, made.count, made.bytes)
     core.store.check_room(made.stored_bytes)
-
-
-def _view_staged(write: Scoped, chunks: list[StagedChunk], expires_ms: int) -> StagedWrite:
-    return StagedWrite(
-        token=write.name,
-        published=False,
-        chunks=len(chunks),
-        messages=sum(chunk.count for chunk in chunks),
-        bytes=sum(chunk.bytes for chunk in chunks),
-        queue=write.queue,
-        staged_at=min(chunk.staged_ms for chunk in chunks),
-        expires_at=expires_ms,
-    )
-
-
-def _view_published(record: Published) -> StagedWrite:
-    return StagedWrite(
-        token=record.token,
-        published=True,
-        chunks=record.chunk_count,
-        messages=record.count,
-        bytes=record.bytes,
-        queue=record.queue,
-        staged_at=record.staged_ms,
-        expires_at=record.until_ms,
-    )

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from fairlead.broker.consumer_close import end_those_away, run_left_alone
-from fairlead.broker.core import REQUEST_KEPT_MS, Core
+from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
 from fairlead.broker.intents import (
     Chosen,
@@ -24,6 +24,7 @@ from fairlead.broker.publish import finish_publishes, next_staging_ms, run_stagi
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.broker.room import step_of
 from fairlead.broker.states import states_of
+from fairlead.decide.exchange import REQUEST_KEPT_MS
 from fairlead.decide.retry import HookAnswer
 from fairlead.errors import BrokerClosed, FairleadError
 from fairlead.model.durations import show_ms

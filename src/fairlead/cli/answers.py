@@ -17,7 +17,7 @@ from fairlead.model.views import MessageInfo
 from fairlead.request import VERBS
 
 #: Stored forms, of which the properties beside them show what they mean.
-_STORED = {"message", "state", "claim_id", "raw_id"}
+_STORED = {"message", "stored", "number", "state", "claim_id", "raw_id"}
 _MAX_CELL = 60
 
 

@@ -11,11 +11,11 @@ from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 
-from fairlead.broker.broker import Broker
 from fairlead.cli.findings import Finding, Level
+from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError
 from fairlead.hooks.confine import Confinement, available
-from fairlead.store.memory import MemoryStore
+from fairlead.store.kv.dictionary import DictionaryStore
 
 #: Packages, and what of them is imported.
 CORE = {
@@ -85,7 +85,7 @@ def open_files(soft_limit: int) -> Finding:
 
 def hook_host(script: str = _HOOK) -> Finding:
     """Makes a broker in memory run a real script in the real process."""
-    broker = Broker(MemoryStore())
+    broker = Broker(DictionaryStore())
     began = time.perf_counter()
     try:
         broker.create_queue("doctor", on_enqueue=script)

@@ -9,7 +9,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.ids import find_id
-from fairlead.model.limits import MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES, STEP_MESSAGES
+from fairlead.model.limits import MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES, MAX_REDRIVE_RATE, STEP_MESSAGES
 
 
 def check_ids(ids: object, advice: str = "") -> dict[bytes, str]:
@@ -43,6 +43,15 @@ def check_count(value: object, field: str, *, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidRequest(field, f"a whole number from 1 to {most}", value)
     return value
+
+
+def check_rate(rate: float | None) -> float:
+    """Messages a second; 0.0: as fast as it goes."""
+    if rate is None:
+        return 0.0
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= MAX_REDRIVE_RATE:
+        raise InvalidRequest("rate", f"messages a second, above 0 and at most {MAX_REDRIVE_RATE}", rate)
+    return float(rate)
 
 
 def check_error(error: object, reason: object) -> tuple[str, FailureReason]:

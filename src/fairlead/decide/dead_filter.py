@@ -106,8 +106,10 @@ class DeadLetterTest:
 
 
 def filter_to_record(given: DeadFilter) -> dict[str, object]:
-    """The form an intent keeps."""
+    """The form an intent keeps, and has again after a reopening."""
     record = {name: value for name, value in asdict(given).items() if value is not None}
+    if given.header is not None:
+        record["header"] = list(given.header)
     for age in ("older_than", "newer_than"):
         if age in record:
             record[age] = f"{to_ms(record[age], age)}ms"

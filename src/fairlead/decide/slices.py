@@ -8,9 +8,14 @@ from fairlead.model.lane import ROW_BYTES
 
 
 def slice_of(row: bytes, slices: int) -> int:
-    """By its stream, so that one task has all of it in order; by its id where there is none.
+    """The slice of a packed row."""
+    return slice_of_name(row[ROW_BYTES:] or row[8:24], slices)
 
-    Asked by tasks in other processes, on other machines and in later versions: the same row must always give
+
+def slice_of_name(name: bytes, slices: int) -> int:
+    """`name`: the message's stream, so that one task has all of it in order; its id where there is none.
+
+    Asked by tasks in other processes, on other machines and in later versions: the same name must always give
     the same slice.
     """
-    return crc32(row[ROW_BYTES:] or row[8:24]) % slices
+    return crc32(name) % slices

@@ -1,7 +1,14 @@
 """The new engine: decide, apply, write. It stands beside `fairlead.broker` until it can do everything.
 
-`engine.py` has the lock, the transactions and `do(request)`; `transaction.py` is what a verb works with;
-`memory.py` has the one reducer; `moves.py` is how one message moves on; `work/` has the work of each verb that
+`broker.py` is what users open: a `Surface` around the engine. `engine.py` has the lock, the transactions and
+`do(request)`; `transaction.py` is what a verb works with;
+`memory.py` has the one reducer; `cold.py` reads the messages that memory does
+not hold; `moves.py` is how one message moves on; `walk.py` and `walk_ids.py` meet many
+messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py` finds one by a part of its id,
+`blocked_streams.py` finds who holds up a stream, `tally.py` counts what passed, `measures.py` measures all
+queues and `observers.py` has who else is told of commits;
+`consumers.py` and `consumer_steps.py` know numbered claims and how they end, `staged.py` knows staged writes;
+`work/` has the work of each verb that
 this engine can do, and `missing.py` lists the others. `laws.py` states what must hold of an engine at rest.
 
 Guarantees: a transaction is one atomic write; memory changes only by `Memory.apply(fact)`, live and at open;

@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
-import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Literal, cast
 
 from fairlead.clock import Clock, SystemClock
-from fairlead.engine.memory import Memory
+from fairlead.config import Settings
+from fairlead.engine.answers import AnswerSweep
+from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
+from fairlead.engine.cold import load_lanes
+from fairlead.engine.consumer_steps import run_consumers_due
+from fairlead.engine.fair_lock import FairLock
+from fairlead.engine.forks import watch
+from fairlead.engine.hooking import Hooking
+from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.moves import run_due
-from fairlead.engine.transaction import Transaction
-from fairlead.engine.work import WORK
+from fairlead.engine.observers import FactObserver, Observers, TimingObserver
+from fairlead.engine.operations import LongOperations
+from fairlead.engine.room import check_growth
+from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
+from fairlead.engine.tally import Tally
+from fairlead.engine.timer import Timer
+from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Transaction
+from fairlead.engine.waiting import Waiters, wait_for
+from fairlead.engine.work import WORK, WORK_IN_STEPS
+from fairlead.engine.work.exchange import run_once
+from fairlead.engine.work.large import IN_PARTS, is_large
+from fairlead.engine.work.publish_steps import run_staging_due
 from fairlead.errors import (
     BrokenInvariant,
     BrokerClosed,
+    BrokerForked,
     FairleadError,
     InvalidRequest,
+    ServerStopping,
     StaleEpoch,
     Unavailable,
 )
-from fairlead.request import LOCAL, Answer, Caller, Request
+from fairlead.look_budget import LookBudget
+from fairlead.model.answered import Answered
+from fairlead.model.durations import show_ms
+from fairlead.model.limits import MAX_LOOK_BYTES
+from fairlead.model.timings import Timing
+from fairlead.records.facts import BucketChanged, QueueStored, RecordsChanged
+from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
-from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import load, write_changes
+from fairlead.verbs.exchange import check_remembered
 
 Durability = Literal["fsync", "os"]
+
+_log = logging.getLogger("fairlead.engine")
+_time_log = logging.getLogger("fairlead.time")
 
 
 class Engine:
@@ -44,20 +75,25 @@ class Engine:
         *,
         clock: Clock | None = None,
         durability: Durability = "fsync",
+        settings: Settings | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.store = store
+        self.settings = settings or Settings()
         self.clock = clock or SystemClock()
-        self._random = rng or random.Random()
+        self.random = rng or random.Random()
         self._must_sync = durability == "fsync"
-        # Reentrant: a layer opens a transaction that the verb inside it joins.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._waiters = 0
+        #: Reentrant: a layer opens a transaction that the verb inside it joins.
+        self.lock = FairLock()
+        self.waiters = Waiters()
         self._open: Transaction | None = None
-        self._closed = False
-        #: Why the engine answers nothing more; None while it owns the store.
-        self._stepped_down: StaleEpoch | None = None
+        #: Messages of the next answer whose payloads are not in memory, by block.
+        self.unread: dict[int, ChunkMessages] = {}
+        self.closed = False
+        #: The server of this engine stops: a claim that finds nothing returns at once, and scans end.
+        self.waits_over = False
+        #: Why the engine answers nothing more: it lost the store, the store broke, or the process is a fork.
+        self._over: FairleadError | None = None
         self._epoch = store.acquire()
         self._commit = store.last_commit
         self._synced = self._commit
@@ -65,37 +101,86 @@ class Engine:
         #: Whether memory may differ from the store, because loading it anew failed.
         self._is_stale = False
         self.memory = memory_of(store)
-        self._unsubscribe = self.clock.subscribe(self.run_due)
+        self.tally = Tally()
+        self.observers = Observers()
+        #: The bytes of messages that all looks hold.
+        self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
+        #: Requests whose answers have arrived.
+        self.answered = Answered()
+        self._answer_sweep = AnswerSweep(self.clock)
+        self.time = StoreTime(
+            self.clock, find_mark(store), self._epoch, not_before_ms=self.memory.latest_ms()
+        )
+        self.breakers: Breakers = {}
+        self.hooking = Hooking(self, self.settings.lua)
+        self.operations = LongOperations(self)
+        self._timer = Timer(self)
+        watch(self)
+        if self.time.may_lack_commits:
+            self._empty_buckets()
+        self._timer.start()
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
+        if caller is not LOCAL and caller.is_once:
+            check_remembered(request)
+        if request.room is Room.GROWS:
+            self._check_open()
+            check_growth(self.store)
         if type(request) not in WORK:
-            raise InvalidRequest("request", "a verb that the new engine can do", request.verb_name)
-        with self._lock:
+            return self._do_in_steps(request, caller)
+        if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
+            return cast(Answer, IN_PARTS[type(request)](self, request, caller))
+        with self.lock:
             if self._open is not None:
-                return self._run(request, self._open)
-            answer = self._transact(request)
-            patience_ms = request.patience_ms()
-            if not answer and patience_ms:
-                answer = self._wait_for(request, patience_ms)
-            commit = self._commit
-        if request.durable:
+                answer = self._run(request, self._open, caller)
+                return with_bodies(self, self.take_unread(), answer) if self.unread else answer
+            asks = self.hooking.asks(request)
+            if not asks:
+                answer = self._transact(request, caller, NO_ANSWERS)
+                answer = answer if answer else self._wait_for(request, answer, caller)
+                commit, unread = self._commit, self.unread and self.take_unread()
+        if asks:
+            self._check_open()
+            answers = self.hooking.ask([request])
+            with self.lock:
+                answer = self._transact(request, caller, answers)
+                answer = answer if answer else self._wait_for(request, answer, caller)
+                commit, unread = self._commit, self.unread and self.take_unread()
+        if unread:
+            answer = with_bodies(self, unread, answer)
+        if request.durable and self._must_sync:
             self.confirm(commit)
         return answer
 
+    def take_unread(self) -> Collection[ChunkMessages]:
+        """Under the lock: messages of the answer whose payloads are to be read."""
+        unread, self.unread = self.unread, {}
+        return unread.values()
+
+    def _do_in_steps(self, request: Request[Answer], caller: Caller) -> Answer:
+        work = WORK_IN_STEPS.get(type(request))
+        if work is None:
+            raise InvalidRequest("request", "a verb that the new engine can do", request.verb_name)
+        answer: Answer = work(self, request, caller)
+        return answer
+
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, hooks: HookAnswers = NO_ANSWERS) -> Iterator[Transaction]:
         """Several requests as one write: requests inside join it. Their answers count once it has ended without
-        an error and `confirm` has returned.
+        an error and `confirm` has returned. `hooks`: what hooks said about them, asked before.
 
         A refusal is for its request alone, and may be caught inside. Anything else that is raised ends the
         transaction: nothing is written, and everybody inside gets `Unavailable`, also at the end.
+
+        Threads that wait for the lock go first.
         """
-        with self._lock:
+        self.lock.let_waiters_pass()
+        with self.lock:
             if self._open is not None:
-                yield self._open
+                yield from self._join(self._open)
                 return
-            tx = self._begin()
+            tx = self._begin(hooks)
             try:
                 yield tx
             except BaseException as trouble:
@@ -107,100 +192,245 @@ class Engine:
                 self._open = None
             self._end(tx)
 
-    def confirm(self, commit: int | None = None) -> None:
-        """Without the lock: return once that commit, or every commit so far, is as durable as was asked for."""
+    def confirm(self, commit: int | None = None, *, synced: bool = False) -> None:
+        """Without the lock: return once that commit, or every commit so far, is as durable as was asked for.
+        `synced=True` always waits for the sync.
+        """
         covered = self._commit
-        if not self._must_sync or (covered if commit is None else commit) <= self._synced:
+        must_sync = self._must_sync or synced
+        if not must_sync or (covered if commit is None else commit) <= self._synced:
             return
-        self.store.sync()
+        began = perf_counter()
+        try:
+            self.store.sync()
+        except BrokenInvariant as broken:
+            with self.lock:
+                self._stop(broken)
+            raise
         self._synced = max(self._synced, covered)
+        if self.observers:
+            self.observers.timed(Timing("sync", perf_counter() - began))
 
     def run_due(self) -> None:
         """Do whatever time has made due, in bounded steps that let others have the lock in between."""
-        while not self._closed:
-            with self.transaction() as tx:
-                if not run_due(tx):
-                    return
+        self._notice_clock_step()
+        while not self.closed:
+            answers = self.hooking.ask_overdue()
+            with self.transaction(answers) as tx:
+                worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
+                worked = worked or self._answer_sweep.run(tx)
+            if not worked and not answers.failures and not self.operations.run_step():
+                return
+
+    def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
+        with self.lock:
+            self._check_open()
+            queues = [QueueStored(queue.record) for queue in self.memory.by_id.values()]
+            self.observers.add(observer, timed, queues, self.memory)
+            self.hooking.hooks.timed = self.observers.timed
+
+    def wake_timer(self) -> None:
+        """Under the lock: something is due as soon as the lock is free."""
+        self._timer.wake_by(0)
+
+    def interrupt_waits(self) -> None:
+        """Claims that wait return empty, scans end at their next step, and so do later ones."""
+        with self.lock:
+            self.waits_over = True
+            self.waiters.wake_all()
+        self.looks.wake()
+
+    def check_scan(self) -> None:
+        """For long reads, at every step: raises when they are to end, because the engine is closed or its
+        server stops.
+        """
+        self._check_open()
+        if self.waits_over:
+            raise ServerStopping
+
+    def waiting_consumers(self, queue: Queue) -> set[str]:
+        """Under the lock: consumers that wait in a claim of the queue."""
+        return {waiter.consumer for waiter in self.waiters.of(queue.record.queue_id)}
+
+    def stop_working(self) -> None:
+        """Answer nothing more, and write nothing on the way. Waiting claims get `BrokerClosed`."""
+        with self.lock:
+            self.closed = True
+            self.waiters.wake_all()
+        self.looks.wake()
+        self._timer.stop()
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
+        """Leases stay. Closing twice is fine."""
+        with self.lock:
+            if self.closed:
                 return
-            self._closed = True
-            self._unsubscribe()
-            self._changed.notify_all()
-            self.store.close()
+            self.closed = True
+        self.hooking.hooks.close()
+        self.stop_working()
+        with self.lock:
+            try:
+                self._mark_closed()
+            finally:
+                self.store.close()
+
+    def _mark_closed(self) -> None:
+        """The last commit of this life: nothing of it is missing when this one is there."""
+        if self._over is None:
+            with contextlib.suppress(FairleadError):
+                tx = self._new_transaction(NO_ANSWERS)
+                self._open = None
+                tx.add(self._mark(closed=True))
+                self._write(tx)
+
+    def disown(self) -> None:
+        """In a forked child: every call is told. The thread that held the lock at the fork is not here to
+        release it.
+        """
+        self.lock = FairLock()
+        self.closed = True
+        self._over = BrokerForked()
 
     # One transaction
 
-    def _transact(self, request: Request[Answer]) -> Answer:
-        tx = self._begin()
+    def _join(self, tx: Transaction) -> Iterator[Transaction]:
+        """A step of a verb inside the transaction that this thread has open already."""
+        tx.start_request(tx.caller)
         try:
-            answer = self._run(request, tx)
+            yield tx
+            self.memory.update_fronts()
+        except BaseException as trouble:
+            self._judge(tx, trouble)
+            raise
+
+    def _transact(self, request: Request[Answer], caller: Caller, hooks: HookAnswers = NO_ANSWERS) -> Answer:
+        tx = self._begin(hooks)
+        tx.caller = caller
+        try:
+            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
+            answer: Answer = work(tx, request)
+        except BaseException as trouble:
+            self._judge(tx, trouble, request.verb_name)
+            raise
         finally:
             self._open = None
         self._end(tx)
         return answer
 
-    def _run(self, request: Request[Answer], tx: Transaction) -> Answer:
-        tx.start_request()
+    def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
+        tx.start_request(caller)
         try:
-            return cast(Answer, WORK[type(request)](tx, request))
+            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
+            answer: Answer = work(tx, request)
+            self.memory.update_fronts()
+            return answer
         except BaseException as trouble:
-            self._judge(tx, trouble)
+            self._judge(tx, trouble, request.verb_name)
             raise
 
-    def _begin(self) -> Transaction:
-        if self._closed:
+    def _check_open(self) -> None:
+        if self._over is not None:
+            # Built anew: an error that is raised twice carries two tracebacks.
+            again = type(self._over).__new__(type(self._over))
+            FairleadError.__init__(again, self._over.message, **self._over.fields)
+            raise again
+        if self.closed:
             raise BrokerClosed
-        if self._stepped_down is not None:
-            raise StaleEpoch(**self._stepped_down.fields)
+
+    def _begin(self, hooks: HookAnswers) -> Transaction:
+        if self.closed or self._over is not None:
+            self._check_open()
         if self._is_stale:
             self._reload(None)
-        now_ms = self.clock.now_ms()
-        self._id_ms = max(self._id_ms, now_ms)
-        self._open = Transaction(
-            self.memory,
-            self.store,
-            commit=self._commit + 1,
-            epoch=self._epoch,
-            now_ms=now_ms,
-            id_ms=self._id_ms,
-            random=self._random,
-        )
-        return self._open
+        return self._new_transaction(hooks)
+
+    def _new_transaction(self, hooks: HookAnswers) -> Transaction:
+        now_ms = self.time.now_ms()
+        if now_ms > self._id_ms:
+            self._id_ms = now_ms
+        tx = self._open = Transaction(self, self._commit + 1, self._epoch, now_ms, self._id_ms, hooks)
+        return tx
 
     def _end(self, tx: Transaction) -> None:
         """Write what changed. No facts, no write."""
         self._open = None
-        tx.check_lost()
+        if tx.lost is not None:
+            raise tx.lost_error()
         if not tx.facts:
+            self.memory.let_go()
             return
+        is_marked = tx.now_ms >= self.time.next_mark_ms
+        if is_marked:
+            tx.add(self._mark())
+        memory = self.memory
         try:
-            batch = self.store.batch()
-            write_changes(batch, self.memory.changes)
-            self.store.write(batch, self._epoch, tx.commit)
+            memory.update_fronts()
+            if memory.changes.chunks:
+                memory.cool()
+            self._write(tx)
+        except BrokenInvariant as broken:
+            # It is not known whether the batch was stored.
+            self._stop(broken)
+            raise
         except BaseException as trouble:
             self._abandon(tx, trouble)
             raise
-        self.memory.changes = Changes()
+        if is_marked:
+            self.time.marked()
+        # First of all: a number that is used again would lose the next commit.
         self._commit = tx.commit
-        if self._waiters:
-            self._changed.notify_all()
+        if tx.forgotten:
+            self.answered.add(tx.forgotten)
+        try:
+            self._tell(tx)
+        finally:
+            memory.changes = Changes()
+            memory.let_go()
 
-    def _judge(self, tx: Transaction, trouble: BaseException) -> None:
+    def _tell(self, tx: Transaction) -> None:
+        """A transaction is written. `memory.changes` still has what it touched."""
+        changes = self.memory.changes
+        touched: Iterable[int] = changes.counts
+        if changes.queues or changes.config:
+            self.hooking.notice(tx.facts)
+            touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
+        self.tally.note(tx.facts, self.memory)
+        if self.observers.of_facts:
+            self.observers.committed(tx.facts, self.memory)
+        if self._timer.wakes_ms is not None:
+            self._timer.wake_by(self.memory.next_event_ms(touched))
+        if self.waiters.by_queue:
+            self.waiters.notice(self.memory, tx.facts)
+
+    def _write(self, tx: Transaction) -> None:
+        began = perf_counter()
+        batch = self.store.batch()
+        write_changes(batch, self.memory.changes)
+        if not self.store.write(batch, self._epoch, tx.commit):
+            raise BrokenInvariant(f"expected commit {tx.commit} to be new, but the store has it already")
+        if self.observers.of_facts:
+            self.observers.timed(Timing("commit", perf_counter() - began))
+
+    def _judge(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
         """A refusal that came before any change is for its request alone. Anything else ends the transaction."""
         is_refusal = isinstance(trouble, FairleadError) and not isinstance(trouble, BrokenInvariant)
         if tx.lost is None and (not is_refusal or tx.has_changed):
-            self._abandon(tx, trouble)
+            self._abandon(tx, trouble, verb)
 
-    def _abandon(self, tx: Transaction, trouble: BaseException) -> None:
+    def _abandon(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
         """Nothing of the transaction will be written. Loads anew what it touched, and raises `Unavailable` in
         place of the trouble, unless that is an `Unavailable` itself or an interrupt.
         """
-        tx.lost = f"{type(trouble).__name__}: {trouble}"
+        tx.lost = type(trouble).__name__
+        if isinstance(trouble, FairleadError):
+            tx.lost += f": {trouble}"
+        elif isinstance(trouble, Exception):
+            # Its text is not for callers: it may quote what another request of the transaction carries.
+            _log.error(
+                "a transaction was lost to a defect", exc_info=trouble, extra={"fields": {"verb": verb}}
+            )
         if isinstance(trouble, StaleEpoch):
-            self._stepped_down = trouble
+            self._stop(trouble)
         else:
             self._is_stale = True
             # If this fails too, the next transaction tries again.
@@ -208,6 +438,11 @@ class Engine:
                 self._reload(_touched(self.memory))
         if isinstance(trouble, Exception) and not isinstance(trouble, Unavailable):
             raise tx.lost_error() from trouble
+
+    def _stop(self, why: FairleadError) -> None:
+        """From here on every call is told why, and so is every claim that waits."""
+        self._over = why
+        self.waiters.wake_all()
 
     def _reload(self, home_ids: set[int] | None) -> None:
         """Make memory what the store says: of some queues and their dead letters, or of all."""
@@ -220,30 +455,50 @@ class Engine:
             load_into(self.memory, self.store, home_ids)
         self._is_stale = False
 
-    def _wait_for(self, request: Request[Answer], patience_ms: int) -> Answer:
-        """Under the lock: try again after each change, and when something is due, until the answer is not
-        empty.
+    def _wait_for(self, request: Request[Answer], empty: Answer, caller: Caller) -> Answer:
+        """Under the lock: the answer of a request that has found nothing so far, once it finds something or has
+        waited long enough.
         """
-        deadline_ms = self.clock.monotonic_ms() + patience_ms
-        self._waiters += 1
-        try:
-            while True:
-                left_ms = deadline_ms - self.clock.monotonic_ms()
-                if left_ms > 0:
-                    self.clock.wait(self._changed, self._until_next_event(left_ms))
-                answer = self._transact(request)
-                if answer or left_ms <= 0:
-                    return answer
-        finally:
-            self._waiters -= 1
+        patience_ms = request.patience_ms()
+        if not patience_ms:
+            return empty
+        consumer = getattr(request, "consumer", "")
+        return wait_for(
+            self, request.queues(), consumer, patience_ms, lambda: self._transact(request, caller)
+        )
 
-    def _until_next_event(self, left_ms: int) -> int:
-        event_ms = self.memory.next_event_ms()
-        return left_ms if event_ms is None else max(1, min(left_ms, event_ms - self.clock.now_ms()))
+    # Time
+
+    def _notice_clock_step(self) -> None:
+        """Log a step of the wall clock, and store by how much it differs from the store's time now."""
+        step_ms = self.time.notice_step()
+        if not step_ms:
+            return
+        step = f"{show_ms(abs(step_ms))} {'ahead' if step_ms > 0 else 'back'}"
+        _time_log.warning(
+            "the wall clock was stepped %s: leases and due times do not move, times are shown by the new clock",
+            step,
+        )
+        # If there is no room for it, the next commit carries the mark.
+        with contextlib.suppress(Unavailable), self.transaction() as tx:
+            tx.add(self._mark())
+
+    def _mark(self, *, closed: bool = False) -> RecordsChanged:
+        return RecordsChanged(Table.META, {MARK_KEY: self.time.mark(closed=closed)})
+
+    def _empty_buckets(self) -> None:
+        """A power cut may have undone claims that took tokens: what the buckets hold is not known, so none of
+        it is granted.
+        """
+        with self.transaction() as tx:
+            for is_idle, buckets in ((False, self.memory.buckets.all()), (True, self.memory.idle_buckets)):
+                for key, bucket in list(buckets.items()):
+                    empty = bucket._replace(tokens=0.0, at_ms=tx.now_ms)
+                    tx.add(BucketChanged(key, empty, is_idle, tx.now_ms))
 
 
 def memory_of(store: KeyValueStore) -> Memory:
-    memory = Memory()
+    memory = Memory(store)
     load_into(memory, store, None)
     return memory
 
@@ -251,19 +506,29 @@ def memory_of(store: KeyValueStore) -> Memory:
 def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -> None:
     for fact in load(store, home_ids):
         memory.apply(fact)
+    memory.update_fronts()
     memory.changes = Changes()
+    queues = [queue for queue in memory.by_id.values() if home_ids is None or queue.home_id in home_ids]
+    for home_id in dict.fromkeys(queue.home_id for queue in queues):
+        load_lanes(memory, store, home_id)
+    for queue in queues:
+        queue.schedule.order_ring()
+    memory.let_go()
 
 
 def _touched(memory: Memory) -> set[int] | None:
     """The queues, with their dead letters, of which a lost transaction changed anything. None: all of them, as
-    they share configuration and buckets.
+    they share configuration, buckets and the records that are in memory.
     """
     changes = memory.changes
-    if changes.config or changes.buckets:
+    if changes.config or changes.buckets or any(table in memory.records for table, _ in changes.records):
         return None
     queue_ids = {*changes.counts, *changes.queues}
     queue_ids |= {
         lease.terms.queue_id for lease in [*changes.new_leases.values(), *changes.ended_leases.values()]
     }
-    homes = {memory.by_id[queue_id].home_id for queue_id in queue_ids}
-    return homes | {home_id for home_id, _ in changes.own}
+    by_queue = changes.own, changes.due, changes.done, changes.lives, changes.dedup, changes.streams
+    for rows in (*by_queue, changes.ended_windows, memory.touched_streams):
+        queue_ids |= {key[0] for key in rows}
+    homes = {memory.by_id[queue_id].home_id for queue_id in queue_ids if queue_id in memory.by_id}
+    return homes | {record.queue_id for record in changes.deleted_queues}

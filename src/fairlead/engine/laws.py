@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-import msgspec
-
+from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
-from fairlead.records.chunk import LaneName
+from fairlead.engine.staging_laws import broken_staging_laws, staging_differences
+from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.ids import find_number
 from fairlead.records.state import Counts
 from fairlead.schedule.throttle import Bucket
-from fairlead.store.rows import find_orphans, read_all_dedup, read_counts, read_windows
+from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.row_check import find_incomplete
+from fairlead.store.rows import find_orphans, read_all_dedup, read_counts, read_lease_groups, read_windows
+from fairlead.store.stored_messages import StoredMessage, count_messages, find_wrong_indexes, read_messages
 
 
 def broken_laws(engine: Engine) -> list[str]:
@@ -28,53 +32,133 @@ def broken_laws(engine: Engine) -> list[str]:
             f"{queue.name}: {difference}"
             for difference in _differences(memory, queue, again, again.by_id[queue_id], stored[queue_id])
         ]
-    if (memory.config, memory.weights) != (again.config, again.weights):
+    if memory.records != again.records:
+        broken.append("records beside the messages differ after a reopening")
+    if (memory.config, memory.configured_weights()) != (again.config, again.configured_weights()):
         broken.append("the configuration differs after a reopening")
-    now_ms = engine.clock.now_ms()
+    now_ms = engine.time.now_ms()
     if _tokens(memory, now_ms) != _tokens(again, now_ms):
         broken.append("token buckets differ after a reopening")
-    if memory.own != again.own:
-        broken.append("messages with rows of their own differ after a reopening")
+    messages = read_messages(engine.store)
+    broken += broken_laws_of_memory(memory, messages)
+    broken += [f"after a reopening, {wrong}" for wrong in broken_laws_of_memory(again, messages)]
     if _terms(memory) != _terms(again):
         broken.append("leases differ after a reopening")
-    for queue in memory.by_id.values():
-        broken += _dedup_differences(engine, queue)
-    broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(engine.store)]
+    broken += consumer_differences(memory, again)
+    broken += staging_differences(memory, again)
+    return broken + broken_laws_of_rows(memory, engine.store)
+
+
+def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
+    """The laws of stored rows, and of the memory that was loaded from them: every message is complete and in
+    exactly one place, and no row belongs to nothing.
+    """
+    broken = find_incomplete(store)
+    stored, recounted = read_counts(store), count_messages(store)
+    messages = {message.number: message for message in read_messages(store)}
+    for queue_id, queue in memory.by_id.items():
+        counted = recounted[queue_id]
+        if stored.get(queue_id) != counted:
+            broken.append(f"{queue.name}: counted {counted}, stored {stored.get(queue_id)}")
+        broken += _dedup_differences(messages, store, queue)
+    broken += find_wrong_indexes(store)
+    held = {group for queue in memory.by_id.values() for group in queue.leases}
+    ended = read_lease_groups(store) - held
+    if ended:
+        broken.append(f"leases without members are stored: {sorted(ended)}")
+    broken += broken_consumer_laws(memory, store)
+    broken += broken_staging_laws(memory, store)
+    broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(store)]
     twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
     if twice:
         broken.append(f"in more than one place: {twice}")
     return broken
 
 
+def broken_laws_of_memory(memory: Memory, messages: Sequence[StoredMessage]) -> list[str]:
+    """Memory has what it must hold, as it is stored, and nothing else that could be out of date."""
+    broken = []
+    lanes: dict[tuple[int, LaneName], list[StoredMessage]] = {}
+    for message in sorted(messages, key=lambda message: message.state.place):
+        if message.is_in_lane:
+            lanes.setdefault((message.state.queue_id, message.lane), []).append(message)
+    for queue_id, queue in memory.by_id.items():
+        if not queue.may_be_cold:
+            continue
+        found = _lanes(memory, queue)
+        for lane in {*found, *(lane for of_queue, lane in lanes if of_queue == queue_id)}:
+            cold_from = queue.schedule.cold_from(lane)
+            stored = lanes.get((queue_id, lane), [])
+            hot = [one.number for one in stored if not cold_from or one.state.place < cold_from]
+            if found.get(lane, []) != hot:
+                broken.append(
+                    f"{queue.name}: lane {lane} has {found.get(lane, [])} in memory, and must have {hot}"
+                )
+            if len(hot) < len(stored) and not cold_from:
+                broken.append(f"{queue.name}: lane {lane} does not go on on disk")
+        due = [one.state.due_ms for one in messages if one.is_waiting and one.state.queue_id == queue_id]
+        if due and not 0 < queue.next_due_ms <= min(due):
+            broken.append(f"{queue.name}: nobody looks when the next wait ends")
+        done = [one.state.done_ms for one in messages if one.state.done_ms and one.state.queue_id == queue_id]
+        if done and not 0 < queue.first_done_ms <= min(done):
+            broken.append(f"{queue.name}: nobody looks when a completed message has been kept long enough")
+    own = {one.number: one.state for one in messages if one.is_own}
+    kept = {number: state for number, state in own.items() if memory.is_kept(number, state)}
+    if memory.own != kept:
+        wrong = [number for number in {*memory.own, *kept} if memory.own.get(number) != kept.get(number)]
+        broken.append(f"the states in memory are not those that it must hold: {sorted(wrong)}")
+    chunks = {one.chunk.block: one.chunk for one in messages}
+    hot_blocks = {block for block, chunk in chunks.items() if not chunk.is_cold}
+    if hot_blocks != memory.chunks.keys() - memory.cold_chunks.keys():
+        broken.append("the hot chunks in memory are not those that are stored")
+    for block, chunk in memory.chunks.items():
+        stored_chunk = chunks.get(block)
+        if stored_chunk is None or _content(chunk) != _content(stored_chunk):
+            broken.append(f"chunk {chunk.first} in memory is not what is stored")
+    if memory.hot_messages != sum(chunks[block].live for block in hot_blocks if block in chunks):
+        broken.append(f"{memory.hot_messages} messages are said to be hot")
+    if memory.cached_messages != sum(chunk.count for chunk in memory.cold_chunks.values()):
+        broken.append(f"{memory.cached_messages} messages are said to be kept in memory")
+    if memory.cold_count != sum(chunk.is_cold for chunk in chunks.values()):
+        broken.append(f"{memory.cold_count} chunks are said to be cold")
+    return broken
+
+
+def _content(chunk: Chunk) -> object:
+    states = bytes(chunk.states or bytes(chunk.count))
+    return chunk.is_cold, chunk.has_runs, chunk.live, states, chunk.columns
+
+
 def _differences(memory: Memory, queue: Queue, again: Memory, reopened: Queue, stored: Counts) -> list[str]:
     found = []
     if queue.record != reopened.record:
         found.append("its record differs after a reopening")
-    counted = _recount(memory, queue)
-    if not counted == queue.counts == reopened.counts == stored:
-        found.append(
-            f"counted {counted}, in memory {queue.counts}, reopened {reopened.counts}, stored {stored}"
-        )
-    if _lanes(memory, queue) != _lanes(again, reopened):
+    if not queue.counts == reopened.counts == stored:
+        found.append(f"in memory {queue.counts}, reopened {reopened.counts}, stored {stored}")
+    if _streams(queue) != _streams(reopened):
+        found.append("its streams differ after a reopening")
+    if not queue.may_be_cold and _lanes(memory, queue) != _lanes(again, reopened):
         found.append("the order of its lanes differs after a reopening")
     return found
 
 
-def _dedup_differences(engine: Engine, queue: Queue) -> list[str]:
+def _dedup_differences(
+    messages: Mapping[int, StoredMessage], store: KeyValueStore, queue: Queue
+) -> list[str]:
     """A key without a window belongs to a live message of its queue; a window ends one day, and the engine
     knows when to look.
     """
-    queue_id, memory, found = queue.record.queue_id, engine.memory, []
-    rows = read_all_dedup(engine.store, queue_id)
-    windows = read_windows(engine.store, queue_id, limit=1_000_000)
+    queue_id, found = queue.record.queue_id, []
+    rows = read_all_dedup(store, queue_id)
+    windows = read_windows(store, queue_id, limit=1_000_000)
     for key, row in rows.items():
         number = find_number(row.raw_id)
         if row.until_ms:
             if (row.until_ms, key) not in windows:
                 found.append(f"{queue.name}: the window of dedup key {key!r} never ends")
-        elif number is None or memory.find_chunk(row.raw_id[:8], number) is None:
+        elif number is None or number not in messages:
             found.append(f"{queue.name}: dedup key {key!r} stands for a message that is gone")
-        elif memory.state_of(number).queue_id != queue_id:
+        elif messages[number].state.queue_id != queue_id:
             found.append(f"{queue.name}: dedup key {key!r} stands for a dead letter")
     if windows and not 0 < queue.next_window_ms <= windows[0][0]:
         found.append(f"{queue.name}: nobody looks when the next window ends")
@@ -100,37 +184,22 @@ def _lanes(memory: Memory, queue: Queue) -> dict[LaneName, list[int]]:
     }
 
 
+def _streams(queue: Queue) -> dict[str, object]:
+    return {
+        name: stream
+        if isinstance(stream, int)
+        else (stream.key, stream.numbers, stream.leased, stream.front, stream.row())
+        for name, stream in queue.streams.by_name.items()
+    }
+
+
 def _terms(memory: Memory) -> dict[int, object]:
     return {number: lease.terms for number, lease in memory.held.items()}
-
-
-def _waiting(memory: Memory, queue: Queue) -> list[int]:
-    queue_id = queue.record.queue_id
-    return [
-        number
-        for number, state in memory.own.items()
-        if state.queue_id == queue_id and state.due_ms and not state.claim_id
-    ]
 
 
 def _everywhere(memory: Memory) -> list[int]:
     numbers = list(memory.held)
     for queue in memory.by_id.values():
         numbers += queue.schedule.numbers()
-        numbers += _waiting(memory, queue)
+        numbers += queue.streams.behind()
     return numbers
-
-
-def _recount(memory: Memory, queue: Queue) -> Counts:
-    queue_id = queue.record.queue_id
-    ready, waiting = queue.schedule.numbers(), _waiting(memory, queue)
-    leased = [number for number, lease in memory.held.items() if lease.terms.queue_id == queue_id]
-    size = sum(_size_of(memory, number) for number in [*ready, *waiting, *leased])
-    return msgspec.structs.replace(
-        Counts(), ready=len(ready), waiting=len(waiting), leased=len(leased), bytes=size
-    )
-
-
-def _size_of(memory: Memory, number: int) -> int:
-    chunk = memory.chunk_of(number)
-    return chunk.columns.size_of(number - chunk.first)

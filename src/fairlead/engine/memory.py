@@ -4,58 +4,98 @@ open alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 
+from fairlead.engine import cold
+from fairlead.engine.blocks import Blocks
+from fairlead.engine.cold import bring, bring_chunks
+from fairlead.engine.consumers import ConsumerIndex
+from fairlead.engine.staged import StagedIndex
+from fairlead.engine.streams import QueueStreams
 from fairlead.errors import BrokenInvariant
 from fairlead.model.config_keys import WEIGHT
+from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import GONE, OWN, Chunk, LaneName, by_chunk
 from fairlead.records.facts import (
     BucketChanged,
     ChunkEnqueued,
+    ChunksRead,
     Claimed,
     ConfigChanged,
+    CountsRead,
+    DoneRead,
+    DueRead,
     KeysForgotten,
     KeysRemembered,
+    LaneFound,
+    LaneRead,
     LeaseCompleted,
     LeaseSplit,
+    LivesEnded,
     MessageGone,
     MessageMoved,
     MessageRestated,
+    Move,
+    PagesStaged,
+    PassAllowed,
+    QueueDeleted,
     QueueStored,
+    ReadFact,
+    RecordsChanged,
     StateFact,
+    StatesRead,
     WindowsEnded,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, find_number
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import Counts, OwnState
+from fairlead.records.state import Counts, OwnState, RunRow
+from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
+from fairlead.store.cold_rows import find_last_cold
+from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
 
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
 
 class Queue:
-    __slots__ = ("blocks", "counts", "leases", "lives", "next_window_ms", "record", "schedule", "waiting")
+    __slots__ = (
+        "blocks",
+        "counts",
+        "first_done_ms",
+        "leases",
+        "next_due_ms",
+        "next_life_ms",
+        "next_window_ms",
+        "record",
+        "schedule",
+        "streams",
+    )  # fmt: skip
 
-    def __init__(self, record: QueueRecord, schedule: Scheduler) -> None:
+    def __init__(
+        self, record: QueueRecord, schedule: Scheduler, streams: QueueStreams, blocks: Blocks
+    ) -> None:
         self.record = record
         self.schedule = schedule
+        self.streams = streams
         self.counts = Counts()
         #: Chunks of messages that were enqueued here.
-        self.blocks: set[int] = set()
+        self.blocks = blocks
         self.leases: dict[int, GroupLease] = {}
-        #: Heap of (due time, number). An entry whose message has moved on is skipped when its time comes.
-        self.waiting: list[tuple[int, int]] = []
-        #: Heap of (end of life, number), the same way.
-        self.lives: list[tuple[int, int]] = []
-        #: When a window of a dedup key may end; 0: there is none.
+        #: When a wait, a life or the window of a dedup key may end next; 0: there is none.
+        self.next_due_ms = 0
+        #: When a completed message that is kept may have been completed first; 0: there is none.
+        self.first_done_ms = 0
+        self.next_life_ms = 0
         self.next_window_ms = 0
 
     @property
@@ -67,26 +107,62 @@ class Queue:
         return self.record.source_id != 0
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether streams order its messages. It does not change while the queue has messages."""
+        return self.record.config.ordering != "none"
+
+    @property
+    def end_of_keeping_ms(self) -> int:
+        """When the message that was completed first has been kept long enough; at once, if the queue keeps none any
+        more.
+        """
+        kept_ms = self.record.config.retain_completed_ms
+        return self.first_done_ms + kept_ms if kept_ms else 0
+
+    @property
+    def may_be_cold(self) -> bool:
+        """Whether a part of its messages may be on disk only. The streams of a queue are all in memory."""
+        return self.record.source_id != 0 or self.record.config.ordering == "none"
+
+    @property
     def home_id(self) -> int:
         """The queue under which the rows of its messages are stored."""
         return self.record.source_id or self.record.queue_id
 
 
 class Memory:
-    def __init__(self) -> None:
+    """A cache of rows. It has all leases and lanes, all hot chunks, and the states of messages that are leased, in a
+    stream or in the part of a lane in memory. Others are read by `cold.py`, and let go when the transaction ends.
+    """
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
         self.by_name: dict[str, Queue] = {}
         self.by_id: dict[int, Queue] = {}
         self.chunks: dict[int, Chunk] = {}
         self.own: dict[int, OwnState] = {}
+        #: Live messages of hot chunks.
+        self.hot_messages = 0
+        #: Cold chunks in memory by block, the one that was wanted longest ago first; how many messages they have;
+        #: and how many cold chunks there are.
+        self.cold_chunks: dict[int, Chunk] = {}
+        self.cached_messages = 0
+        self.cold_count = 0
+        #: Messages whose states the transaction read or changed.
+        self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
         #: Heap of (expiry, lease). A lease without members is skipped when its time comes.
         self.expiries: list[tuple[int, GroupLease]] = []
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
+        #: Records beside the messages, by table and key; of tables whose records are all in memory.
+        self.records: dict[Table, dict[bytes, Any]] = {table: {} for table in RECORDS_IN_MEMORY}
+        self.consumers = ConsumerIndex()
+        self.staged = StagedIndex()
         self.config: dict[str, str] = {}
-        #: Weights of (queue, key) that are configured.
-        self.weights: dict[tuple[str, str], int] = {}
+        #: Weights of keys that are configured, by the name of the queue.
+        self.weights: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.buckets = Buckets()
         #: Buckets of throttles that are not configured at the moment.
         self.idle_buckets: dict[str, Bucket] = {}
@@ -94,24 +170,57 @@ class Memory:
         self.last_queue_id = 0
         #: Which of several queues a claim tries first.
         self.claim_turn = 0
+        #: By (queue, stream): streams whose front may be another one now; `update_fronts` finds it.
+        self.touched_streams: dict[tuple[int, str], Stream] = {}
+        #: (place, queue, fairness key) of deliveries that ended in queues with a limit of unsettled messages
+        #: per key; `update_fronts` lets others go out in their place.
+        self.ended_deliveries: list[tuple[int, int, str]] = []
         self.changes = Changes()
 
     # Questions
 
     def chunk_of(self, number: int) -> Chunk:
-        return self.chunks[number >> BLOCK_SHIFT]
+        """Of a live message. Callers that want many messages bring them first; this reads one."""
+        chunk = self.chunks.get(number >> BLOCK_SHIFT)
+        if chunk is None:
+            bring_chunks(self, self._store, [number])
+            chunk = self.chunks[number >> BLOCK_SHIFT]
+        return chunk
+
+    def homes_with_cold(self) -> list[int]:
+        return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]
 
     def find_chunk(self, prefix: bytes, number: int) -> Chunk | None:
         """The chunk of a live message with that id."""
+        bring_chunks(self, self._store, [number])
         chunk = self.chunks.get(number >> BLOCK_SHIFT)
         if chunk is None or chunk.prefix != prefix or number & BLOCK_MASK >= chunk.count:
             return None
         return None if chunk.state_of(number) == GONE else chunk
 
+    def find_touched_chunk(self, block: int) -> Chunk | None:
+        """A chunk that facts of this transaction name, also if they ended it; None: a later fact deleted its queue."""
+        found = self.chunks.get(block)
+        if found is not None:
+            return found
+        return next((chunk for chunk in self.changes.chunks if chunk.block == block), None)
+
     def find_message(self, raw_id: bytes) -> int | None:
         """The number of a live message."""
         number = find_number(raw_id)
         return None if number is None or self.find_chunk(raw_id[:8], number) is None else number
+
+    def find_lease(self, raw_id: bytes) -> tuple[int, GroupLease] | None:
+        """The number and the lease of a held message. Other stores give the same numbers to other ids."""
+        number = find_number(raw_id)
+        lease = None if number is None else self.held.get(number)
+        if number is None or lease is None or self.chunk_of(number).prefix != raw_id[:8]:
+            return None
+        return number, lease
+
+    def configured_weights(self) -> dict[str, dict[str, int]]:
+        """By queue and key, of the queues that have any."""
+        return {name: dict(weights) for name, weights in self.weights.items() if weights}
 
     def place_of(self, number: int) -> int:
         state = self.own.get(number)
@@ -120,19 +229,63 @@ class Memory:
     def state_of(self, number: int) -> OwnState:
         """The state of a message; for an implied message, the state that its chunk implies."""
         state = self.own.get(number)
-        return OwnState(self.chunk_of(number).queue_id, number) if state is None else state
+        if state is not None:
+            return state
+        chunk = self.chunk_of(number)
+        if chunk.state_of(number) == OWN:
+            bring(self, self._store, [number])
+            return self.own[number]
+        return OwnState(chunk.queue_id, number)
+
+    def seq_of(self, number: int) -> int:
+        """The order of a message in its stream. A redriven message got another one."""
+        state = self.own.get(number)
+        return state.seq or number if state is not None else number
+
+    def waits(self, number: int) -> bool:
+        state = self.own.get(number)
+        return state is not None and state.due_ms != 0
+
+    def stream_of(self, number: int, queue_id: int) -> str:
+        """The stream that orders a message while it is in that queue; empty: none does."""
+        chunk = self.chunk_of(number)
+        if chunk.columns.streams is None or chunk.queue_id != queue_id:
+            return ""
+        return chunk.stream_of(number) if self.by_id[queue_id].is_ordered else ""
+
+    def lane_and_weight(self, number: int) -> tuple[LaneName, int]:
+        """In the queue that the message was enqueued into."""
+        chunk, state = self.chunk_of(number), self._find_state(number)
+        if state is None or not (state.lane or state.weight):
+            return chunk.lane_of(number), chunk.weight_of(number)
+        return _own_lane(chunk, number, state), state.weight or chunk.weight_of(number)
 
     def end_of_life(self, number: int) -> int:
         """When the life of a message ends; 0: never, as for a message that is gone or dead."""
+        bring_chunks(self, self._store, [number])
         chunk = self.chunks.get(number >> BLOCK_SHIFT)
         if chunk is None or chunk.state_of(number) == GONE:
             return 0
+        state = self._find_state(number)
+        has_end = state is None or (_in_first_life(state, chunk) and not state.done_ms)
+        return chunk.expires_ms(number) if has_end else 0
+
+    def _find_state(self, number: int) -> OwnState | None:
+        """None for an implied message."""
         state = self.own.get(number)
-        return chunk.expires_ms(number) if state is None or _in_first_life(state, chunk) else 0
+        if state is None and self.chunk_of(number).state_of(number) == OWN:
+            return self.state_of(number)
+        return state
 
     def members_of(self, lease: GroupLease) -> list[int]:
         """The members that are still held under it."""
         return [number for number in lease.numbers if self.held.get(number) is lease]
+
+    def is_first_of_run(self, number: int) -> bool:
+        """Whether it is the earliest message of its stream that its claim holds, or is in no stream."""
+        queue_id = self.state_of(number).queue_id
+        stream = self.stream_of(number, queue_id)
+        return not stream or self.by_id[queue_id].streams.is_first_of_run(stream, number)
 
     def in_claim_order(self, leases: Iterable[GroupLease]) -> list[tuple[GroupLease, int]]:
         """Each member that is still held, with its lease: claim by claim, in the order of delivery."""
@@ -147,7 +300,7 @@ class Memory:
                     found[number] = holder
         return [(lease, number) for number, lease in found.items()]
 
-    # Hints about time: entries of the heaps that are out of date are dropped when they are met
+    # Hints about time
 
     def overdue(self, now_ms: int, most_members: int) -> list[GroupLease]:
         """Leases whose time is over, until they have that many members together."""
@@ -163,85 +316,138 @@ class Memory:
             heappush(self.expiries, (lease.terms.expires_ms, lease))
         return found
 
-    def next_due(self, queue: Queue, now_ms: int) -> int | None:
-        """The message of the queue whose wait ended first; None: no wait is over."""
-        while queue.waiting and queue.waiting[0][0] <= now_ms:
-            due_ms, number = queue.waiting[0]
-            state = self.own.get(number)
-            if state is not None and (state.due_ms, state.queue_id) == (due_ms, queue.record.queue_id):
-                return number
-            heappop(queue.waiting)
-        return None
+    def end_of_retention(self, queue: Queue) -> int | None:
+        """When the longest dead message of a dead-letter queue has been kept long enough; None: never."""
+        source = self.by_id.get(queue.record.source_id)
+        if source is None or not source.record.config.dead_retention_ms:
+            return None
+        first = queue.schedule.messages_after(DEAD_LANE, 0, 1)
+        if not first and queue.schedule.cold_from(DEAD_LANE):
+            return 0
+        return self.own[first[0]].dead_since_ms + source.record.config.dead_retention_ms if first else None
 
-    def next_ended(self, queue: Queue, now_ms: int) -> int | None:
-        """A message of the queue whose life is over and that no claim holds; None: there is none."""
-        while queue.lives and queue.lives[0][0] <= now_ms:
-            expires_ms, number = queue.lives[0]
-            if number not in self.held and self.end_of_life(number) == expires_ms:
-                return number
-            # A message that is leased is looked at when its lease ends.
-            heappop(queue.lives)
-        return None
+    def next_event_ms(self, queue_ids: Iterable[int] | None = None) -> int | None:
+        """When due work of these queues, or of all, begins next. It may be too early, never too late."""
+        times = [self.expiries[0][0]] if self.expiries else []
+        for queue_id in self.by_id if queue_ids is None else queue_ids:
+            queue = self.by_id.get(queue_id)
+            if queue is None:
+                continue
+            if queue.next_due_ms:
+                times.append(queue.next_due_ms)
+            if queue.next_life_ms:
+                times.append(queue.next_life_ms)
+            if queue.next_window_ms:
+                times.append(queue.next_window_ms)
+            if queue.first_done_ms:
+                times.append(queue.end_of_keeping_ms)
+            if queue.record.source_id and (end_ms := self.end_of_retention(queue)) is not None:
+                times.append(end_ms)
+        if self.consumers.next_look_ms is not None:
+            times.append(self.consumers.next_look_ms)
+        if self.staged.next_look_ms is not None:
+            times.append(self.staged.next_look_ms)
+        return min(times) if times else None
 
-    def next_event_ms(self) -> int | None:
-        """When a lease or a wait ends next. It may be too early, never too late."""
-        heaps = [heap for queue in self.by_id.values() for heap in (queue.waiting, queue.lives) if heap]
-        times = [heap[0][0] for heap in heaps]
-        times += [at for queue in self.by_id.values() if (at := queue.schedule.next_wake_ms()) is not None]
-        times += [queue.next_window_ms for queue in self.by_id.values() if queue.next_window_ms]
-        if self.expiries:
-            times.append(self.expiries[0][0])
-        return min(times, default=None)
+    def latest_ms(self) -> int:
+        """A time that has certainly passed: the latest enqueue, claim or extension that memory knows of."""
+        granted = [lease.terms.expires_ms - lease.terms.lease_ms for lease in self.held.values()]
+        seen = [holder.seen_ms for holder in self.consumers.holders.values()]
+        cold = [find_last_cold(self._store, home_id) for home_id in self.homes_with_cold()]
+        enqueued = [head.enqueued_ms for head in cold if head is not None]
+        enqueued += [chunk.enqueued_ms for chunk in self.chunks.values()]
+        return max(enqueued + granted + seen, default=0)
 
     # The reducer
 
-    def apply(self, fact: StateFact) -> None:
-        match fact:
-            case ChunkEnqueued():
-                self._enqueued(fact)
-            case Claimed():
-                self._claimed(fact)
-            case LeaseCompleted():
-                self._completed(fact)
-            case LeaseSplit():
-                self._split(fact)
-            case MessageMoved():
-                self._moved(fact)
-            case MessageRestated():
-                self._mark_own(self.chunk_of(fact.number), fact.number)
-                self._restate(fact.number, fact.state)
-            case MessageGone():
-                self._ended(fact.number)
-            case KeysRemembered():
-                self._keys_remembered(fact)
-            case KeysForgotten():
-                self.changes.dedup.update(dict.fromkeys([(fact.queue_id, key) for key in fact.keys], None))
-            case WindowsEnded():
-                self._windows_ended(fact)
-            case ConfigChanged():
-                self._config_changed(fact)
-            case BucketChanged():
-                self._bucket_changed(fact)
-            case QueueStored():
-                self._queue_stored(fact.record)
+    def apply(self, fact: StateFact | ReadFact) -> None:
+        _REDUCERS[type(fact)](self, fact)
 
-    def _queue_stored(self, record: QueueRecord) -> None:
+    def _restated(self, fact: MessageRestated) -> None:
+        self._mark_own(self.chunk_of(fact.number), fact.number)
+        self._restate(fact.number, fact.state)
+
+    def _pass_allowed(self, fact: PassAllowed) -> None:
+        self.by_id[fact.queue_id].streams.allow_to_pass(fact.stream, fact.numbers, fact.all_after)
+
+    def _keys_forgotten(self, fact: KeysForgotten) -> None:
+        self.changes.dedup.update(dict.fromkeys([(fact.queue_id, key) for key in fact.keys], None))
+
+    def _counts_read(self, fact: CountsRead) -> None:
+        self.by_id[fact.queue_id].counts = fact.counts
+        self.cold_count += fact.counts.cold
+
+    def _chunks_read(self, fact: ChunksRead) -> None:
+        for chunk in fact.chunks:
+            self._keep_cold(chunk)
+
+    def _states_read(self, fact: StatesRead) -> None:
+        self.own.update(fact.states)
+        self.touched_states.update(fact.states)
+
+    def _lane_read(self, fact: LaneRead) -> None:
+        self.by_id[fact.queue_id].schedule.promote(fact.lane, fact.numbers, fact.cold_from)
+
+    def _done_read(self, fact: DoneRead) -> None:
+        self.by_id[fact.queue_id].first_done_ms = fact.first_ms
+
+    def _due_read(self, fact: DueRead) -> None:
+        self.by_id[fact.queue_id].next_due_ms = fact.next_ms
+
+    def _pages_staged(self, fact: PagesStaged) -> None:
+        self.changes.staged_pages[fact.queue_id, fact.number] = fact.pages
+
+    def _queue_stored(self, fact: QueueStored) -> None:
+        record = fact.record
         queue = self.by_id.get(record.queue_id)
         if queue is None:
             schedule = Scheduler(
                 self.place_of,
                 self.buckets,
                 quantum=record.config.quantum,
-                weight_of=partial(self._configured_weight, record.name),
+                max_unsettled_per_key=record.config.max_unsettled_per_key,
+                weight_of=self.weights[record.name].get,
             )
-            queue = self.by_id[record.queue_id] = self.by_name[record.name] = Queue(record, schedule)
+            streams = QueueStreams(self, record.queue_id, self.touched_streams)
+            queue = Queue(record, schedule, streams, Blocks(self.chunks))
+            self.by_id[record.queue_id] = self.by_name[record.name] = queue
             self._count(queue)
+        elif queue.record.config.quantum != record.config.quantum:
+            queue.schedule.set_quantum(record.config.quantum)
+        before, limit = queue.record.config.max_unsettled_per_key, record.config.max_unsettled_per_key
         queue.record = record
+        if before != limit:
+            members = [number for lease in queue.leases.values() for number in self.members_of(lease)]
+            keys = [self._lane_in(queue, number)[0][0] for number in members]
+            queue.schedule.limit_unsettled(limit, Counter(keys))
         self.last_queue_id = max(self.last_queue_id, record.queue_id)
         self.changes.queues[record.queue_id] = record
 
-    def _configured_weight(self, queue: str, key: str) -> int | None:
-        return self.weights.get((queue, key))
+    def _queue_deleted(self, fact: QueueDeleted) -> None:
+        self.last_queue_id = max(self.last_queue_id, fact.last_queue_id)
+        if not fact.queue_id:
+            return
+        record = self.by_id[fact.queue_id].record
+        self.forget(fact.queue_id)
+        self.changes.forget(record)
+        self.changes.deleted_queues.append(record)
+        self.changes.last_queue_id = fact.last_queue_id
+
+    def _records_changed(self, fact: RecordsChanged) -> None:
+        self.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
+        kept = self.records.get(fact.table, {})
+        for key, record in fact.records.items():
+            if fact.table is Table.CONSUMERS:
+                self.consumers.consumer_changed(kept.get(key), record)
+            elif fact.table is Table.OUTCOMES:
+                self.consumers.outcomes_changed(claim_of_outcomes(key), record)
+            elif fact.table is Table.STAGED:
+                self.staged.chunk_changed(kept.get(key), record)
+            elif fact.table is Table.PUBLISHING:
+                self.staged.publishing_changed(kept.get(key), record)
+        kept.update(fact.records)
+        for key in [key for key, record in fact.records.items() if record is None]:
+            del kept[key]
 
     def _config_changed(self, fact: ConfigChanged) -> None:
         self.changes.config.update(fact.entries)
@@ -256,9 +462,9 @@ class Memory:
     def _weight_changed(self, entry: str, value: str | None) -> None:
         queue_name, _, key = entry.removeprefix(WEIGHT).partition(":")
         if value is None:
-            self.weights.pop((queue_name, key), None)
+            self.weights[queue_name].pop(key, None)
             return
-        self.weights[queue_name, key] = int(value)
+        self.weights[queue_name][key] = int(value)
         queue = self.by_name.get(queue_name)
         if queue is not None:
             queue.schedule.reweigh(key, int(value))
@@ -276,24 +482,176 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
-        self.chunks[chunk.block] = chunk
-        queue.blocks.add(chunk.block)
+        if ready is None and self._must_be_cold(queue, chunk):
+            chunk.has_runs = chunk.has_implied()
+            chunk.is_cold = True
+            self._keep_cold(chunk)
+            self._count_cold(queue, 1)
+        else:
+            self.chunks[chunk.block] = chunk
+            queue.blocks.add(chunk.block)
+            self.hot_messages += chunk.live
         self.changes.new_chunks.append(chunk)
         if chunk.states is not None:
             # Some of its messages begin with rows of their own, which follow.
             self.changes.chunks.add(chunk)
-        numbers = chunk.implied() if ready is None else ready
-        counts = self._count(queue)
-        # Members of leases are counted as ready too; the `Claimed` that follows takes them from there.
-        counts.ready += len(chunk.implied())
-        counts.bytes += _bytes_of(chunk, chunk.implied())
-        self._note_lives(queue, chunk)
+        for number, state in fact.own.items():
+            self._restate(number, state)
+        implied = chunk.implied()
+        numbers = implied if ready is None else ready
+        if chunk.columns.streams is not None and queue.is_ordered:
+            numbers = self._open_streams(queue, chunk, ready)
+        for number, state in fact.own.items():
+            self._enter(chunk, number, state, None)
+        if ready is None:
+            counts = self._count(queue)
+            counts.ready += len(implied)
+            counts.bytes += _bytes_of(chunk, implied)
+            if chunk.columns.expires is not None:
+                self._note_lives(queue, chunk)
         self._schedule(queue, chunk, numbers)
 
+    # Cold chunks and lanes
+
+    def _must_be_cold(self, queue: Queue, chunk: Chunk) -> bool:
+        """A new chunk is hot while there is room; only the end of a lane is cold, so not behind a cold lane."""
+        if not queue.may_be_cold:
+            return False
+        if self.hot_messages + len(self.own) + chunk.live > cold.HOT_MESSAGES or not chunk.has_implied():
+            return True
+        schedule = queue.schedule
+        return schedule.cold_lanes > 0 and any(map(schedule.cold_from, chunk.columns.lanes))
+
+    def _keep_cold(self, chunk: Chunk) -> None:
+        if chunk.block not in self.chunks:
+            self.chunks[chunk.block] = self.cold_chunks[chunk.block] = chunk
+            self.cached_messages += chunk.count
+            self.by_id[chunk.queue_id].blocks.add(chunk.block)
+
+    def _drop_cold(self, chunk: Chunk) -> None:
+        if self.cold_chunks.pop(chunk.block, None) is not None:
+            self.cached_messages -= chunk.count
+            del self.chunks[chunk.block]
+            self.by_id[chunk.queue_id].blocks.discard(chunk.block)
+
+    def _count_cold(self, home: Queue, chunks: int) -> None:
+        self._count(home).cold += chunks
+        self.cold_count += chunks
+
+    def cool(self) -> None:
+        """Before a write: a chunk of which no message is implied any more need not be read at open, and no lane
+        leads to it.
+        """
+        for chunk in list(self.changes.chunks):
+            home = self.by_id[chunk.queue_id]
+            if not chunk.live or chunk.has_implied() or not home.may_be_cold:
+                continue
+            if chunk.has_runs:
+                self._delete_runs(chunk)
+                chunk.has_runs = False
+                self.changes.cooled.add(chunk)
+            elif not chunk.is_cold:
+                self.hot_messages -= chunk.live
+                del self.chunks[chunk.block]
+                home.blocks.discard(chunk.block)
+                chunk.is_cold = True
+                self._keep_cold(chunk)
+                self._count_cold(home, 1)
+                self.changes.cooled.add(chunk)
+
+    def _delete_runs(self, chunk: Chunk) -> None:
+        for lane, first in chunk.first_of_lanes().items():
+            self.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
+
+    def let_go(self) -> None:
+        """After a transaction: messages that memory need not hold."""
+        for number in self.touched_states:
+            state = self.own.get(number)
+            if state is not None and not self.is_kept(number, state):
+                del self.own[number]
+        self.touched_states.clear()
+        for chunk in list(self.cold_chunks.values()) if self.cached_messages > cold.CACHED_MESSAGES else ():
+            if self.cached_messages <= cold.CACHED_MESSAGES:
+                return
+            self._drop_cold(chunk)
+
+    def is_kept(self, number: int, state: OwnState) -> bool:
+        """Whether a lease, a stream or the part of a lane in memory has the message."""
+        queue = self.by_id[state.queue_id]
+        if number in self.held or not queue.may_be_cold:
+            return True
+        if state.due_ms or state.done_ms:
+            return False
+        is_dead = queue.is_dead_letter_queue
+        lane = DEAD_LANE if is_dead else _own_lane(self.chunk_of(number), number, state)
+        return not self._is_behind_memory(queue, lane, state)
+
+    def _is_behind_memory(self, queue: Queue, lane: LaneName, state: OwnState) -> bool:
+        """Whether a ready message is in the part of its lane that only the disk has."""
+        return 0 < queue.schedule.cold_from(lane) <= state.place
+
+    def _lane_found(self, fact: LaneFound) -> None:
+        schedule = self.by_id[fact.queue_id].schedule
+        for number in fact.numbers:
+            schedule.insert(fact.lane, fact.weight or 1, number)
+        if fact.cold_from:
+            schedule.add_cold(fact.lane, fact.weight or 1, fact.cold_from)
+        elif fact.weight:
+            schedule.join(fact.lane, fact.weight)
+
+    def _open_streams(self, queue: Queue, chunk: Chunk, ready: Sequence[int] | None) -> Sequence[int]:
+        """Messages of streams join them. Returns those that enter their lanes: without a stream, or the first of a
+        new one.
+        """
+        if ready is not None:
+            # At open the order of the streams is known when all messages are: `update_fronts` finds the fronts.
+            for number in chunk.implied():
+                if name := chunk.stream_of(number):
+                    queue.streams.join(name, number)
+            return [number for number in ready if not chunk.stream_of(number)]
+        waiting = [number for number in chunk.with_own_rows() if self.waits(number)]
+        return queue.streams.open(chunk, sorted([*chunk.implied(), *waiting]))
+
+    def update_fronts(self) -> None:
+        """Once all facts of a request are known: let other messages of the same keys go out in the place of those
+        that were settled, and let the front of each touched stream stand in its lane.
+        """
+        if self.ended_deliveries:
+            for _, queue_id, key in sorted(self.ended_deliveries):
+                self.by_id[queue_id].schedule.settled(key)
+            self.ended_deliveries = []
+        if self.touched_streams:
+            self._move_fronts()
+
+    def _move_fronts(self) -> None:
+        entering: list[tuple[int, int, int]] = []
+        for (queue_id, name), stream in self.touched_streams.items():
+            queue = self.by_id[queue_id]
+            before, after = queue.streams.move_front(stream)
+            if before:
+                queue.schedule.remove(self.lane_and_weight(before)[0], before)
+            if after:
+                entering.append((self.seq_of(after), queue_id, after))
+            row = stream.row()
+            if row is not None or stream.has_row:
+                self.changes.streams[queue_id, name] = row
+                stream.has_row = row is not None
+        for _, queue_id, number in sorted(entering):
+            self.by_id[queue_id].schedule.insert(*self.lane_and_weight(number), number)
+        self.touched_streams.clear()
+
     def _note_lives(self, queue: Queue, chunk: Chunk) -> None:
-        for index, expires_ms in enumerate(chunk.columns.expires or ()):
-            if expires_ms:
-                heappush(queue.lives, (expires_ms, chunk.first + index))
+        for end_ms in chunk.ends_of_life():
+            self._note_life(queue, chunk, end_ms)
+
+    def _note_life(self, queue: Queue, chunk: Chunk, end_ms: int) -> None:
+        self.changes.lives[chunk.queue_id, end_ms, chunk.first] = True
+        queue.next_life_ms = min(queue.next_life_ms or end_ms, end_ms)
+
+    def _lives_ended(self, fact: LivesEnded) -> None:
+        self.by_id[fact.queue_id].next_life_ms = fact.next_ms
+        for end_ms, first in fact.ended:
+            self.changes.lives[fact.queue_id, end_ms, first] = False
 
     def _keys_remembered(self, fact: KeysRemembered) -> None:
         queue = self.by_id[fact.queue_id]
@@ -309,44 +667,74 @@ class Memory:
 
     def _forget_key(self, chunk: Chunk, number: int) -> None:
         """A message is about to leave its queue for good: its dedup key may be used again, if it was remembered
-        as long as the message lives. A message that died has lost its key, and another one may have it.
+        as long as the message lives. A message that died or is done may have lost its key, and another one may have
+        it.
         """
-        key = chunk.live_key(number)
-        if key and _in_first_life(self.state_of(number), chunk):
+        key, state = chunk.live_key(number), self.state_of(number)
+        if key and _in_first_life(state, chunk) and (not state.done_ms or state.keeps_key):
             self.changes.dedup[chunk.queue_id, key] = None
 
     def _schedule(self, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> None:
         columns = chunk.columns
+        add = self._cold_lanes_of(queue, chunk) if chunk.has_runs else queue.schedule.add
         if columns.lane_at is None:
             if numbers:
-                queue.schedule.add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
+                add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
             return
-        parts: list[list[int]] = [[] for _ in columns.lanes]
-        lane_at, first = columns.lane_at, chunk.first
-        for number in numbers:
-            parts[lane_at[number - first]].append(number)
+        if len(numbers) == len(columns.lanes) == chunk.count:
+            parts = [[number] for number in numbers]
+        else:
+            parts = [[] for _ in columns.lanes]
+            lane_at, first = columns.lane_at, chunk.first
+            for number in numbers:
+                parts[lane_at[number - first]].append(number)
         filled = [(lane, part) for lane, part in zip(columns.lanes, parts, strict=True) if part]
         if len(numbers) < chunk.count:
             # Lanes join the ring in the order of the messages that enter them.
             filled.sort(key=lambda item: item[1][0])
+        if isinstance(columns.weights, int):
+            for lane, part in filled:
+                add(lane, columns.weights, part)
+            return
         # The latest message of a key sets its weight, whichever of its lanes it is in.
         latest: dict[str, int] = {}
         for lane, part in filled:
             latest[lane[0]] = max(part[-1], latest.get(lane[0], 0))
         for lane, part in filled:
-            queue.schedule.add(lane, chunk.weight_of(latest[lane[0]]), part)
+            add(lane, chunk.weight_of(latest[lane[0]]), part)
+
+    def _cold_lanes_of(self, queue: Queue, chunk: Chunk) -> Callable[[LaneName, int, Sequence[int]], None]:
+        """Adds messages of a cold chunk to a lane: as a row that leads to them."""
+        firsts, runs, home_id = chunk.first_of_lanes(), self.changes.runs, chunk.queue_id
+
+        def add(lane: LaneName, weight: int, numbers: Sequence[int]) -> None:
+            first = firsts[lane]
+            runs[home_id, home_id, lane, first, False] = RunRow(first, len(numbers), weight)
+            queue.schedule.add_cold(lane, weight, numbers[0])
+
+        return add
 
     def _claimed(self, fact: Claimed) -> None:
         lease, numbers, own = fact.lease, fact.numbers, self.own
-        queue = self.by_id[lease.terms.queue_id]
+        terms = lease.terms
+        queue = self.by_id[terms.queue_id]
         if fact.plan is not None:
             queue.schedule.apply(fact.plan)
             self.changes.buckets.update(fact.plan.buckets)
         self._hold(queue, lease, numbers)
-        counts = self._count(queue)
-        counts.ready -= len(numbers)
-        counts.leased += len(numbers)
+        if fact.plan is not None:
+            counts = self._count(queue)
+            counts.ready -= len(numbers)
+            counts.leased += len(numbers)
+        if queue.streams.by_name:
+            for number in numbers:
+                queue.streams.lease(self.stream_of(number, terms.queue_id), number)
+        if fact.plan is None and queue.record.config.max_unsettled_per_key:
+            for number in numbers:
+                queue.schedule.note_unsettled(self._lane_in(queue, number)[0][0])
         for number in own.keys() & set(numbers) if own else ():
+            if fact.plan is not None:
+                self._delete_run(queue, number)
             self._restate(number, msgspec.structs.replace(own[number], claim_id=lease.terms.claim_id))
 
     def _hold(self, queue: Queue, lease: GroupLease, numbers: Sequence[int]) -> None:
@@ -354,7 +742,8 @@ class Memory:
         self.held.update(dict.fromkeys(numbers, lease))
         lease.live = len(numbers)
         queue.leases[terms.group] = lease
-        heappush(self.expiries, (terms.expires_ms, lease))
+        if not lease.is_numbered:
+            heappush(self.expiries, (terms.expires_ms, lease))
         self.by_consumer.setdefault(terms.consumer, set()).add(lease)
         if terms.token:
             self.by_token.setdefault(terms.token, set()).add(lease)
@@ -363,16 +752,23 @@ class Memory:
     def _completed(self, fact: LeaseCompleted) -> None:
         lease, numbers, own = fact.lease, fact.numbers, self.own
         queue = self.by_id[lease.terms.queue_id]
+        limited = queue.record.config.max_unsettled_per_key
+        held = self.held
         for number in numbers:
-            del self.held[number]
+            del held[number]
+        for number in numbers if limited else ():
+            self._note_ended(queue, number)
         self._leave(lease, len(numbers))
         counts = self._count(queue)
         counts.leased -= len(numbers)
         for block, members in by_chunk(numbers):
-            chunk = self.chunks[block]
+            chunk = self.chunk_of(block << BLOCK_SHIFT)
             counts.bytes -= _bytes_of(chunk, members)
             for number in members if chunk.columns.live_keys else ():
                 self._forget_key(chunk, number)
+            if chunk.columns.streams is not None:
+                for number in members:
+                    queue.streams.leave(self.stream_of(number, lease.terms.queue_id), number)
             for number in members if own else ():
                 if own.pop(number, None) is not None:
                     self.changes.own[chunk.queue_id, number] = None
@@ -380,11 +776,29 @@ class Memory:
 
     def _gone(self, chunk: Chunk, members: Sequence[int]) -> None:
         chunk.live -= len(members)
+        if not chunk.is_cold:
+            self.hot_messages -= len(members)
         chunk.mark(members, GONE)
         self.changes.chunks.add(chunk)
         if not chunk.live:
+            if chunk.body != chunk.first:
+                self.changes.staged_pages[chunk.queue_id, chunk.body] = None
+            if chunk.columns.expires is not None:
+                for end_ms in chunk.ends_of_life():
+                    self.changes.lives[chunk.queue_id, end_ms, chunk.first] = False
+            self._end_chunk(chunk)
+
+    def _end_chunk(self, chunk: Chunk) -> None:
+        self.changes.ended_blocks.add(chunk.block)
+        home = self.by_id[chunk.queue_id]
+        if not chunk.is_cold:
             del self.chunks[chunk.block]
-            self.by_id[chunk.queue_id].blocks.discard(chunk.block)
+            home.blocks.discard(chunk.block)
+            return
+        self._drop_cold(chunk)
+        self._count_cold(home, -1)
+        if chunk.has_runs:
+            self._delete_runs(chunk)
 
     def _split(self, fact: LeaseSplit) -> None:
         self._leave(fact.before, len(fact.numbers))
@@ -393,31 +807,53 @@ class Memory:
     def _moved(self, fact: MessageMoved) -> None:
         number = fact.number
         chunk, before = self.chunk_of(number), self.state_of(number)
-        is_loading = number not in self.own and chunk.state_of(number) == OWN
-        if is_loading:
-            self._enter(chunk, fact)
+        if fact.why is None:
+            self._load(number, fact.state)
             return
-        self._take_away(chunk, number, before)
-        if fact.why == "buried":
+        stays = fact.state.queue_id == before.queue_id and fact.why != "completed"
+        self._take_away(chunk, number, before, stays=stays)
+        if fact.why in ("buried", "completed") and not fact.state.keeps_key:
             self._forget_key(chunk, number)
         self._mark_own(chunk, number)
-        self._enter(chunk, fact)
+        self._enter(chunk, number, fact.state, fact.why)
 
-    def _take_away(self, chunk: Chunk, number: int, state: OwnState) -> None:
-        """The message leaves the place where it was, for another place or for good."""
+    def _load(self, number: int, state: OwnState) -> None:
+        """At open: a message with a row of its own is where its state says. The lease of a leased one follows."""
+        self._restate(number, state)
+        self._stand(number, state, None)
+
+    def _take_away(self, chunk: Chunk, number: int, state: OwnState, *, stays: bool = False) -> None:
+        """The message leaves the place where it was, for another place or for good; or it stays in its queue."""
         queue = self.by_id[state.queue_id]
+        if state.done_ms:
+            self._count(queue).done -= 1
+            self.changes.done[chunk.queue_id, state.done_ms, number] = False
+            return
+        stream = self.stream_of(number, state.queue_id)
+        # Of a stream only the front stands in a lane.
+        is_in_lane = queue.streams.move(stream, number) if stream else True
         counts, lease = self._count(queue), self.held.pop(number, None)
         if lease is not None:
+            if queue.record.config.max_unsettled_per_key:
+                self._note_ended(queue, number)
             self._leave(lease, 1)
             counts.leased -= 1
         elif state.due_ms:
             counts.waiting -= 1
+            self.changes.due[chunk.queue_id, state.due_ms, number] = False
         else:
             counts.ready -= 1
-            queue.schedule.remove(self._lane_in(queue, chunk, number)[0], number)
+            lane = self._lane_in(queue, number)[0]
+            if not stream and chunk.state_of(number) == OWN:
+                self._delete_run(queue, number)
+            if is_in_lane and not self._is_behind_memory(queue, lane, state):
+                queue.schedule.remove(lane, number)
+        if stream and not stays:
+            queue.streams.leave(stream, number)
         counts.bytes -= chunk.columns.size_of(number & BLOCK_MASK)
 
-    def _ended(self, number: int) -> None:
+    def _ended(self, fact: MessageGone) -> None:
+        number = fact.number
         chunk, state = self.chunk_of(number), self.state_of(number)
         self._forget_key(chunk, number)
         self._take_away(chunk, number, state)
@@ -430,36 +866,70 @@ class Memory:
             chunk.mark([number], OWN)
             self.changes.chunks.add(chunk)
 
-    def _enter(self, chunk: Chunk, fact: MessageMoved) -> None:
-        """The message is in the queue that its state says, ready or waiting. At open a leased one counts as
-        ready until its lease follows.
-        """
-        number, state = fact.number, fact.state
+    def _note_ended(self, queue: Queue, number: int) -> None:
+        key = self._lane_in(queue, number)[0][0]
+        self.ended_deliveries.append((self.place_of(number), queue.record.queue_id, key))
+
+    def _enter(self, chunk: Chunk, number: int, state: OwnState, why: Move | None) -> None:
+        """The message is in the queue that its state says, ready, waiting or done."""
         self._restate(number, state)
         queue = self.by_id[state.queue_id]
-        expires_ms = self.end_of_life(number)
-        if expires_ms:
-            # Its entry may be gone: one that is met while the message is leased is dropped.
-            heappush(queue.lives, (expires_ms, number))
+        if state.done_ms:
+            self._count(queue).done += 1
+            self.changes.done[chunk.queue_id, state.done_ms, number] = True
+            queue.first_done_ms = min(queue.first_done_ms or state.done_ms, state.done_ms)
+            return
+        end_ms = self.end_of_life(number)
+        if end_ms:
+            # Its row may be gone: lives that end while their messages are leased are passed over.
+            self._note_life(queue, chunk, end_ms)
         counts = self._count(queue)
         counts.bytes += chunk.columns.size_of(number & BLOCK_MASK)
         if state.due_ms:
             counts.waiting += 1
-            heappush(queue.waiting, (state.due_ms, number))
-            return
-        counts.ready += 1
-        if not state.claim_id:
-            lane, weight = self._lane_in(queue, chunk, number)
-            # A message at the tail is the latest of its key, and sets its weight; a released one is not.
-            queue.schedule.insert(lane, weight, number, is_latest=fact.why != "released")
+            self.changes.due[chunk.queue_id, state.due_ms, number] = True
+            queue.next_due_ms = min(queue.next_due_ms or state.due_ms, state.due_ms)
+        else:
+            counts.ready += 1
+        self._stand(number, state, why)
 
-    def _lane_in(self, queue: Queue, chunk: Chunk, number: int) -> tuple[LaneName, int]:
-        if queue.is_dead_letter_queue:
-            return DEAD_LANE, 1
-        return chunk.lane_of(number), chunk.weight_of(number)
+    def _stand(self, number: int, state: OwnState, why: Move | None) -> None:
+        """The message takes its place in its stream, or in its lane if it can be delivered."""
+        if state.done_ms:
+            return
+        queue = self.by_id[state.queue_id]
+        stream = self.stream_of(number, state.queue_id)
+        if stream:
+            queue.streams.join(stream, number)
+        elif not state.due_ms and not state.claim_id:
+            lane, weight = self._lane_in(queue, number)
+            key = (queue.home_id, state.queue_id, lane, state.place, True)
+            self.changes.runs[key] = RunRow(number, 0, weight)
+            # A message at the tail is the latest of its key, and sets its weight; a released one is not.
+            is_latest = why != "released"
+            if self._is_behind_memory(queue, lane, state) or (is_latest and not self._has_room(queue)):
+                if is_latest:
+                    queue.schedule.add_cold(lane, weight, state.place)
+            else:
+                queue.schedule.insert(lane, weight, number, is_latest=is_latest)
+
+    def _has_room(self, queue: Queue) -> bool:
+        """Whether one more message at the tail of a lane may be in memory."""
+        return not queue.may_be_cold or self.hot_messages + len(self.own) <= cold.HOT_MESSAGES
+
+    def _delete_run(self, queue: Queue, number: int) -> None:
+        """A ready message with a row of its own leaves its lane."""
+        if self.stream_of(number, queue.record.queue_id):
+            return
+        place, lane = self.place_of(number), self._lane_in(queue, number)[0]
+        self.changes.runs[queue.home_id, queue.record.queue_id, lane, place, True] = None
+
+    def _lane_in(self, queue: Queue, number: int) -> tuple[LaneName, int]:
+        return (DEAD_LANE, 1) if queue.is_dead_letter_queue else self.lane_and_weight(number)
 
     def _restate(self, number: int, state: OwnState) -> None:
         self.own[number] = state
+        self.touched_states.add(number)
         self.changes.own[self.chunk_of(number).queue_id, number] = state
 
     def _leave(self, lease: GroupLease, members: int) -> None:
@@ -483,7 +953,7 @@ class Memory:
     # Loading anew
 
     def forget(self, home_id: int) -> None:
-        """Drop everything about a queue and its dead letters, so that it can be loaded anew."""
+        """Drop everything about a queue and its dead letters, which are gone or will be loaded anew."""
         queues = [queue for queue in self.by_id.values() if queue.home_id == home_id]
         for queue in queues:
             for lease in list(queue.leases.values()):
@@ -492,11 +962,56 @@ class Memory:
                 lease.live = 0
                 _discard(self.by_consumer, lease.terms.consumer, lease)
                 _discard(self.by_token, lease.terms.token, lease)
-            for block in queue.blocks:
+            for block in list(queue.blocks):
                 chunk = self.chunks.pop(block)
-                for number in chunk.with_own_rows():
-                    self.own.pop(number, None)
+                if self.cold_chunks.pop(block, None) is not None:
+                    self.cached_messages -= chunk.count
+                else:
+                    self.hot_messages -= chunk.live
+            self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
+        gone = {queue.record.queue_id for queue in queues}
+        for number in [number for number, state in self.own.items() if state.queue_id in gone]:
+            del self.own[number]
+        for touched in [touched for touched in self.touched_streams if touched[0] in gone]:
+            del self.touched_streams[touched]
+        self.ended_deliveries = [ended for ended in self.ended_deliveries if ended[1] not in gone]
+
+
+#: One reducer for each kind of fact.
+_REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
+    ChunkEnqueued: Memory._enqueued,
+    Claimed: Memory._claimed,
+    LeaseCompleted: Memory._completed,
+    LeaseSplit: Memory._split,
+    MessageMoved: Memory._moved,
+    MessageRestated: Memory._restated,
+    MessageGone: Memory._ended,
+    PassAllowed: Memory._pass_allowed,
+    KeysRemembered: Memory._keys_remembered,
+    KeysForgotten: Memory._keys_forgotten,
+    WindowsEnded: Memory._windows_ended,
+    CountsRead: Memory._counts_read,
+    ChunksRead: Memory._chunks_read,
+    StatesRead: Memory._states_read,
+    LaneFound: Memory._lane_found,
+    LaneRead: Memory._lane_read,
+    DoneRead: Memory._done_read,
+    DueRead: Memory._due_read,
+    LivesEnded: Memory._lives_ended,
+    ConfigChanged: Memory._config_changed,
+    BucketChanged: Memory._bucket_changed,
+    PagesStaged: Memory._pages_staged,
+    RecordsChanged: Memory._records_changed,
+    QueueStored: Memory._queue_stored,
+    QueueDeleted: Memory._queue_deleted,
+}
+
+
+def _own_lane(chunk: Chunk, number: int, state: OwnState) -> LaneName:
+    if not state.lane:
+        return chunk.lane_of(number)
+    return (lane_key(state.lane), *lane_throttle_keys(state.lane))
 
 
 def _in_first_life(state: OwnState, chunk: Chunk) -> bool:

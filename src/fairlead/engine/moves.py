@@ -5,25 +5,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
+from fairlead.decide.failure_breaker import BreakerState, put_off
+from fairlead.decide.fronts import has_room_to_pass, waits_before
 from fairlead.decide.release import after_release
-from fairlead.decide.retry import Bury, Failure, after_failure
-from fairlead.engine.memory import Queue
+from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
+from fairlead.engine.memory import DEAD_LANE, Memory, Queue
+from fairlead.engine.room import is_low, step_of
 from fairlead.engine.transaction import Transaction
 from fairlead.model.durations import show_ms
-from fairlead.model.failure import FailureReason, FailureRecord, Progress
+from fairlead.model.failure import FailureReason, FailureRecord, Progress, short_error
+from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
 from fairlead.model.message import HELD, with_failure
-from fairlead.records.facts import KeysForgotten, MessageGone, MessageMoved, Move, WindowsEnded
+from fairlead.records.facts import (
+    Cause,
+    DoneRead,
+    DueRead,
+    End,
+    KeysForgotten,
+    LeaseCompleted,
+    LivesEnded,
+    MessageGone,
+    MessageMoved,
+    Move,
+    PassAllowed,
+    WindowsEnded,
+)
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
 
-#: Messages that one step of the timer moves.
-STEP_MESSAGES = 1000
+#: Messages that one step of the timer moves, and chunks that it looks at.
+STEP_MESSAGES = 500
+STEP_CHUNKS = 10
+
+
+#: The place, the number and the lease of a message.
+_Overdue = tuple[int, int, GroupLease]
 
 
 class Moved(NamedTuple):
@@ -33,6 +56,7 @@ class Moved(NamedTuple):
     rule: str
     fact: MessageMoved | MessageGone
     due_ms: int = 0
+    asks_to_pass: bool = False
 
 
 def add_all(tx: Transaction, moves: Iterable[Moved]) -> None:
@@ -43,15 +67,20 @@ def add_all(tx: Transaction, moves: Iterable[Moved]) -> None:
         tx.add(moved.fact)
 
 
-def release(tx: Transaction, number: int, *, keep_order: bool = True) -> Moved:
-    """Back to its place, with one delivery more; or dead, when it was delivered too often."""
+def release(tx: Transaction, number: int, *, keep_order: bool = True, is_delivery: bool = True) -> Moved:
+    """Back to its place, with one delivery more; or dead, when it was delivered too often. Without
+    `is_delivery` nobody had begun it, and its deliveries stay as they were.
+
+    In a stream, without `keep_order`, it asks to go on without the earlier messages that wait: `let_pass` decides
+    that once all moves are known.
+    """
     state = tx.memory.state_of(number)
     queue = tx.memory.by_id[state.queue_id]
-    deliveries = state.deliveries + 1
+    deliveries = state.deliveries + is_delivery
     decision = after_release(
         queue.record.config,
         deliveries,
-        in_stream=False,
+        in_stream=bool(tx.memory.stream_of(number, state.queue_id)),
         keep_order=keep_order,
         is_dead=queue.is_dead_letter_queue,
     )
@@ -61,7 +90,23 @@ def release(tx: Transaction, number: int, *, keep_order: bool = True) -> Moved:
     kept = msgspec.structs.replace(state, deliveries=deliveries)
     if is_over(tx, number):
         return expire(tx, number, kept, queue)
-    return Moved("released", decision.rule, _move(number, "released", kept))
+    fact = _move(tx, number, "released", kept)
+    return Moved("released", decision.rule, fact, asks_to_pass=decision.asks_to_pass)
+
+
+def let_pass(tx: Transaction, number: int) -> str:
+    """A release as a switch: the message may pass those that wait before it. Returns the rule that applied."""
+    memory = tx.memory
+    queue_id = memory.state_of(number).queue_id
+    name = memory.stream_of(number, queue_id)
+    stream = memory.by_id[queue_id].streams.find(name)
+    assert stream is not None, "a released message is in its stream"
+    if not waits_before(stream, number, memory.seq_of, memory.waits):
+        return "release.order_kept"
+    if not has_room_to_pass(stream):
+        return "release.let_by_limit"
+    tx.add(PassAllowed(queue_id, name, [number], 0))
+    return "release.let_by"
 
 
 def fail(
@@ -82,8 +127,11 @@ def fail(
     if queue.is_dead_letter_queue:
         return release(tx, number)._replace(rule="dead_letter_queue")
     attempts = state.attempts + 1
-    failure = Failure(attempts, reason, retry_in_ms=retry_in_ms, dead=dead)
+    in_stream = bool(tx.memory.stream_of(number, state.queue_id))
+    hook = tx.hooks.failures.get((number, tx.memory.held[number].terms.claim_id))
+    failure = Failure(attempts, reason, in_stream, retry_in_ms, dead, hook)
     decision = after_failure(failure, queue.record.config, now_ms=tx.now_ms, jitter=tx.random.random())
+    decision = _behind_breaker(tx, queue, reason, decision)
     if isinstance(decision, Bury):
         record = _record(tx, number, attempts, reason, error or decision.why, decision.rule)
         buried = _failed(state, record, progress)
@@ -96,20 +144,70 @@ def fail(
     if is_over(tx, number):
         return expire(tx, number, failed, queue)
     if decision.due_ms:
-        fact = _move(number, "delayed", failed, place=0, due_ms=decision.due_ms)
+        fact = _move(tx, number, "delayed", failed, place=0, due_ms=decision.due_ms)
     else:
-        fact = _move(number, "retried", failed, place=tx.next_place())
+        fact = _move(tx, number, "retried", failed, place=_tail(tx, number))
     return Moved("retry", decision.rule, fact, decision.due_ms)
 
 
+def _behind_breaker(
+    tx: Transaction, queue: Queue, reason: FailureReason, decision: RetryAt | Bury
+) -> RetryAt | Bury:
+    """Every failure counts for the queue's failure breaker, also one that ends in a death."""
+    settings = queue.record.config.failure_breaker
+    if not settings.failures:
+        return decision
+    breaker = tx.breakers.setdefault((queue.record.queue_id, reason), BreakerState())
+    return put_off(decision, breaker.after_failure(settings, tx.now_ms), tx.now_ms)
+
+
 def make_due(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
-    """A wait ends, by itself or by an operator: ready at the tail of its lane."""
-    return _move(number, "due", state, place=tx.next_place())
+    """A wait ends, by itself or by an operator: ready at the tail of its lane, or where its stream has it."""
+    return _move(tx, number, "due", state, place=_tail(tx, number))
 
 
-def hold(number: int, state: OwnState, *, is_leased: bool) -> MessageMoved:
+def _tail(tx: Transaction, number: int) -> int:
+    """A message of a stream keeps its place, which is its order there."""
+    if tx.memory.stream_of(number, tx.memory.state_of(number).queue_id):
+        return tx.memory.seq_of(number)
+    return tx.next_place()
+
+
+def complete(tx: Transaction, number: int, queue: Queue, progress: int = 0) -> MessageMoved | MessageGone:
+    """Done: gone, or kept as long as the queue keeps completed messages."""
+    config = queue.record.config
+    if not config.retain_completed_ms:
+        return gone(tx, number, "completed")
+    state = tx.memory.state_of(number)
+    return _move(
+        tx,
+        number,
+        "completed",
+        state,
+        place=0,
+        done_ms=tx.now_ms,
+        deliveries=state.deliveries + (number in tx.memory.held),
+        progress=state.progress | progress,
+        keeps_key=config.dedup_kept,
+    )
+
+
+def complete_members(
+    tx: Transaction, lease: GroupLease, numbers: Sequence[int], progress: Mapping[int, int]
+) -> None:
+    """Members of a lease are done, each with the progress that was reported with it."""
+    queue = tx.memory.by_id[lease.terms.queue_id]
+    if not queue.record.config.retain_completed_ms:
+        tx.add(LeaseCompleted(lease, numbers))
+        return
+    for number in numbers:
+        tx.add(complete(tx, number, queue, progress.get(number, 0)))
+
+
+def hold(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
     """Waiting without end, until an operator lets it go."""
-    return _move(number, "held", state, place=0, due_ms=HELD, deliveries=state.deliveries + is_leased)
+    deliveries = state.deliveries + (number in tx.memory.held)
+    return _move(tx, number, "held", state, place=0, due_ms=HELD, deliveries=deliveries)
 
 
 def bury(tx: Transaction, number: int, error: str, reason: FailureReason) -> MessageMoved:
@@ -127,25 +225,36 @@ def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureRea
     return recorded
 
 
-def quarantine(tx: Transaction, number: int, queue: Queue, error: str, reason: FailureReason) -> MessageMoved:
+def quarantine(tx: Transaction, number: int, queue: Queue, error: str, reason: FailureReason) -> OwnState:
     """A new message begins as a dead letter of `queue`."""
     record = FailureRecord(tx.now_ms, 0, int(reason), error, "", "quarantine")
     recorded = with_failure(OwnState(queue.record.queue_id), record)
     assert isinstance(recorded, OwnState)
-    return _bury(tx, number, recorded, queue)
+    return _bury(tx, number, recorded, queue).state
 
 
 def redrive(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
-    """A dead letter begins a new life at the tail of its lane."""
+    """A dead letter begins a new life at the tail of its lane and of its stream."""
+    memory, place = tx.memory, tx.next_place()
+    queue, stream = memory.by_id[state.source_queue_id], memory.stream_of(number, state.source_queue_id)
+    chunk = memory.chunk_of(number)
+    plain = pack_lane(chunk.lane_of(number)[0], chunk.lane_of(number)[1:])
+    lane, weight = tx.hooks.lanes.get(number, (plain, chunk.weight_of(number)))
+    key = queue.streams.key_of(stream) if stream else None
+    if key is not None and key != lane_key(lane):
+        lane = pack_lane(key, lane_throttle_keys(lane))
     alive = OwnState(
         state.source_queue_id,
+        lane=b"" if lane == plain else lane,
+        weight=0 if weight == chunk.weight_of(number) else weight,
+        seq=place if stream else 0,
         progress=state.progress,
         carry=state.carry,
         failures=state.failures,
         failures_cut=state.failures_cut,
         redrives=state.redrives + 1,
     )
-    return _move(number, "redriven", alive, place=tx.next_place())
+    return _move(tx, number, "redriven", alive, place=place)
 
 
 def _queue_of(tx: Transaction, number: int) -> Queue:
@@ -160,7 +269,7 @@ def is_over(tx: Transaction, number: int) -> bool:
 def expire(tx: Transaction, number: int, state: OwnState, queue: Queue) -> Moved:
     """Its time to live is over: gone, or dead where the queue says so."""
     if not queue.record.config.expired_to_dead:
-        return Moved("expired", "ttl", MessageGone(number, "expired"))
+        return Moved("expired", "ttl", gone(tx, number, "expired"))
     record = FailureRecord(
         tx.now_ms, state.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl"
     )
@@ -173,6 +282,8 @@ def _record(
     tx: Transaction, number: int, attempts: int, reason: FailureReason, error: str, rule: str, due_ms: int = 0
 ) -> FailureRecord:
     consumer = tx.memory.held[number].terms.consumer
+    if is_low(tx):
+        error = short_error(error)
     return FailureRecord(tx.now_ms, attempts, int(reason), error, consumer, rule, due_ms)
 
 
@@ -190,6 +301,7 @@ def _failed(state: OwnState, record: FailureRecord, progress: int = 0) -> OwnSta
 
 def _bury(tx: Transaction, number: int, state: OwnState, queue: Queue) -> MessageMoved:
     return _move(
+        tx,
         number,
         "buried",
         state,
@@ -198,12 +310,22 @@ def _bury(tx: Transaction, number: int, state: OwnState, queue: Queue) -> Messag
         deliveries=0,
         source_queue_id=queue.record.queue_id,
         dead_since_ms=tx.now_ms,
+        seq=0,
     )
 
 
-def _move(number: int, why: Move, state: OwnState, **changes: int) -> MessageMoved:
+def _move(tx: Transaction, number: int, why: Move, state: OwnState, **changes: int) -> MessageMoved:
     moved = msgspec.structs.replace(state, **{"claim_id": 0, "due_ms": 0} | changes)
-    return MessageMoved(number, moved, why)
+    return MessageMoved(number, moved, why, claim_of(tx, number))
+
+
+def gone(tx: Transaction, number: int, why: End, cause: Cause = "") -> MessageGone:
+    return MessageGone(number, why, tx.memory.state_of(number).queue_id, claim_of(tx, number), cause)
+
+
+def claim_of(tx: Transaction, number: int) -> int:
+    lease = tx.memory.held.get(number)
+    return 0 if lease is None else lease.terms.claim_id
 
 
 # Due work, for the timer and for claims
@@ -213,52 +335,145 @@ def run_due(tx: Transaction) -> bool:
     """One bounded step of what time has made due; False when nothing was."""
     if expire_leases(tx):
         return True
-    worked = [
-        step(tx, queue) for queue in tx.memory.by_id.values() for step in (wake_due, end_lives, end_windows)
-    ]
-    return any(worked)
+    steps = (wake_due, end_lives, end_retention, end_keeping, end_windows)
+    return any(step(tx, queue) for queue in tx.memory.by_id.values() for step in steps)
 
 
 def expire_leases(tx: Transaction) -> bool:
-    """A started delivery that was not settled in time has failed; an unstarted one is released."""
+    """A started delivery that was not settled in time has failed; an unstarted one is released. Those that a
+    hook must be asked about first are left to the timer.
+    """
     memory = tx.memory
+    if not memory.expiries or memory.expiries[0][0] > tx.now_ms:
+        return False
+    most = step_of(tx, STEP_MESSAGES)
+    leases = memory.overdue(tx.now_ms, most)
+    tx.bring_chunks([number for lease in leases for number in memory.members_of(lease)])
     overdue = [
-        (memory.place_of(number), number, lease)
-        for lease in memory.overdue(tx.now_ms, STEP_MESSAGES)
-        for number in memory.members_of(lease)
+        (memory.place_of(number), number, lease) for lease in leases for number in _may_expire(tx, lease)
     ]
     # Messages that expire together come back in the order they had.
-    add_all(tx, [_expire(tx, number, lease) for _, number, lease in sorted(overdue, key=itemgetter(0, 1))])
+    overdue.sort(key=itemgetter(0, 1))
+    chosen = overdue[:most] + _rest_of_runs(memory, overdue[:most], overdue[most:])
+    add_all(tx, [_expire(tx, number, lease) for _, number, lease in chosen])
+    memory.update_fronts()
     return bool(overdue)
 
 
+def _rest_of_runs(memory: Memory, chosen: Iterable[_Overdue], others: Iterable[_Overdue]) -> list[_Overdue]:
+    """Those of the others that are in a run with a chosen one: of a run only the first message has failed."""
+
+    def run_of(one: _Overdue) -> tuple[int, str]:
+        return one[2].terms.claim_id, memory.stream_of(one[1], one[2].terms.queue_id)
+
+    runs = {run for run in map(run_of, chosen) if run[1]} if others else set()
+    return [one for one in others if run_of(one) in runs] if runs else []
+
+
+def _may_expire(tx: Transaction, lease: GroupLease) -> list[int]:
+    queue = tx.memory.by_id[lease.terms.queue_id]
+    if not lease.terms.started or not queue.record.config.on_failure:
+        return tx.memory.members_of(lease)
+    asked = [run for run in runs_of(tx.memory, lease) if (run[0], lease.terms.claim_id) in tx.hooks.failures]
+    return [number for run in asked for number in run]
+
+
+def runs_of(memory: Memory, lease: GroupLease) -> list[list[int]]:
+    """The members of a lease that fail together: of a run of a stream only the first has failed, and its others
+    are released with it.
+    """
+    runs: dict[str | int, list[int]] = {}
+    for number in sorted(memory.members_of(lease), key=lambda number: not memory.is_first_of_run(number)):
+        runs.setdefault(memory.stream_of(number, lease.terms.queue_id) or number, []).append(number)
+    return list(runs.values())
+
+
 def _expire(tx: Transaction, number: int, lease: GroupLease) -> Moved:
-    if lease.terms.started:
-        return fail(tx, number, reason=FailureReason.TIMEOUT_EXCEEDED, error=_expiry_error(lease))
-    return release(tx, number)
+    if lease.terms.started and tx.memory.is_first_of_run(number):
+        moved = fail(tx, number, reason=FailureReason.TIMEOUT_EXCEEDED, error=expiry_error(lease))
+    else:
+        moved = release(tx, number)
+    return moved._replace(fact=msgspec.structs.replace(moved.fact, cause="lease_expiry"))
 
 
-def _expiry_error(lease: GroupLease) -> str:
+def expiry_error(lease: GroupLease) -> str:
     terms = lease.terms
     return f"not settled within its lease of {show_ms(terms.lease_ms)} (consumer {terms.consumer!r})"
 
 
 def wake_due(tx: Transaction, queue: Queue) -> bool:
     """Messages whose wait is over become ready, in the order of their due times."""
-    count = 0
-    while count < STEP_MESSAGES and (number := tx.memory.next_due(queue, tx.now_ms)) is not None:
-        tx.add(make_due(tx, number, tx.memory.own[number]))
-        count += 1
-    return count > 0
+    if not 0 < queue.next_due_ms <= tx.now_ms:
+        return False
+    most = step_of(tx, STEP_MESSAGES)
+    waiting = tx.due(queue, most + 1)
+    over = [number for due_ms, number in waiting[:most] if due_ms <= tx.now_ms]
+    later = waiting[len(over) :]
+    for number, state in zip(over, tx.states_of(over), strict=True):
+        tx.add(make_due(tx, number, state))
+    tx.memory.apply(DueRead(queue.record.queue_id, later[0][0] if later else 0))
+    tx.memory.update_fronts()
+    return bool(over)
 
 
 def end_lives(tx: Transaction, queue: Queue) -> bool:
-    """Messages past their time to live go, unless a claim holds them."""
-    count = 0
-    while count < STEP_MESSAGES and (number := tx.memory.next_ended(queue, tx.now_ms)) is not None:
+    """Messages past their time to live go, unless a claim holds them: those are looked at when their lease ends."""
+    if not 0 < queue.next_life_ms <= tx.now_ms:
+        return False
+    rows = tx.lives(queue, STEP_CHUNKS + 1)
+    over = [row for row in rows[:STEP_CHUNKS] if row[0] <= tx.now_ms]
+    later = rows[len(over) :]
+    tx.bring_chunks([first for _, first in over])
+    tx.bring([number for _, first in over for number in tx.memory.chunk_of(first).with_own_rows()])
+    ended = sorted((end_ms, number) for end_ms, first in over for number in _ended(tx.memory, end_ms, first))
+    for _, number in ended[:STEP_MESSAGES]:
         tx.add(expire(tx, number, tx.memory.state_of(number), queue).fact)
-        count += 1
-    return count > 0
+    if len(ended) <= STEP_MESSAGES:
+        tx.add(LivesEnded(queue.record.queue_id, over, later[0][0] if later else 0))
+    tx.memory.update_fronts()
+    return bool(over)
+
+
+def _ended(memory: Memory, end_ms: int, first: int) -> list[int]:
+    """Messages of a chunk whose lives end at that time and that no claim holds."""
+    numbers = memory.chunk_of(first).numbers
+    return [
+        number for number in numbers if number not in memory.held and memory.end_of_life(number) == end_ms
+    ]
+
+
+def end_retention(tx: Transaction, queue: Queue) -> bool:
+    """Dead letters go that are older than their queue keeps them, the longest dead first. One that a claim holds
+    waits for its release.
+    """
+    end_ms = tx.memory.end_of_retention(queue)
+    while end_ms == 0:
+        # The first dead letter is on disk.
+        tx.read_on(queue, {DEAD_LANE: 1})
+        end_ms = tx.memory.end_of_retention(queue)
+    if end_ms is None or end_ms > tx.now_ms:
+        return False
+    retention_ms = tx.memory.by_id[queue.home_id].record.config.dead_retention_ms
+    numbers = tx.lane_after(queue, DEAD_LANE, 0, STEP_MESSAGES)
+    states = zip(numbers, tx.states_of(numbers), strict=True)
+    over = takewhile(lambda one: one[1].dead_since_ms + retention_ms <= tx.now_ms, states)
+    for number, _ in list(over):
+        tx.add(gone(tx, number, "expired", "retention"))
+    return True
+
+
+def end_keeping(tx: Transaction, queue: Queue) -> bool:
+    """Completed messages go that were kept long enough; all of them, if the queue keeps none any more."""
+    if not queue.first_done_ms or queue.end_of_keeping_ms > tx.now_ms:
+        return False
+    kept_ms = queue.record.config.retain_completed_ms
+    done = tx.done(queue, STEP_MESSAGES + 1)
+    over = [one for one in done[:STEP_MESSAGES] if not kept_ms or one[0] + kept_ms <= tx.now_ms]
+    later = done[len(over) :]
+    for _, number in over:
+        tx.add(gone(tx, number, "expired", "kept_long_enough"))
+    tx.memory.apply(DoneRead(queue.record.queue_id, later[0][0] if later else 0))
+    return bool(over)
 
 
 def end_windows(tx: Transaction, queue: Queue) -> bool:

@@ -7,16 +7,23 @@ or a verb raises after it added a fact, the transaction is lost and the engine l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from random import Random
+from typing import TYPE_CHECKING, Any
 
+from fairlead.decide.failure_breaker import BreakerState
+from fairlead.decide.retry import HookAnswer
+from fairlead.engine.chunk_messages import ChunkMessages
+from fairlead.engine.cold import bring, bring_chunks, read_lane, read_on
 from fairlead.engine.memory import Memory, Queue
-from fairlead.errors import QueueNotFound, Unavailable
+from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
+from fairlead.model.answered import Answered
+from fairlead.model.checks import CheckedMessage
 from fairlead.model.delivery import Delivery
-from fairlead.model.lane import pack_lane
-from fairlead.model.message import Message
-from fairlead.records.chunk import Chunk
+from fairlead.model.failure import FailureReason
+from fairlead.model.names import check_queue_name, taken_name
+from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.facts import StateFact
 from fairlead.records.ids import (
     BLOCK_MASK,
@@ -24,56 +31,108 @@ from fairlead.records.ids import (
     COMMIT_SHIFT,
     MAX_BLOCKS,
     MAX_CLAIMS,
-    id_base,
-    id_from,
+    find_number,
     id_prefix,
 )
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import DedupRow
-from fairlead.store.kv.port import KeyValueStore
-from fairlead.store.rows import read_dedup, read_payloads, read_windows
+from fairlead.records.state import DedupRow, OwnState
+from fairlead.request import LOCAL, Caller, Request
+from fairlead.store.index_rows import read_done, read_due, read_latest_due, read_lives
+from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.rows import read_dedup, read_records, read_windows, scan_records
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
+
+#: The work of verbs that are one transaction each.
+WorkTable = dict[type[Request[Any]], "Callable[[Transaction, Any], Any]"]
+#: The work of verbs that open a transaction for each of their steps.
+StepsTable = dict[type[Request[Any]], "Callable[[Engine, Any, Caller], Any]"]
+
+
+class HookAnswers:
+    """What hooks said about messages and failures, asked before a transaction and without the lock."""
+
+    __slots__ = ("failures", "lanes", "messages")
+
+    def __init__(self, failures: dict[tuple[int, int], HookAnswer | None] | None = None) -> None:
+        #: By the identity of the request: its messages with what `on_enqueue` returned laid over them.
+        self.messages: dict[int, list[CheckedMessage]] = {}
+        #: By (number, claim): what `on_failure` said; None for a call that failed or was bypassed.
+        self.failures = {} if failures is None else failures
+        #: By number: the packed lane and the weight of a dead letter on its way back.
+        self.lanes: dict[int, tuple[bytes, int]] = {}
+
+
+NO_ANSWERS = HookAnswers()
+#: By (queue, reason): hints, which a reopening forgets.
+Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 
 class Transaction:
-    __slots__ = ("_blocks", "_claims", "_place", "_start", "commit", "epoch", "facts", "id_ms", "lost", "memory",
-                 "now_ms", "random", "store")  # fmt: skip
+    __slots__ = ("_blocks", "_claims", "_engine", "_place", "_start", "_wall_ms", "caller", "commit", "epoch", "facts",
+                 "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms", "store")  # fmt: skip
 
     def __init__(
-        self,
-        memory: Memory,
-        store: KeyValueStore,
-        *,
-        commit: int,
-        epoch: int,
-        now_ms: int,
-        id_ms: int,
-        random: Random,
+        self, engine: Engine, commit: int, epoch: int, now_ms: int, id_ms: int, hooks: HookAnswers
     ) -> None:
-        self.memory = memory
-        self.store = store
+        self._engine = engine
+        self.memory: Memory = engine.memory
+        self.store: KeyValueStore = engine.store
         #: The number of the commit. A large transaction takes the numbers of several.
         self.commit = commit
         self.epoch = epoch
         self.now_ms = now_ms
+        self._wall_ms = 0
         #: The time in new ids; it never goes back.
         self.id_ms = id_ms
-        self.random = random
+        #: Answers that this transaction forgets, because they have arrived.
+        self.forgotten: list[bytes] = []
+        #: What hooks said before the transaction began.
+        self.hooks = hooks
         self.facts: list[StateFact] = []
         self._blocks = 0
         self._claims = 0
         self._place = 0
         #: How many facts there were when the request that runs began.
         self._start = 0
+        #: Who asked for the request that runs.
+        self.caller = LOCAL
         #: Why nothing of it will be written; None while it goes on.
         self.lost: str | None = None
+
+    @property
+    def wall_ms(self) -> int:
+        """For times that are not compared with those of messages: the ends of keys, the ids of requests."""
+        self._wall_ms = self._wall_ms or self._engine.clock.now_ms()
+        return self._wall_ms
+
+    @property
+    def random(self) -> Random:
+        return self._engine.random
+
+    @property
+    def breakers(self) -> Breakers:
+        return self._engine.breakers
+
+    @property
+    def answered(self) -> Answered:
+        """Requests whose answers have arrived; it outlives the transaction and memory."""
+        return self._engine.answered
+
+    @property
+    def max_queues(self) -> int:
+        return self._engine.settings.max_queues
 
     def add(self, fact: StateFact) -> None:
         self.facts.append(fact)
         self.memory.apply(fact)
 
-    def start_request(self) -> None:
+    def start_request(self, caller: Caller = LOCAL) -> None:
         """A request begins. Raises `Unavailable` in a transaction that is lost."""
-        self.check_lost()
+        if self.lost is not None:
+            raise self.lost_error()
+        self.caller = caller
         self._start = len(self.facts)
 
     def check_lost(self) -> None:
@@ -92,8 +151,77 @@ class Transaction:
     def queue(self, name: object) -> Queue:
         queue = self.memory.by_name.get(name) if isinstance(name, str) else None
         if queue is None:
-            raise QueueNotFound(str(name))
+            raise self._no_queue(name)
         return queue
+
+    def _no_queue(self, name: object) -> FairleadError:
+        missing = check_queue_name(name)
+        if any(missing in names for names in self.memory.records[Table.EXTERNAL_QUEUES].values()):
+            return ExternalQueue(missing, taken_name(missing))
+        return QueueNotFound(missing)
+
+    # Messages: verbs ask here and not in memory, which need not hold every message
+
+    def find_messages(self, raw_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """The numbers of those of these ids that live messages have, in one read of each kind."""
+        self.bring([number for number in map(find_number, raw_ids) if number is not None])
+        found = {raw_id: self.memory.find_message(raw_id) for raw_id in raw_ids}
+        return {raw_id: number for raw_id, number in found.items() if number is not None}
+
+    def state_of(self, number: int) -> OwnState:
+        return self.memory.state_of(number)
+
+    def states_of(self, numbers: Sequence[int]) -> list[OwnState]:
+        """In one read of each kind."""
+        self.bring(numbers)
+        return [self.memory.state_of(number) for number in numbers]
+
+    def bring(self, numbers: Sequence[int]) -> None:
+        """Have these messages in memory while the transaction lasts."""
+        bring(self.memory, self.store, numbers)
+
+    def bring_chunks(self, numbers: Sequence[int]) -> None:
+        """Have the chunks of messages in memory whose states are there, because they are leased or in a lane."""
+        if self.memory.cold_count:
+            bring_chunks(self.memory, self.store, numbers)
+
+    def lane_after(self, queue: Queue, lane: LaneName, place: int, limit: int) -> list[int]:
+        """The next messages of a lane behind a place and in order, wherever they are."""
+        found = queue.schedule.messages_after(lane, place, limit)
+        cold_from = queue.schedule.cold_from(lane)
+        start = max(cold_from, place + 1) if cold_from else 0
+        while start and len(found) < limit:
+            part = read_lane(self.memory, self.store, queue, lane, start, limit - len(found))
+            found += part.numbers
+            start = part.next_place
+        return found
+
+    def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
+        """Have the next messages of these lanes in memory, which the scheduler lacks."""
+        for lane, count in needs.items():
+            read_on(self.memory, self.store, queue, lane, count)
+
+    # Rows, as this transaction will leave them
+
+    def record(self, table: Table, key: bytes) -> Any:
+        """The record of a table with that key, or None."""
+        return self.records(table, [key])[0]
+
+    def records(self, table: Table, keys: Sequence[bytes]) -> list[Any]:
+        """In one read; None where there is no record."""
+        return read_records(self.store, self.memory.changes, table, keys)
+
+    def scan_records(
+        self,
+        table: Table,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, Any]]:
+        """The first records with `start <= key < end`; with `reverse` the last ones, the last one first."""
+        return scan_records(self.store, self.memory.changes, table, start, end, limit=limit, reverse=reverse)
 
     def dedup_rows(self, queue_id: int, keys: Sequence[str]) -> dict[str, DedupRow]:
         """The rows of dedup keys, in one read."""
@@ -102,6 +230,30 @@ class Transaction:
     def windows(self, queue_id: int, limit: int) -> list[tuple[int, str]]:
         """The windows of dedup keys that end first: (end, key)."""
         return read_windows(self.store, queue_id, limit)
+
+    def due(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
+        """(due time, number) of messages of the queue that wait, behind that one, the earliest first. No dead
+        letter waits.
+        """
+        if queue.is_dead_letter_queue:
+            return []
+        return read_due(self.store, self.memory.changes, queue.home_id, after, limit)
+
+    def done(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
+        """(time of completion, number) of completed messages that the queue keeps, the earliest first. No dead letter
+        is kept.
+        """
+        if queue.is_dead_letter_queue:
+            return []
+        return read_done(self.store, self.memory.changes, queue.home_id, after, limit)
+
+    def latest_due(self, queue: Queue) -> int | None:
+        """When the last message is due that waits for a time; None: none waits for one."""
+        return read_latest_due(self.store, self.memory.changes, queue.record.queue_id)
+
+    def lives(self, queue: Queue, limit: int) -> list[tuple[int, int]]:
+        """(end of a life, first number of its chunk), the earliest first."""
+        return read_lives(self.store, self.memory.changes, queue.record.queue_id, limit)
 
     # Fresh numbers
 
@@ -138,59 +290,36 @@ class Transaction:
     # Answers
 
     def deliveries(self, lease: GroupLease, numbers: Sequence[int]) -> list[Delivery]:
+        self.bring_chunks(numbers)
         memory, terms = self.memory, lease.terms
         queue = memory.by_id[terms.queue_id]
         source = memory.by_id.get(queue.record.source_id)
         source_name = source.name if source is not None else None
-        found = []
-        for block, members in groupby(numbers, key=_block_of):
-            chunk = memory.chunks[block]
-            bodies = self._bodies(chunk)
+        name, claim_id, until_ms = queue.record.name, terms.claim_id, terms.expires_ms
+        own, found = memory.own, list[Delivery]()
+        for block, members in groupby(numbers, key=block_of):
+            stored = self._stored(memory.chunks[block])
+            if not own:
+                found += [
+                    Delivery(stored, None, name, claim_id, until_ms, 1, source_name, number)
+                    for number in members
+                ]
+                continue
             for number in members:
-                state = memory.own.get(number)
+                state = own.get(number)
                 count = 1 if state is None else state.deliveries + 1
-                found.append(
-                    Delivery(
-                        bodies(number),
-                        state,
-                        queue.name,
-                        terms.claim_id,
-                        terms.expires_ms,
-                        count,
-                        source_name,
-                    )
-                )
+                found.append(Delivery(stored, state, name, claim_id, until_ms, count, source_name, number))
         return found
 
-    def _bodies(self, chunk: Chunk) -> Callable[[int], Message]:
-        """Makes messages of a chunk; what they share is looked up once."""
-        if chunk.payloads is None:
-            chunk.payloads = read_payloads(self.store, chunk)
-        payloads, columns = chunk.payloads, chunk.columns
-        lanes = [pack_lane(lane[0], lane[1:]) for lane in columns.lanes]
-        lane_at, headers, weights = columns.lane_at, columns.headers, columns.weights
-        prefix, base, enqueued_ms, queue_id = (
-            chunk.prefix,
-            id_base(chunk.first),
-            chunk.enqueued_ms,
-            chunk.queue_id,
-        )
-
-        def message(number: int) -> Message:
-            index = number & BLOCK_MASK
-            return Message(
-                id_from(prefix, base, number),
-                queue_id,
-                lanes[0 if lane_at is None else lane_at[index]],
-                weights if isinstance(weights, int) else weights[index],
-                b"" if headers is None else headers[index],
-                payloads[index],
-                enqueued_ms,
-                number,
-            )
-
-        return message
+    def _stored(self, chunk: Chunk) -> ChunkMessages:
+        is_ordered = self.memory.by_id[chunk.queue_id].is_ordered
+        if chunk.payloads is not None:
+            return ChunkMessages(chunk, chunk.payloads, is_ordered=is_ordered)
+        unread = self._engine.unread
+        if chunk.block not in unread:
+            unread[chunk.block] = ChunkMessages(chunk, (), is_ordered=is_ordered)
+        return unread[chunk.block]
 
 
-def _block_of(number: int) -> int:
+def block_of(number: int) -> int:
     return number >> BLOCK_SHIFT

@@ -5,14 +5,15 @@ A refusal quotes names and keys, never a payload or the value of a header: error
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.durations import to_ms
-from fairlead.model.lane import pack_lane
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
 from fairlead.model.limits import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
@@ -37,6 +38,209 @@ class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ttl_ms: int
     dedup_key: str
     stream: str
+
+
+class Enqueued(Protocol):
+    """The fields of one message, as a request or as a `NewMessage` has them."""
+
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str] | None: ...
+    @property
+    def fairness_key(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def throttle_keys(self) -> Sequence[str]: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def delay(self) -> Duration | None: ...
+    @property
+    def dedup_key(self) -> str | None: ...
+    @property
+    def ttl(self) -> Duration | None: ...
+
+
+class MessageColumns(NamedTuple):
+    """Checked messages by column. A column that no message needs is None. `ttls` as in `CheckedMessage`."""
+
+    payloads: Sequence[bytes]
+    keys: Sequence[str]
+    weights: Sequence[int]
+    headers: Sequence[bytes] | None = None
+    throttle_keys: Sequence[tuple[str, ...]] | None = None
+    streams: Sequence[str] | None = None
+    delays: Sequence[int] | None = None
+    dedup_keys: Sequence[str] | None = None
+    ttls: Sequence[int] | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.payloads)
+
+    def rows(self, start: int, end: int) -> MessageColumns:
+        return self._each(lambda column: column[start:end])
+
+    def only(self, indexes: Sequence[int]) -> MessageColumns:
+        return self._each(lambda column: [column[at] for at in indexes])
+
+    def _each(self, change: Callable[[Any], Any]) -> MessageColumns:
+        changed: list[Any] = [None if column is None else change(column) for column in self]
+        return MessageColumns(*changed)
+
+
+def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
+    if not messages:
+        return MessageColumns((), (), ())
+    lanes, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(
+        *map(astuple, messages), strict=True
+    )
+    keys = {lane: lane_key(lane) for lane in set(lanes)}
+    throttle_keys = {lane: lane_throttle_keys(lane) for lane in keys}
+    return MessageColumns(
+        payloads,
+        [keys[lane] for lane in lanes],
+        weights,
+        headers if any(headers) else None,
+        [throttle_keys[lane] for lane in lanes] if any(throttle_keys.values()) else None,
+        streams if any(streams) else None,
+        delays if any(delays) else None,
+        dedup_keys if any(dedup_keys) else None,
+        ttls if max(ttls) >= 0 else None,
+    )
+
+
+def find_plain(message: Enqueued) -> MessageColumns | None:
+    """`find_columns` for one message without headers, delay and time to live, and with at most one throttle key."""
+    if message.headers or not (message.delay is message.ttl is None):
+        return None
+    payload, weight = message.payload, message.weight
+    if type(payload) is not bytes or type(weight) is not int:
+        return None
+    if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
+        return None
+    if not _is_simple(message.fairness_key, MAX_KEY_BYTES):
+        return None
+    payloads, keys, weights = (payload,), (message.fairness_key,), (weight,)
+    stream, dedup_key, throttle_keys = message.stream, message.dedup_key, message.throttle_keys
+    if not throttle_keys and stream is dedup_key is None:
+        return MessageColumns(payloads, keys, weights)
+    if stream is not None and not _is_simple(stream, MAX_KEY_BYTES):
+        return None
+    if dedup_key is not None and not _is_simple(dedup_key, MAX_DEDUP_KEY_BYTES):
+        return None
+    if throttle_keys and not (
+        type(throttle_keys) is tuple
+        and len(throttle_keys) == 1
+        and _is_simple(throttle_keys[0], MAX_KEY_BYTES)
+    ):
+        return None
+    return MessageColumns(
+        payloads,
+        keys,
+        weights,
+        throttle_keys=(tuple(throttle_keys),) if throttle_keys else None,
+        streams=None if stream is None else (stream,),
+        dedup_keys=None if dedup_key is None else (dedup_key,),
+    )
+
+
+def _is_simple(text: object, most_bytes: int) -> bool:
+    """Whether it is a text that is good at a glance."""
+    return type(text) is str and 0 < 4 * len(text) <= most_bytes and text.isascii()
+
+
+def find_columns(messages: object) -> MessageColumns | None:
+    """The columns of messages that are good as they are, found by a few passes over columns; None for others:
+    `check_messages`, message by message, says what is wrong or puts it right.
+    """
+    if type(messages) is not list or not 0 < len(messages) <= MAX_BATCH_MESSAGES:
+        return None
+    if set(map(type, messages)) != {NewMessage}:
+        return None
+    payloads, headers, keys, weights, throttle_keys, streams, delays, dedup_keys, ttls = zip(
+        *map(astuple, messages), strict=True
+    )
+    if (
+        set(map(type, payloads)) != {bytes}
+        or set(map(type, weights)) != {int}
+        or set(map(type, keys)) != {str}
+    ):
+        return None
+    sizes = list(map(len, payloads))
+    if max(sizes) > MAX_PAYLOAD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
+        return None
+    if min(weights) < 1 or max(weights) > MAX_WEIGHT or not _fit(set(keys), MAX_KEY_BYTES):
+        return None
+    if not any(headers) and not any(throttle_keys):
+        rest: list[Sequence[object]] = [streams, delays, dedup_keys, ttls]
+        if all([column.count(None) == len(payloads) for column in rest]):  # noqa: C419 - a generator costs more
+            return MessageColumns(payloads, keys, weights)
+    try:
+        return MessageColumns(
+            payloads,
+            keys,
+            weights,
+            [_headers(one, "") if one else b"" for one in headers] if any(headers) else None,
+            _good_throttle_keys(throttle_keys) if any(throttle_keys) else None,
+            _good_texts(streams, MAX_KEY_BYTES),
+            _good_times(delays, 0),
+            _good_texts(dedup_keys, MAX_DEDUP_KEY_BYTES),
+            _good_times(ttls, -1),
+        )
+    except _NotPlain:
+        return None
+    except (InvalidRequest, TypeError):
+        # The long way finds the first message that is wrong. A value that cannot be hashed is one.
+        return None
+
+
+class _NotPlain(Exception):
+    """A value is not good as it is."""
+
+
+def _fit(texts: Collection[str], most_bytes: int) -> bool:
+    """Whether no text is empty, may be too long or cannot be written as UTF-8."""
+    # One character is at most four bytes.
+    if not all(texts) or 4 * max(map(len, texts)) > most_bytes:
+        return False
+    together = "".join(texts)
+    if together.isascii():
+        return True
+    try:
+        together.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _good_texts(texts: Sequence[str | None], most_bytes: int) -> Sequence[str] | None:
+    distinct = set(texts)
+    distinct.discard(None)
+    if not distinct:
+        return None
+    if set(map(type, distinct)) != {str} or not _fit(distinct, most_bytes):  # type: ignore[arg-type]
+        raise _NotPlain
+    return texts if None not in texts else [text or "" for text in texts]  # type: ignore[return-value]
+
+
+def _good_times(durations: Sequence[Duration | None], none_ms: int) -> Sequence[int] | None:
+    times = {None: none_ms}
+    times.update({one: to_ms(one, "") for one in set(durations) if one is not None})  # type: ignore[misc]
+    if set(times.values()) == {none_ms}:
+        return None
+    return [times[one] for one in durations]  # type: ignore[index]
+
+
+def _good_throttle_keys(given: Sequence[Sequence[str]]) -> Sequence[tuple[str, ...]]:
+    if set(map(type, given)) != {tuple}:
+        raise _NotPlain
+    for keys in set(given):
+        if _throttle_keys(keys, "") != keys:
+            raise _NotPlain
+    return given  # type: ignore[return-value]
 
 
 def check_messages(messages: object) -> list[CheckedMessage]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from fairlead.model.failure import FailureRecord, Progress
@@ -12,28 +14,46 @@ from fairlead.model.message import Message, MessageState, lane_of, seq_of, unpac
 _UNTOUCHED = MessageState(queue_id=0)
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class StoredMessages(Protocol):
+    """Messages of an engine by their numbers, made when they are asked for."""
+
+    def message(self, number: int) -> Message: ...
+
+    def raw_id(self, number: int) -> bytes: ...
+
+    def payload(self, number: int) -> bytes: ...
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One message under one lease. Times are epoch milliseconds.
 
     Thin on purpose: what the message is and how it fared is read from the stored records when asked for,
     because a batch of 500 is built far more often than all its fields are looked at.
     """
 
-    message: Message
+    #: The message itself, or where the message with that number is found.
+    stored: Message | StoredMessages
     state: MessageState | None
     queue: str
     claim_id: int
     lease_until: int
     deliveries: int
     source: str | None = None
+    number: int = 0
+
+    @property
+    def message(self) -> Message:
+        stored = self.stored
+        return stored if isinstance(stored, Message) else stored.message(self.number)
 
     @property
     def raw_id(self) -> bytes:
-        return self.message.id
+        stored = self.stored
+        return stored.id if isinstance(stored, Message) else stored.raw_id(self.number)
 
     @property
     def id(self) -> str:
-        return show_id(self.message.id)
+        return show_id(self.raw_id)
 
     @property
     def lease(self) -> str:
@@ -42,7 +62,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> bytes:
-        return self.message.payload
+        stored = self.stored
+        return stored.payload if isinstance(stored, Message) else stored.payload(self.number)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -93,6 +114,16 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     @property
     def dead_since(self) -> int | None:
         return (self.state or _UNTOUCHED).dead_since_ms or None
+
+    def _compared(self) -> tuple[object, ...]:
+        shared = self.state, self.queue, self.claim_id, self.lease_until, self.deliveries, self.source
+        return (self.message, *shared)
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared() == other._compared() if isinstance(other, Delivery) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
 
     def __repr__(self) -> str:
         # No payload: it may be large, and it may be secret.

@@ -18,7 +18,7 @@ _MAX_PROGRESS = (1 << 63) - 1
 def read_handle(handle: object) -> tuple[bytes, int]:
     """The raw id and the claim that a `Delivery`, `DeliveryRef` or `LeaseRef` stands for."""
     if isinstance(handle, Delivery):
-        return handle.message.id, handle.claim_id
+        return handle.raw_id, handle.claim_id
     if isinstance(handle, LeaseRef):
         if type(handle.raw_id) is not bytes or len(handle.raw_id) != 16 or type(handle.claim_id) is not int:
             raise InvalidRequest("delivery", "a LeaseRef of 16 bytes and a whole number", handle)

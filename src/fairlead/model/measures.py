@@ -41,6 +41,8 @@ class QueueMeasures(msgspec.Struct, frozen=True):
     numbered_claims: int = 0
     numbered_messages: int = 0
     gives_up_ms: int | None = None
+    #: Changes of the fronts of streams, since the queue was last loaded; empty in an engine that tells them as facts.
+    stream_fronts: dict[str, int] = {}
 
 
 class Measures(msgspec.Struct, frozen=True):

@@ -7,23 +7,29 @@ Facts are columnar: one fact is about a whole chunk or a list of numbers, never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk
+from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import DedupRow, OwnState
+from fairlead.records.state import Counts, DedupRow, OwnState
 
 if TYPE_CHECKING:
     from fairlead.schedule.plan import ClaimPlan
     from fairlead.schedule.throttle import Bucket
+    from fairlead.store.kv.port import Table
 
 #: Why a message moved on its own.
-Move = Literal["released", "retried", "delayed", "due", "held", "buried", "redriven"]
+Move = Literal["released", "retried", "delayed", "due", "held", "buried", "redriven", "completed"]
 #: Why a message is gone without having been completed.
 End = Literal["expired", "dropped", "completed"]
+#: What made it move or end, where nobody asked for it; "": somebody did.
+Cause = Literal["", "lease_expiry", "retention", "kept_long_enough", "purge", "redrive"]
+
+#: Rules by which a message dies without a failed try.
+_DIED_UNFAILED = ("operator", "ttl", "max_deliveries")
 
 
 class QueueStored(msgspec.Struct, frozen=True):
@@ -32,11 +38,25 @@ class QueueStored(msgspec.Struct, frozen=True):
     record: QueueRecord
 
 
+class QueueDeleted(msgspec.Struct, frozen=True):
+    """A queue and its dead-letter queue are gone, with their messages. `last_queue_id` is the highest id that a
+    queue had, because no id is given twice. At open `queue_id` is 0.
+    """
+
+    queue_id: int
+    last_queue_id: int
+
+
 class ChunkEnqueued(msgspec.Struct, frozen=True):
-    """`ready`: the numbers to schedule; None, for a new chunk, means all of them."""
+    """`own`: the states of messages that begin with rows of their own: they wait, or are dead. At open `ready`
+    names the messages that are implied and not leased; None, for a new chunk, means all that are implied.
+    """
 
     chunk: Chunk
+    own: dict[int, OwnState] = {}
     ready: Sequence[int] | None = None
+    #: Published messages that are gone from the start, because others have their dedup keys.
+    duplicates: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -66,12 +86,21 @@ class LeaseSplit(msgspec.Struct, frozen=True):
 
 class MessageMoved(msgspec.Struct, frozen=True):
     """Something happened to one message alone: from now on it has a row of its own. Its body stays in its
-    chunk. `why` is None at open.
+    chunk. `why` is None at open. `claim_id` is the claim that held it until now; 0: none did.
     """
 
     number: int
     state: OwnState
     why: Move | None
+    claim_id: int = 0
+    cause: Cause = ""
+
+    @property
+    def ends_failed_try(self) -> bool:
+        """Whether it follows a failure: another try, now or later, or death."""
+        if self.why == "buried":
+            return self.state.rule not in _DIED_UNFAILED
+        return self.why in ("retried", "delayed")
 
 
 class MessageRestated(msgspec.Struct, frozen=True):
@@ -82,10 +111,24 @@ class MessageRestated(msgspec.Struct, frozen=True):
 
 
 class MessageGone(msgspec.Struct, frozen=True):
-    """A message ended, wherever it was."""
+    """A message ended, wherever it was. `queue_id` is the queue that it was in, `claim_id` the claim that held it;
+    0: none did.
+    """
 
     number: int
     why: End
+    queue_id: int
+    claim_id: int = 0
+    cause: Cause = ""
+
+
+class PassAllowed(msgspec.Struct, frozen=True):
+    """Messages of a stream may pass earlier ones that wait; and all after a seq may, unless it is 0."""
+
+    queue_id: int
+    stream: str
+    numbers: Sequence[int]
+    all_after: int
 
 
 class KeysRemembered(msgspec.Struct, frozen=True):
@@ -112,6 +155,72 @@ class WindowsEnded(msgspec.Struct, frozen=True):
     next_ms: int
 
 
+class CountsRead(msgspec.Struct, frozen=True):
+    """At open: what a queue has. The facts that follow count nothing."""
+
+    queue_id: int
+    counts: Counts
+
+
+class DoneRead(msgspec.Struct, frozen=True):
+    """Completed messages that a queue keeps were read. `first_ms` is when the first one was completed; 0: the queue
+    keeps none.
+    """
+
+    queue_id: int
+    first_ms: int
+
+
+class DueRead(msgspec.Struct, frozen=True):
+    """Messages that wait were read. `next_ms` is when the next wait may end; 0: no message waits."""
+
+    queue_id: int
+    next_ms: int
+
+
+class LivesEnded(msgspec.Struct, frozen=True):
+    """Lives were ended: (end, first number of the chunk). `next_ms` is when the next ones may end; 0: there are
+    none. At open `ended` is empty.
+    """
+
+    queue_id: int
+    ended: Sequence[tuple[int, int]]
+    next_ms: int
+
+
+class ChunksRead(msgspec.Struct, frozen=True):
+    """Cold chunks are in memory, for as long as there is room."""
+
+    chunks: Sequence[Chunk]
+
+
+class StatesRead(msgspec.Struct, frozen=True):
+    """States of messages are in memory, until the transaction ends."""
+
+    states: dict[int, OwnState]
+
+
+class LaneFound(msgspec.Struct, frozen=True):
+    """At open: a lane has these messages among those of hot chunks, and goes on on disk at `cold_from`; 0:
+    nowhere. `weight` is that of its last message; 0: a hot chunk has it.
+    """
+
+    queue_id: int
+    lane: LaneName
+    weight: int
+    numbers: Sequence[int]
+    cold_from: int
+
+
+class LaneRead(msgspec.Struct, frozen=True):
+    """The next messages of a lane are in memory; it goes on on disk at `cold_from`; 0: nowhere."""
+
+    queue_id: int
+    lane: LaneName
+    numbers: Sequence[int]
+    cold_from: int
+
+
 class ConfigChanged(msgspec.Struct, frozen=True):
     """Keys of the runtime configuration have these values from now on; None: they have none."""
 
@@ -129,8 +238,26 @@ class BucketChanged(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class RecordsChanged(msgspec.Struct, frozen=True):
+    """Records of a table that stand beside the messages, such as API keys, by their keys in the table; None: the
+    record is gone.
+    """
+
+    table: Table
+    records: dict[bytes, Any]
+
+
+class PagesStaged(msgspec.Struct, frozen=True):
+    """Payloads of staged messages are stored in pages under this number; None: the pages are gone."""
+
+    queue_id: int
+    number: int
+    pages: Sequence[Sequence[bytes]] | None
+
+
 StateFact = (
     QueueStored
+    | QueueDeleted
     | ConfigChanged
     | BucketChanged
     | ChunkEnqueued
@@ -140,7 +267,13 @@ StateFact = (
     | MessageMoved
     | MessageRestated
     | MessageGone
+    | PassAllowed
     | KeysRemembered
     | KeysForgotten
     | WindowsEnded
+    | LivesEnded
+    | RecordsChanged
+    | PagesStaged
 )
+#: Memory knows more of what is stored, and nothing changed: such a fact is not written.
+ReadFact = CountsRead | DoneRead | DueRead | ChunksRead | StatesRead | LaneFound | LaneRead

@@ -8,6 +8,8 @@ reversible arithmetic: an id leads to its number without an index.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairlead.model.ids import show_id
 
 COMMIT_SHIFT = 20
@@ -22,6 +24,7 @@ MAX_CLAIMS = (1 << BLOCK_SHIFT) - 1
 _INDEX_LIMIT = 1 << COMMIT_SHIFT
 _INDEX_MASK = _INDEX_LIMIT - 1
 _FOLD_BITS = 41
+_FOLD_MASK = (1 << _FOLD_BITS) - 1
 #: Odd, hence invertible modulo a power of two: consecutive commits get ids that look unrelated.
 _FOLD = 0x1A2B3C4D5F7
 _UNFOLD = pow(_FOLD, -1, 1 << _FOLD_BITS)
@@ -37,27 +40,30 @@ def id_prefix(now_ms: int, counter: int) -> bytes:
 
 
 def id_base(number: int) -> int:
-    """The second half of the id that index 0 of this number's commit has; `id_from` adds the index."""
-    return _VARIANT + (number >> COMMIT_SHIFT) * _FOLD % (1 << _FOLD_BITS)
-
-
-def id_from(prefix: bytes, base: int, number: int) -> bytes:
-    return prefix + (base + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
+    """The second half of the id that index 0 of this number's commit has."""
+    return _VARIANT + ((number >> COMMIT_SHIFT) * _FOLD & _FOLD_MASK)
 
 
 def id_of(prefix: bytes, number: int) -> bytes:
-    return id_from(prefix, id_base(number), number)
+    return prefix + (id_base(number) + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
 
 
 def shown_ids(prefix: bytes, numbers: range) -> list[str]:
     """The ids of consecutive numbers of one commit as text."""
+    if len(numbers) == 1:
+        return [show_id(id_of(prefix, numbers[0]))]
     head = show_id(prefix + bytes(_LOW_BYTES))[:19]
     low = id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
-    shown = []
-    for half in range(low, low + len(numbers) * _STRIDE, _STRIDE):
-        text = f"{half:016x}"
-        shown.append(f"{head}{text[:4]}-{text[4:]}")
-    return shown
+    halves = range(low, low + len(numbers) * _STRIDE, _STRIDE)
+    # A dash before the last six bytes.
+    return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
+
+
+def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
+    """The raw ids of several numbers of one commit."""
+    base = id_base(numbers[0])
+    halves = [base + (number & _INDEX_MASK) * _STRIDE for number in numbers]
+    return [prefix + half.to_bytes(_LOW_BYTES, "big") for half in halves]
 
 
 def find_number(raw_id: bytes) -> int | None:
@@ -68,4 +74,4 @@ def find_number(raw_id: bytes) -> int | None:
     index, folded = divmod(spread, _STRIDE)
     if index >= _INDEX_LIMIT or folded >> _FOLD_BITS:
         return None
-    return folded * _UNFOLD % (1 << _FOLD_BITS) << COMMIT_SHIFT | index
+    return (folded * _UNFOLD & _FOLD_MASK) << COMMIT_SHIFT | index

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
+
+from fairlead.model.lease import NEVER_EXPIRES_MS
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
@@ -27,9 +29,16 @@ class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
     token: str
     started: bool
 
+    @property
+    def is_numbered(self) -> bool:
+        """In a numbered claim: it ends with the claim, and nothing else may move its members."""
+        return self.expires_ms == NEVER_EXPIRES_MS
+
 
 class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form. `runs` are (first number, count) of consecutive members."""
+    """The stored form. `runs` are (first number, count) of consecutive members; those of a numbered claim are in
+    its order, so that it reads the same after a reopening.
+    """
 
     terms: LeaseTerms
     runs: list[tuple[int, int]]
@@ -38,7 +47,7 @@ class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
 class GroupLease:
     """Live object: `live` counts the members that are still held. `Memory.apply` alone changes it."""
 
-    __slots__ = ("claim_order", "live", "numbers", "terms")
+    __slots__ = ("claim_order", "is_numbered", "live", "numbers", "terms")
 
     def __init__(
         self, terms: LeaseTerms, numbers: Sequence[int], claim_order: Sequence[int] | None = None
@@ -48,9 +57,10 @@ class GroupLease:
         #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
         self.claim_order = numbers if claim_order is None else claim_order
         self.live = 0
+        self.is_numbered = terms.is_numbered
 
     def row(self) -> LeaseRow:
-        return LeaseRow(self.terms, to_runs(self.numbers))
+        return LeaseRow(self.terms, to_runs(self.numbers, in_order=self.is_numbered))
 
     @classmethod
     def from_row(cls, row: LeaseRow) -> GroupLease:
@@ -62,10 +72,11 @@ class GroupLease:
         return self.terms.group < other.terms.group
 
 
-def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    ordered = sorted(numbers)
+def to_runs(numbers: Sequence[int], *, in_order: bool = False) -> list[tuple[int, int]]:
+    """(first, count) of consecutive numbers: sorted, or in the order given."""
+    ordered = numbers if in_order else sorted(numbers)
     first, last = ordered[0], ordered[-1]
-    if last - first + 1 == len(ordered):
+    if not in_order and last - first + 1 == len(ordered):
         return [(first, len(ordered))]
     runs = []
     start = previous = first

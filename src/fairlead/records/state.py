@@ -9,10 +9,12 @@ from fairlead.model.message import MessageState
 
 class OwnState(MessageState, frozen=True, array_like=True, gc=False):
     """A message with a row of its own. It is ready at `place` or waiting until `due_ms`, unless `claim_id`
-    names the claim that holds it; then `place` is where a release returns it to.
+    names the claim that holds it; then `place` is where a release returns it to. A message that was completed and
+    is kept (`done_ms`) is in no place; `keeps_key`: its dedup key is remembered as long as it is kept.
     """
 
     claim_id: int = 0
+    keeps_key: bool = False
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -25,6 +27,17 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.until_ms == 0 or self.until_ms > now_ms
 
 
+class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Ready messages of a lane that memory need not hold: `count` messages of the cold chunk that `number` is the
+    first one of in this lane; or, with a count of 0, the message `number`, which has a row of its own. `weight` is
+    that of the last of them.
+    """
+
+    number: int
+    count: int
+    weight: int
+
+
 class Counts(msgspec.Struct, array_like=True, gc=False):
     """Absolute values, written with each commit that changes them, so they are exact after a crash."""
 
@@ -33,6 +46,8 @@ class Counts(msgspec.Struct, array_like=True, gc=False):
     leased: int = 0
     done: int = 0
     bytes: int = 0
+    #: Of a queue with its dead letters: chunks whose heads are not read at open.
+    cold: int = 0
 
     @property
     def messages(self) -> int:

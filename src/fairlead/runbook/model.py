@@ -92,3 +92,9 @@ class Runbook(msgspec.Struct, frozen=True):
 def full_name(project: str | None, name: str) -> str:
     """The name the engine knows a runbook's queue by."""
     return f"{project}/{name}" if project else name
+
+
+def external_queues(runbook: Runbook) -> frozenset[str]:
+    """The full names of its queues that live elsewhere."""
+    external = [queue.name for queue in runbook.queues.values() if queue.kind == "external"]
+    return frozenset([full_name(runbook.project, name) for name in external])

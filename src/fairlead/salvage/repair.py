@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
-from fairlead.errors import FairleadError, FormatTooNew, InvalidRequest, StoreCorrupt
+from fairlead.errors import FairleadError, FormatTooNew, FormatTooOld, InvalidRequest, StoreCorrupt
 from fairlead.salvage.cut import find_cuts
 from fairlead.salvage.rebuild import rebuild
+from fairlead.salvage.rebuild_rows import LAYOUT, rebuild_rows
 from fairlead.salvage.report import QueueReport, RepairReport
 from fairlead.salvage.unfinished import copy_file, give_name, unfinished
+from fairlead.salvage.verify import is_rows, verify
+from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.store.kv.rocks_files import FORMAT
 from fairlead.store.rocks import RocksStore
-from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, read_format, sync_directory
+from fairlead.store.rocks.format import FORMAT_FILE, read_format, sync_directory
 from fairlead.store.rocks.marks import hold_unchanged
 from fairlead.store.rocks.salvage import Damage, Salvage
-from fairlead.store.verify import verify
+from fairlead.store.rows import read_counts, read_queues
+from fairlead.which_engine import is_new_engine
 
 #: RocksDB makes these anew; they say nothing about messages.
 _LEFT_OUT = ("LOCK", "LOG")
@@ -43,7 +49,7 @@ def repair(
 
     `cut_unsynced` is for a healthy directory that is refused after a power failure: it drops everything from
     the first defect behind the last confirmed sync on, and refuses a directory with a defect before it.
-    Raises `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `StoreFull`, and `StoreCorrupt` if nothing can be
+    Raises `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `FormatTooOld`, `StoreFull`, and `StoreCorrupt` if nothing can be
     saved.
     """
     source, target = Path(damaged).resolve(), Path(new).resolve()
@@ -109,45 +115,53 @@ def _open_once(finished: Path) -> None:
     """The new directory has marks and a manifest of its own, and no closed log that the manifest expects
     longer than it is.
     """
-    RocksStore.open(finished).close()
+    if is_rows(finished):
+        RocksKeyValueStore.open(finished).close()
+    else:
+        RocksStore.open(finished).close()
 
 
 def _rebuild(source: Path, folder: Path, finished: Path, told: Progress) -> RepairReport:
     scratch = folder / "scratch"
     scratch.mkdir()
     report = RepairReport()
-    salvage = Salvage(source, scratch, step=lambda name: told(f"reading {name}", 0, 0))
-    try:
-        store = RocksStore.open(finished)
-        try:
-            done = 0
+    done = 0
 
-            def step(family: str, rows: int) -> None:
-                nonlocal done
-                done = done + rows if rows else 0
-                if done % 1000 == 0:
-                    told(f"saving {family}", 0, done)
+    def step(family: str, rows: int) -> None:
+        nonlocal done
+        done = done + rows if rows else 0
+        if done % 1000 == 0:
+            told(f"saving {family}", 0, done)
 
+    def read(name: str) -> None:
+        told(f"reading {name}", 0, 0)
+
+    if is_rows(source):
+        salvage = Salvage(source, scratch, step=read, layout=LAYOUT)
+        with closing(salvage), closing(RocksKeyValueStore.open(finished)) as rows:
+            rebuild_rows(salvage, rows, report, step=step)
+    else:
+        salvage = Salvage(source, scratch, step=read)
+        with closing(salvage), closing(RocksStore.open(finished)) as store:
             rebuild(salvage, store, report, step=step)
             store.sync(store.last_commit)
-        finally:
-            store.close()
-    finally:
-        salvage.close()
     report.damages, report.gaps = salvage.damages, salvage.gaps
     return report
 
 
 def _count(finished: Path) -> list[QueueReport]:
-    store = RocksStore.open(finished, read_only=True)
-    try:
-        counted = [(record.name, store.counters(record.queue_id)) for record in store.queues()]
-    finally:
-        store.close()
-    return [
-        QueueReport(name, counts.messages + counts.done, counts.messages + counts.done, 0)
-        for name, counts in counted
-    ]
+    return [QueueReport(name, messages, messages, 0) for name, messages in _counted(finished)]
+
+
+def _counted(finished: Path) -> list[tuple[str, int]]:
+    if is_rows(finished):
+        with closing(RocksKeyValueStore.open(finished, read_only=True)) as rows:
+            counts = read_counts(rows)
+            found = [(record.name, counts[record.queue_id]) for record in read_queues(rows)]
+            return [(name, counted.messages + counted.done) for name, counted in found]
+    with closing(RocksStore.open(finished, read_only=True)) as store:
+        stored = [(record.name, store.counters(record.queue_id)) for record in store.queues()]
+    return [(name, counts.messages + counts.done) for name, counts in stored]
 
 
 def _check_source(source: Path) -> list[Damage]:
@@ -166,6 +180,8 @@ def _check_source(source: Path) -> list[Damage]:
         return [Damage(FORMAT_FILE, 0, 0, "the file is missing or damaged", harmless=True)]
     if found > FORMAT:
         raise FormatTooNew(str(source), found, FORMAT)
+    if found < FORMAT and is_new_engine():
+        raise FormatTooOld(str(source), found, FORMAT)
     return []
 
 

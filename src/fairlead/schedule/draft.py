@@ -24,6 +24,8 @@ _MAX_DEBTORS = 10_000
 #: Messages of its stream that may go out behind a head, in order, each with its lane. Called with the head
 #: and how many messages there is room for, while planning: it must not change the scheduler.
 Followers: TypeAlias = Callable[[int, int], Sequence[tuple[LaneName, int]]]
+#: Messages of a stream in order, each with its lane.
+Run: TypeAlias = Sequence[tuple[LaneName, int]]
 
 
 class Draft:
@@ -130,11 +132,11 @@ class Draft:
             if hops > len(self._state.lanes) + len(self._state.keys):
                 return
 
-    def take_runs(self, limit: int, followers: Followers, up_to: int | None = None) -> None:
+    def take_runs(self, limit: int, followers: Followers, up_to: int | None = None, run: Run = ()) -> None:
         """Plan `limit` messages: behind each head the followers that have their tokens. A run may be longer
         than what is left of its key's turn; the key then sits out turns until it is paid for.
         """
-        left = limit
+        left = limit - self._follow(run, limit)
         while left > 0:
             before = self.count, self._missing
             self.take(1, up_to)
@@ -143,11 +145,15 @@ class Draft:
             left -= 1
             if self._missing > before[1]:
                 continue
-            for lane, number in followers(self.numbers[-1], left)[:left]:
-                if not self._charge(lane):
-                    break
-                self.numbers.append(number)
-                left -= 1
+            left -= self._follow(followers(self.numbers[-1], left), left)
+
+    def _follow(self, run: Run, most: int) -> int:
+        """Plan the messages of a run that have their tokens; returns how many."""
+        for count, (lane, number) in enumerate(run[:most]):
+            if not self._charge(lane):
+                return count
+            self.numbers.append(number)
+        return min(len(run), most)
 
     def _has_wakes(self) -> bool:
         parking = self._parking
@@ -196,14 +202,22 @@ class Draft:
     def _begins_after(self, key: Key, place: int) -> bool:
         """Whether all that the key could give now stands behind that place, as far as is known."""
         if key.only is not None:
-            return self._lane(key.only).head(self._place_of) > place
+            lane: Lane | None = self._lane(key.only)
+            assert lane is not None
+            return self._is_behind(lane, lane.head(self._place_of), place)
         while key.heap:
             head, name = key.heap.first()
             lane = key if len(name) == 1 else self.find_throttled(name)
             if lane is not None and lane.listed == head:
-                return head > place
+                return self._is_behind(lane, head, place)
             key.heap.pop()
         return False
+
+    def _is_behind(self, lane: Lane, head: int, place: int) -> bool:
+        if head <= place and lane.is_dry and lane.cold_from:
+            # The place of a message on disk is known once it is read.
+            self.needs[lane.name] = max(1, self.needs.get(lane.name, 0))
+        return head > place
 
     def _leave_ring(self, key: Key) -> None:
         self.ring.popleft()

@@ -18,16 +18,28 @@ turn on, unless the configuration does (`weight_of`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from fairlead.records.chunk import LaneName
-from fairlead.schedule.draft import Draft, Followers
+from fairlead.schedule.draft import Draft, Followers, Run
 from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.schedule.rounds import Rounds
 from fairlead.schedule.state import SchedulerState, enter, list_lane
 from fairlead.schedule.throttle import Buckets
+
+
+class LaneNames(NamedTuple):
+    keys: list[str]
+    throttled: list[LaneName]
+
+    def of(self, key: str | None) -> Iterator[LaneName]:
+        """The names of all lanes, or of those of a key."""
+        plain = self.keys if key is None else [key]
+        yield from ((name,) for name in plain)
+        yield from (name for name in self.throttled if key is None or name[0] == key)
 
 
 class Scheduler:
@@ -49,13 +61,20 @@ class Scheduler:
     # The decision
 
     def plan(
-        self, limit: int, now_ms: int, *, followers: Followers | None = None, up_to: int | None = None
+        self,
+        limit: int,
+        now_ms: int,
+        *,
+        followers: Followers | None = None,
+        up_to: int | None = None,
+        run: Run = (),
     ) -> ClaimPlan:
         """Choose up to `limit` messages. Changes nothing, even if it raises.
 
         `followers(head, room)` names messages that may go out behind a head of a stream; they stand in no
         lane. They pay tokens and turns as other messages do; the first that lacks a token stays, with those
-        behind it. Messages behind the place `up_to` stay.
+        behind it. Messages behind the place `up_to` stay. `run`: what is left of a run that an earlier plan of
+        the same claim broke off; it goes first, and needs `followers`.
         """
         state = self._state
         if followers is None and up_to is None and self._is_usual(state, now_ms):
@@ -65,7 +84,7 @@ class Scheduler:
         if followers is None:
             draft.take(limit, up_to)
         else:
-            draft.take_runs(limit, followers, up_to)
+            draft.take_runs(limit, followers, up_to, run)
         return ClaimPlan(draft.numbers, draft.needs, draft.buckets, draft, state.version)
 
     def apply(self, plan: ClaimPlan) -> None:
@@ -128,7 +147,27 @@ class Scheduler:
         self._state.version += 1
         self._begin(name, weight)
 
+    def order_ring(self) -> None:
+        """After a reopening: the turns go by the first places of the keys."""
+        state = self._state
+        state.version += 1
+        firsts: dict[str, int] = {}
+        for lane in self._all_lanes():
+            if not lane.is_empty:
+                head = lane.head(state.place_of)
+                firsts[lane.name[0]] = min(head, firsts.get(lane.name[0], head))
+        ordered = sorted((key for key in state.ring.items if key in firsts), key=firsts.__getitem__)
+        for key in set(state.ring.items) - firsts.keys():
+            state.keys[key].in_ring = False
+        state.ring.items.clear()
+        state.ring.items.extend(ordered)
+
     # Keys
+
+    def set_quantum(self, quantum: int) -> None:
+        """It counts from the next turn of each key on; the order of the keys stays."""
+        self._state.version += 1
+        self._state.quantum = quantum
 
     def reweigh(self, key: str, weight: int) -> None:
         """The configuration set the weight of the key; it counts from its next turn on."""
@@ -139,10 +178,23 @@ class Scheduler:
             found.weight = weight
             state.note_special(found)
 
+    def limit_unsettled(self, limit: int, unsettled: Mapping[str, int]) -> None:
+        """The queue has another limit; `unsettled` are the messages of each key that are unsettled now."""
+        state = self._state
+        state.version += 1
+        state.max_unsettled_per_key = limit
+        for key in list(state.keys.values()):
+            key.unsettled = 0
+        for name, count in unsettled.items() if limit else ():
+            self._known_key(name).unsettled = count
+        for key in list(state.keys.values()):
+            if key.lane_count:
+                self._join_ring(key)
+
     def note_unsettled(self, key: str) -> None:
         """A lease found at open. For queues that limit unsettled messages, as `settled` is."""
         self._state.version += 1
-        self._key(key, 1).unsettled += 1
+        self._known_key(key).unsettled += 1
 
     def settled(self, key: str) -> None:
         """A consumer settled a message of the key."""
@@ -161,12 +213,15 @@ class Scheduler:
     # Messages on disk
 
     def add_cold(self, name: LaneName, weight: int, place: int) -> None:
-        """The lane goes on with messages on disk, from that place on; the last of them has that weight."""
+        """The lane goes on with messages on disk, from that place on unless it did so before; the last of them has
+        that weight.
+        """
         state = self._state
         state.version += 1
         lane = self._begin(name, weight)
-        lane.cold_from = place
-        state.cold.add(name)
+        if not lane.cold_from:
+            lane.cold_from = place
+            state.cold.add(name)
         self._head_changed(lane)
 
     def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
@@ -214,6 +269,11 @@ class Scheduler:
     def parked_lanes(self) -> int:
         return sum(len(ring) for ring in self._state.parking.rings.values())
 
+    @property
+    def times_parked(self) -> int:
+        """How often a lane began to wait for tokens."""
+        return self._state.parking.parked
+
     def next_wake_ms(self) -> int | None:
         """When a parked lane may get a token; None: no lane waits for one."""
         wakes = self._state.parking.wakes
@@ -230,6 +290,17 @@ class Scheduler:
     def active_keys(self) -> int:
         return len(self._state.ring)
 
+    @property
+    def lane_count(self) -> int:
+        return sum(key.active for key in self._state.keys.values()) + len(self._state.lanes)
+
+    def heads(self, max_lanes: int) -> list[int]:
+        """The next message of each lane, where it is in memory; none when there are more lanes than `max_lanes`."""
+        if len(self._state.keys) + len(self._state.lanes) > max_lanes:
+            return []
+        place_of = self._state.place_of
+        return [number for lane in self._all_lanes() for number in lane.after(0, 1, place_of)]
+
     def numbers(self) -> list[int]:
         return [number for lane in self._all_lanes() for number in lane.all()]
 
@@ -237,6 +308,50 @@ class Scheduler:
         """The messages in memory of each lane, in order."""
         place_of = self._state.place_of
         return {lane.name: sorted(lane.all(), key=place_of) for lane in self._all_lanes()}
+
+    def lane_names(self) -> LaneNames:
+        """Of the lanes that have messages, and of some that have none. Two copies of lists, which take little time
+        even for a million lanes.
+        """
+        return LaneNames(list(self._state.keys), list(self._state.lanes))
+
+    def messages_after(self, name: LaneName, place: int, limit: int) -> list[int]:
+        """The messages of a lane that are in memory, behind a place and in order."""
+        lane = self._state.find_lane(name)
+        return [] if lane is None else lane.after(place, limit, self._state.place_of)
+
+    def last_place(self, name: LaneName) -> int:
+        """Of the messages of a lane in memory; 0: it has none."""
+        lane = self._state.find_lane(name)
+        return 0 if lane is None else max(map(self._state.place_of, lane.all()), default=0)
+
+    def count_ready(self, name: LaneName) -> int:
+        """How many messages of a lane are in memory."""
+        lane = self._state.find_lane(name)
+        return 0 if lane is None else lane.in_memory
+
+    def shares(self, limit: int) -> list[tuple[str, int, int]]:
+        """(key, weight, deficit) of the first keys."""
+        keys = islice(self._state.keys.values(), limit)
+        return [(key.name[0], key.weight, key.deficit) for key in keys]
+
+    def keys_ahead(self, key: str, limit: int) -> int | None:
+        """How many keys have their turn before this one, counted up to `limit`; None: it is not in the ring."""
+        found = self._state.keys.get(key)
+        if found is None or not found.in_ring:
+            return None
+        ring = islice(self._state.ring.items, limit)
+        return next((ahead for ahead, name in enumerate(ring) if name == key), limit)
+
+    def parked_on(self, name: LaneName) -> str | None:
+        """The throttle key whose tokens a lane waits for; None: it waits for none."""
+        lane = self._state.lanes.get(name)
+        return None if lane is None else lane.parked
+
+    def unsettled(self, key: str) -> int:
+        """Messages of the key with consumers; counted only in a queue that limits them."""
+        found = self._state.keys.get(key)
+        return 0 if found is None else found.unsettled
 
     def ring(self) -> list[str]:
         """The keys in the order of their turns."""
@@ -257,21 +372,31 @@ class Scheduler:
         """The key; its latest message has that weight."""
         key = self._state.keys.get(name)
         if key is None:
-            key = self._state.keys[name] = Key(name, self._weight_of(name) or weight)
+            key = self._state.keys[name] = Key((name,), weight=self._weight_of(name) or weight)
         elif key.weight != weight:
             key.weight = self._weight_of(name) or weight
             self._state.note_special(key)
         return key
 
+    def _known_key(self, name: str) -> Key:
+        """The key, which may have no message."""
+        return self._state.keys.get(name) or self._key(name, 1)
+
     def _add_key(self, name: str, weight: int, numbers: Sequence[int]) -> None:
         """The same as `_begin` and adding the messages; with many keys most messages are the only ones of
         theirs."""
         state = self._state
-        key = state.keys[name] = Key(name, self._weight_of(name) or weight)
-        key.numbers.extend(numbers)
-        key.active = key.in_ring = True
-        key.lane_count = key.claimable = 1
-        key.only = key.name
+        lane = (name,)
+        key = state.keys[name] = Key(
+            lane,
+            [*numbers],
+            weight=self._weight_of(name) or weight,
+            active=True,
+            in_ring=True,
+            lane_count=1,
+            claimable=1,
+            only=lane,
+        )
         if state.debts:
             key.deficit -= state.debts.pop(name, 0)
         if key.weight != 1 or key.deficit:

@@ -7,9 +7,12 @@ by name only, so a changed copy can take the place of its original.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
+
+import msgspec
 
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.views import Heap, HeapView, Line, LineView
@@ -17,41 +20,29 @@ from fairlead.schedule.views import Heap, HeapView, Line, LineView
 PlaceOf: TypeAlias = Callable[[int], int]
 
 #: Shared by all lanes that keep no grant, which is nearly all of them.
-NOTHING_HELD: Mapping[str, int] = {}
+NOTHING_HELD: Mapping[str, int] = MappingProxyType({})
 #: A lane is trimmed when it has more used numbers than this, and more than it has unused ones.
 MIN_TRIM = 64
 
 
-class Lane:
+class Lane(msgspec.Struct, gc=False, eq=False):
     """Ready messages in the order of their places.
 
     A copy shares `numbers` and `back` with its original and moves only its own `at` and `back_at`; the
     methods that change the two lists are for originals.
     """
 
-    __slots__ = ("at", "back", "back_at", "cold_from", "listed", "name", "numbers")
-
-    def __init__(self, name: LaneName) -> None:
-        self.name = name
-        #: Messages that came in order; those before `at` are gone.
-        self.numbers: list[int] = []
-        self.at = 0
-        #: Sorted (place, number) of messages that came back; those before `back_at` are gone.
-        self.back: list[tuple[int, int]] = []
-        self.back_at = 0
-        #: Place of the first message that is only on disk, or a place before it; 0: all are in memory.
-        self.cold_from = 0
-        #: The place under which the lane stands in the heap of its key; an entry with another place is stale.
-        self.listed: int | None = None
-
-    def _copy_to(self, copy: Lane) -> None:
-        copy.name = self.name
-        copy.numbers = self.numbers
-        copy.at = self.at
-        copy.back = self.back
-        copy.back_at = self.back_at
-        copy.cold_from = self.cold_from
-        copy.listed = self.listed
+    name: LaneName
+    #: Messages that came in order; those before `at` are gone.
+    numbers: list[int] = []
+    at: int = 0
+    #: Sorted (place, number) of messages that came back; those before `back_at` are gone.
+    back: list[tuple[int, int]] = []
+    back_at: int = 0
+    #: Place of the first message that is only on disk, or a place before it; 0: all are in memory.
+    cold_from: int = 0
+    #: The place under which the lane stands in the heap of its key; an entry with another place is stale.
+    listed: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +95,22 @@ class Lane:
         """In no order between those that came in order and those that came back."""
         return [*self.numbers[self.at :], *(number for _, number in self.back[self.back_at :])]
 
+    @property
+    def in_memory(self) -> int:
+        """How many messages are in memory."""
+        return len(self.numbers) - self.at + len(self.back) - self.back_at
+
+    def after(self, place: int, limit: int, place_of: PlaceOf) -> list[int]:
+        """The next messages behind a place, in order, without moving past them."""
+        at = bisect_right(self.numbers, place, lo=self.at, key=place_of)
+        in_order = self.numbers[at : at + limit]
+        back_at = bisect_left(self.back, (place + 1, 0), lo=self.back_at)
+        came_back = self.back[back_at : back_at + limit]
+        if not came_back:
+            return in_order
+        merged = sorted([(place_of(number), number) for number in in_order] + came_back)
+        return [number for _, number in merged[:limit]]
+
     def insert(self, number: int, place: int, place_of: PlaceOf) -> None:
         numbers = self.numbers
         in_order = self.at >= len(numbers) or place_of(numbers[-1]) < place
@@ -135,51 +142,27 @@ class Lane:
             self.back_at = 0
 
 
-class Key(Lane):
-    __slots__ = (
-        "active",
-        "claimable",
-        "deficit",
-        "heap",
-        "in_ring",
-        "in_turn",
-        "lane_count",
-        "only",
-        "unsettled",
-        "weight",
-    )
-
-    def __init__(self, name: str, weight: int) -> None:
-        super().__init__((name,))
-        self.weight = weight
-        #: Whether the plain lane has messages.
-        self.active = False
-        self.deficit = 0
-        self.in_turn = False
-        self.in_ring = False
-        #: How many lanes have messages, and how many of these are not parked.
-        self.lane_count = 0
-        self.claimable = 0
-        #: Messages with consumers; counted only in a queue that limits them.
-        self.unsettled = 0
-        #: The claimable lane while there is one and no heap.
-        self.only: LaneName | None = None
-        #: (place of the head, name) of the claimable lanes, once there were two. Entries may be stale.
-        self.heap: Heap[tuple[int, LaneName]] | None = None
+class Key(Lane, gc=False, eq=False):
+    weight: int = 1
+    #: Whether the plain lane has messages.
+    active: bool = False
+    deficit: int = 0
+    in_turn: bool = False
+    in_ring: bool = False
+    #: How many lanes have messages, and how many of these are not parked.
+    lane_count: int = 0
+    claimable: int = 0
+    #: Messages with consumers; counted only in a queue that limits them.
+    unsettled: int = 0
+    #: The claimable lane while there is one and no heap.
+    only: LaneName | None = None
+    #: (place of the head, name) of the claimable lanes, once there were two. Entries may be stale.
+    heap: Heap[tuple[int, LaneName]] | None = None
 
     def copy(self) -> Key:
-        copy = Key.__new__(Key)
-        self._copy_to(copy)
-        copy.weight = self.weight
-        copy.active = self.active
-        copy.deficit = self.deficit
-        copy.in_turn = self.in_turn
-        copy.in_ring = self.in_ring
-        copy.lane_count = self.lane_count
-        copy.claimable = self.claimable
-        copy.unsettled = self.unsettled
-        copy.only = self.only
-        copy.heap = None if self.heap is None else HeapView(self.heap)
+        copy: Key = self.__copy__()  # type: ignore[attr-defined]
+        if self.heap is not None:
+            copy.heap = HeapView(self.heap)
         return copy
 
     @property
@@ -191,29 +174,19 @@ class Key(Lane):
         return in_order and not self.is_empty
 
 
-class ThrottledLane(Lane):
-    __slots__ = ("grant", "granted_by", "held", "parked", "share")
-
-    def __init__(self, name: LaneName) -> None:
-        super().__init__(name)
-        #: The throttle key whose tokens it waits for.
-        self.parked: str | None = None
-        #: Deliveries it may still make before it returns to the ring of the bucket that woke it.
-        self.grant = 0
-        self.granted_by: str | None = None
-        #: Grants of slower buckets, kept while the lane waits for a faster one.
-        self.held = NOTHING_HELD
-        #: What is left of its turn in the rings of buckets.
-        self.share = 0
+class ThrottledLane(Lane, gc=False, eq=False):
+    #: The throttle key whose tokens it waits for.
+    parked: str | None = None
+    #: Deliveries it may still make before it returns to the ring of the bucket that woke it.
+    grant: int = 0
+    granted_by: str | None = None
+    #: Grants of slower buckets, kept while the lane waits for a faster one.
+    held: Mapping[str, int] = NOTHING_HELD
+    #: What is left of its turn in the rings of buckets.
+    share: int = 0
 
     def copy(self) -> ThrottledLane:
-        copy = ThrottledLane.__new__(ThrottledLane)
-        self._copy_to(copy)
-        copy.parked = self.parked
-        copy.grant = self.grant
-        copy.granted_by = self.granted_by
-        copy.held = self.held
-        copy.share = self.share
+        copy: ThrottledLane = self.__copy__()  # type: ignore[attr-defined]
         return copy
 
     def granted(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from fairlead.schedule.views import Heap, HeapView
 class Parking:
     """The parked lanes of one queue."""
 
-    __slots__ = ("buckets", "holding", "rings", "wakes")
+    __slots__ = ("buckets", "holding", "parked", "rings", "wakes")
 
     def __init__(self, buckets: Buckets) -> None:
         self.buckets = buckets
@@ -30,6 +30,8 @@ class Parking:
         self.wakes: Heap[tuple[int, str]] = Heap()
         #: Lanes that keep the grant of a slower bucket.
         self.holding: dict[LaneName, None] = {}
+        #: How often a lane was parked.
+        self.parked = 0
 
     def has_wakes(self, now_ms: int) -> bool:
         return len(self.wakes) > 0 and self.wakes.first()[0] <= now_ms
@@ -42,6 +44,7 @@ class Parking:
                 ring.settle()
                 self.rings[throttle_key] = ring
         self.wakes = draft.wakes.settle()
+        self.parked += draft.parked
         self.buckets.charge(draft.buckets.charged())
 
     def note_holding(self, lane: ThrottledLane) -> None:

@@ -5,8 +5,9 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.throttle import Bucket
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from fairlead.schedule.rounds import Rounds
 
 
-@dataclass(slots=True, frozen=True)
-class ClaimPlan:
+class ClaimPlan(msgspec.Struct, frozen=True):
     """Valid until the scheduler or a bucket changes; `Scheduler.apply` carries it out.
 
     A plan for fewer messages is the beginning of a plan for more: a caller that finds the messages too large
@@ -31,5 +31,5 @@ class ClaimPlan:
     needs: Mapping[LaneName, int]
     #: The buckets that gave tokens, as they will be.
     buckets: Mapping[str, Bucket]
-    change: Draft | Rounds = field(repr=False)
+    change: Draft | Rounds
     version: int

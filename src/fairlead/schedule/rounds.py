@@ -24,10 +24,26 @@ class Rounds:
         #: How many keys leave the ring at its front, and which of them join it again at its end.
         self.leaving = 0
         self.joining: list[str] = []
-        if limit <= len(state.ring):
+        if limit == 1:
+            self._one(state)
+        elif limit <= len(state.ring):
             self._part_of_a_round(state, limit)
         else:
             self._whole_rounds(state, limit)
+
+    def _one(self, state: SchedulerState) -> None:
+        """`_part_of_a_round` for one message."""
+        name = state.ring.items[0]
+        key = state.keys[name]
+        at = key.at
+        if state.cold and at == len(key.numbers):
+            self.needs = {key.name: 1}
+            return
+        self.numbers.append(key.numbers[at])
+        self.takes.append((key, at + 1))
+        self.leaving = 1
+        if at + 1 < len(key.numbers) or key.cold_from:
+            self.joining.append(name)
 
     def _part_of_a_round(self, state: SchedulerState, limit: int) -> None:
         all_keys = state.keys

@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from fairlead.broker.broker import Broker
-from fairlead.broker.keys import make_token, read_token
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, read_grants
+from fairlead.model.api_keys import make_token, read_token
 from fairlead.server.secret_file import SecretFile
 
 BOOTSTRAP = "bootstrap"

@@ -21,6 +21,7 @@ import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import MetricSettings
+from fairlead.engine.broker import Broker as EngineBroker
 from fairlead.errors import FairleadError
 from fairlead.middleware.metrics import RequestCounts
 from fairlead.model.distribution import Distribution
@@ -28,6 +29,7 @@ from fairlead.model.measures import Measures, QueueMeasures
 from fairlead.server import metric_names as names
 from fairlead.server.limits import Limit, Limits
 from fairlead.server.metric_counts import Counts
+from fairlead.server.metric_facts import FactCounts
 from fairlead.server.metric_labels import QueueLabels
 from fairlead.server.metric_names import Definition
 
@@ -62,7 +64,8 @@ class Metrics:
         self._certificate_ends = certificate_ends
         self._requests = {} if requests is None else requests
         self._labels = QueueLabels(chosen.max_queues)
-        self._counts = Counts(clock or SystemClock(), self._labels)
+        counts = FactCounts if isinstance(broker, EngineBroker) else Counts
+        self._counts: FactCounts | Counts = counts(clock or SystemClock(), self._labels)
         self._throttles = _Bounded(chosen.max_throttle_keys)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -164,6 +167,17 @@ class Metrics:
         yield names.CONSUMER_EXPIRY, _earliest([(label, queue.gives_up_ms) for label, queue in labelled])
         yield names.ACTIVE_KEYS, each(lambda queue: queue.active_keys)
         yield names.PAUSED, each(lambda queue: queue.paused)
+        yield (
+            names.STREAM_FRONTS,
+            _summed(
+                [
+                    ((label, change), count)
+                    for label, queue in labelled
+                    for change, count in queue.stream_fronts.items()
+                    if count
+                ]
+            ),
+        )
         yield names.PARKED_LANES, each(lambda queue: queue.parked_lanes)
         yield names.THROTTLE_HOLDS, each(lambda queue: queue.holds)
         yield (

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk
+from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.records.state import Counts, DedupRow, OwnState, RunRow
+from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
+from fairlead.store.kv.port import Table
 
 
 class Changes:
@@ -14,14 +19,25 @@ class Changes:
         "buckets",
         "chunks",
         "config",
+        "cooled",
         "counts",
         "dedup",
+        "deleted_queues",
+        "done",
+        "due",
+        "ended_blocks",
         "ended_leases",
         "ended_windows",
+        "last_queue_id",
+        "lives",
         "new_chunks",
         "new_leases",
         "own",
         "queues",
+        "records",
+        "runs",
+        "staged_pages",
+        "streams",
     )
 
     def __init__(self) -> None:
@@ -32,11 +48,49 @@ class Changes:
         self.ended_leases: dict[int, GroupLease] = {}
         #: By (home queue, number); None: the row goes.
         self.own: dict[tuple[int, int], OwnState | None] = {}
+        #: Chunks that became cold, or lost the rows of their lanes.
+        self.cooled: set[Chunk] = set()
+        #: Blocks of chunks that are gone: the disk still has them.
+        self.ended_blocks: set[int] = set()
+        #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
+        self.runs: dict[tuple[int, int, LaneName, int, bool], RunRow | None] = {}
+        #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk); False:
+        #: the row goes.
+        self.due: dict[tuple[int, int, int], bool] = {}
+        self.done: dict[tuple[int, int, int], bool] = {}
+        self.lives: dict[tuple[int, int, int], bool] = {}
         #: By (queue, dedup key); None: the row goes.
         self.dedup: dict[tuple[int, str], DedupRow | None] = {}
+        #: By (queue, stream); None: the row goes.
+        self.streams: dict[tuple[int, str], StreamRow | None] = {}
         #: (queue, end of the window, key)
         self.ended_windows: set[tuple[int, int, str]] = set()
+        #: By table and key; None: the row goes.
+        self.records: dict[tuple[Table, bytes], Any] = {}
+        #: By (queue, number of the part); None: the rows go.
+        self.staged_pages: dict[tuple[int, int], Sequence[Sequence[bytes]] | None] = {}
         self.config: dict[str, str | None] = {}
         self.buckets: dict[str, Bucket | None] = {}
         self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}
+        #: Queues that are gone, each with its dead-letter queue.
+        self.deleted_queues: list[QueueRecord] = []
+        #: The highest id that a queue had; 0: as stored.
+        self.last_queue_id = 0
+
+    def forget(self, home: QueueRecord) -> None:
+        """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
+        home_id, queue_ids = home.queue_id, (home.queue_id, home.dlq_id)
+        self.new_chunks = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
+        self.chunks = {chunk for chunk in self.chunks if chunk.queue_id != home_id}
+        self.cooled = {chunk for chunk in self.cooled if chunk.queue_id != home_id}
+        for leases in (self.new_leases, self.ended_leases):
+            for group in [group for group, lease in leases.items() if lease.terms.home_id == home_id]:
+                del leases[group]
+        for rows in (self.own, self.runs, self.due, self.done, self.lives, self.dedup, self.streams):
+            for key in [key for key in rows if key[0] == home_id]:
+                del rows[key]  # type: ignore[arg-type]
+        self.ended_windows = {window for window in self.ended_windows if window[0] != home_id}
+        for queue_id in queue_ids:
+            self.queues.pop(queue_id, None)
+            self.counts.pop(queue_id, None)

@@ -2,17 +2,38 @@
 
 | table    | key                         | value (MessagePack)                                              |
 |----------|-----------------------------|------------------------------------------------------------------|
+| meta     | `clock`                     | `ClockMark`: ties the store's own time to the clocks             |
 | config   | configuration key           | its value                                                        |
 | buckets  | throttle key                | `Bucket`: what a token bucket held at a time                     |
+| meta     | `last_queue_id`             | the highest id that a queue had, once a queue was deleted        |
+| intents  | its number                  | `Intent`: a long operation under way                             |
 | queues   | queue                       | `QueueRecord`                                                    |
 | counters | queue                       | `Counts`: absolute values                                        |
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
+| cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
+| runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
 | pages    | queue, first number, page   | payloads of consecutive messages, about 16 KiB, written once     |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
+| due      | queue, due time, number     | nothing; one row per message that waits                          |
+| done     | queue, time of completion, number | nothing; one row per completed message that is kept        |
+| lives    | queue, end, first number    | nothing; one row per chunk and end of lives in it                |
 | dedup    | queue, dedup key            | `DedupRow`: the message that the key stands for, and until when  |
 | dedup_end | queue, end, dedup key      | nothing; one row per window                                      |
+| streams  | queue, stream               | `StreamRow`: which messages may pass earlier ones that wait      |
 | leases   | queue, group                | `LeaseRow`: the members of a claim that expire together          |
+| api_keys | id of a key                 | `KeyRecord`; under `adopted`, the last secret taken from a file  |
+| runbooks | `/`, project                | the text of its runbook                                          |
+| external_queues | `/`, project         | the names of the queues that its runbook says live elsewhere     |
+| audit    | number of the entry         | `AuditRecord`                                                    |
+| consumers | queue name, 0, name        | `ConsumerRecord`: a durable consumer and its numbered claim      |
+| outcomes | claim, call                 | `RecordedCall`: what was said about members; call 0: `ChosenParts` |
+| answers  | request id, id of the key   | `Kept`: the remembered answer to a request                       |
+| staged   | queue name, 0, length of token, token, chunk | `StagedChunk`                                   |
+| staged_parts | queue, number           | `StagedPart`: its messages; their payloads are in pages under that number |
+| publishing | queue name, 0, length of token, token | `Publishing`: a write that is decided, and what is left of it |
+| published | queue name, 0, length of token, token | `Published`, so that a write is not published twice    |
+| published_end | end, key of the write  | true                                                             |
 
 Numbers are big-endian, so that keys sort by them. `queue` is the queue that a message was enqueued into, also
 in rows of a dead letter: all rows of a queue and its dead letters can be read, or deleted, as a range.
@@ -23,30 +44,58 @@ the claim. So a settle of some members rewrites no lease row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
 import msgspec
 
 from fairlead.errors import BrokenInvariant
+from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.answered import Kept
+from fairlead.model.clock_mark import ClockMark
 from fairlead.model.config_keys import throttle_entries
+from fairlead.model.consumer import ConsumerRecord
+from fairlead.model.facts import Intent
+from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import OWN, Chunk, Head
+from fairlead.model.staging import Published, Publishing, StagedChunk
+from fairlead.records.chunk import IMPLIED, OWN, Chunk, Head
+from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
     BucketChanged,
     ChunkEnqueued,
+    ChunksRead,
     Claimed,
     ConfigChanged,
+    CountsRead,
+    DoneRead,
+    DueRead,
+    LivesEnded,
     MessageMoved,
+    PassAllowed,
+    QueueDeleted,
     QueueStored,
+    ReadFact,
+    RecordsChanged,
     StateFact,
     WindowsEnded,
 )
-from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.lease import GroupLease, LeaseRow
-from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.records.staging import StagedPart
+from fairlead.records.state import Counts, DedupRow, OwnState, RunRow
+from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
+from fairlead.store.cold_rows import read_cold_chunks, read_states, scan_cold_chunks, write_runs
+from fairlead.store.index_rows import read_done, read_due, read_lives, write_indexes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
+from fairlead.store.row_keys import numbers_in as _numbers_in
+from fairlead.store.row_keys import pack_key as _key
+from fairlead.store.row_keys import pack_one as _key_of_one
+from fairlead.store.row_keys import pack_two as _key_of_two
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
@@ -56,7 +105,103 @@ _decode_page = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
+_decode_stream = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode
+
+#: Tables of records that stand beside the messages, and the type of their records.
+RECORD_TYPES: dict[Table, Any] = {
+    Table.API_KEYS: KeyRecord,
+    Table.RUNBOOKS: str,
+    Table.EXTERNAL_QUEUES: frozenset[str],
+    Table.AUDIT: AuditRecord,
+    Table.META: ClockMark | int,
+    Table.INTENTS: Intent,
+    Table.CONSUMERS: ConsumerRecord,
+    Table.OUTCOMES: RecordedCall | ChosenParts,
+    Table.ANSWERS: Kept,
+    Table.STAGED: StagedChunk,
+    Table.STAGED_PARTS: StagedPart,
+    Table.PUBLISHING: Publishing,
+    Table.PUBLISHED: Published,
+    Table.PUBLISHED_END: bool,
+}
+#: Of these tables memory has every record.
+RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
+    {
+        Table.API_KEYS,
+        Table.EXTERNAL_QUEUES,
+        Table.CONSUMERS,
+        Table.STAGED,
+        Table.PUBLISHING,
+        Table.INTENTS,
+    }
+)
+_decode_record = {table: msgspec.msgpack.Decoder(kind).decode for table, kind in RECORD_TYPES.items()}
+
+#: The type of the values of each table; None: bytes that are no MessagePack. For verification and repair.
+VALUE_TYPES: dict[Table, Any] = {
+    Table.QUEUES: QueueRecord,
+    Table.COUNTERS: Counts,
+    Table.CHUNKS: Head,
+    Table.COLD: Head,
+    Table.RUNS: RunRow,
+    Table.PAGES: list[bytes],
+    Table.STATES: None,
+    Table.OWN: OwnState,
+    Table.STREAMS: StreamRow,
+    Table.LEASES: LeaseRow,
+    Table.DEDUP: DedupRow,
+    Table.DEDUP_END: None,
+    Table.DUE: None,
+    Table.DONE: None,
+    Table.LIVES: None,
+    Table.CONFIG: None,
+    Table.BUCKETS: Bucket,
+    **RECORD_TYPES,
+}
+#: The length of the numbers that the keys of a table begin with, and whether a text follows.
+KEY_SHAPES: dict[Table, tuple[int, bool]] = {
+    Table.QUEUES: (8, False),
+    Table.COUNTERS: (8, False),
+    Table.CHUNKS: (16, False),
+    Table.COLD: (16, False),
+    Table.PAGES: (18, False),
+    Table.STATES: (16, False),
+    Table.OWN: (16, False),
+    Table.LEASES: (16, False),
+    Table.STREAMS: (8, True),
+    Table.DEDUP: (8, True),
+    Table.DEDUP_END: (16, True),
+    Table.DUE: (24, False),
+    Table.DONE: (24, False),
+    Table.LIVES: (24, False),
+    Table.CONFIG: (0, True),
+    Table.BUCKETS: (0, True),
+    Table.API_KEYS: (0, True),
+    Table.AUDIT: (8, False),
+    Table.ANSWERS: (16, True),
+    Table.CONSUMERS: (0, True),
+    Table.OUTCOMES: (16, False),
+    Table.STAGED_PARTS: (16, False),
+    Table.PUBLISHED_END: (8, True),
+}
+#: Keys of these tables begin with the queue that a message was enqueued into. They go with that queue.
+TABLES_OF_A_QUEUE = (
+    Table.CHUNKS,
+    Table.COLD,
+    Table.RUNS,
+    Table.PAGES,
+    Table.STATES,
+    Table.OWN,
+    Table.LEASES,
+    Table.DEDUP,
+    Table.DEDUP_END,
+    Table.DUE,
+    Table.DONE,
+    Table.LIVES,
+    Table.STREAMS,
+)
+_LAST_QUEUE_ID = b"last_queue_id"
 
 #: Rows of one bounded scan while a queue is loaded.
 _SCAN_ROWS = 1000
@@ -64,16 +209,47 @@ _SCAN_ROWS = 1000
 _Row = tuple[bytes, bytes]
 
 
-def _key(*numbers: int) -> bytes:
-    return b"".join([number.to_bytes(8, "big") for number in numbers])
+def consumer_key(queue: str, name: str) -> bytes:
+    """Sorts by queue, then by name: no queue's name has a zero byte."""
+    return f"{queue}\0{name}".encode()
 
 
-def _numbers_in(key: bytes) -> list[int]:
-    return [int.from_bytes(key[at : at + 8], "big") for at in range(0, len(key) - 7, 8)]
+def outcomes_key(claim_id: int, call: int) -> bytes:
+    return _key(claim_id, call)
+
+
+def claim_of_outcomes(key: bytes) -> int:
+    return _numbers_in(key)[0]
+
+
+def write_key(write: Scoped) -> bytes:
+    """The length keeps a token apart from the name of a chunk behind it."""
+    token = write.name.encode()
+    return f"{write.queue}\0".encode() + len(token).to_bytes(2, "big") + token
+
+
+def chunk_key(write: Scoped, chunk: str) -> bytes:
+    return write_key(write) + chunk.encode()
+
+
+def part_key(queue_id: int, number: int) -> bytes:
+    return _key(queue_id, number)
+
+
+def published_end_key(until_ms: int, write: Scoped) -> bytes:
+    return _key(until_ms) + write_key(write)
+
+
+def end_of_published(key: bytes) -> int:
+    return _numbers_in(key[:8])[0]
+
+
+def write_of_published_end(key: bytes) -> bytes:
+    return key[8:]
 
 
 def _page_key(chunk: Chunk, page: int) -> bytes:
-    return _key(chunk.queue_id, chunk.first) + page.to_bytes(2, "big")
+    return _key(chunk.queue_id, chunk.body) + page.to_bytes(2, "big")
 
 
 # Changes become rows
@@ -84,27 +260,85 @@ def write_changes(batch: Batch, changes: Changes) -> None:
     for chunk in changes.new_chunks:
         if chunk.live:
             _write_chunk(batch, chunk)
-    for chunk in changes.chunks:
-        _write_states(batch, chunk, is_new=chunk in changes.new_chunks)
-    for group, lease in changes.new_leases.items():
-        if group not in changes.ended_leases:
-            batch.put(Table.LEASES, _lease_key(lease), _encode(lease.row()))
-    for group, lease in changes.ended_leases.items():
-        if group not in changes.new_leases:
-            batch.delete(Table.LEASES, _lease_key(lease))
-    for (queue_id, number), state in changes.own.items():
-        if state is None:
-            batch.delete(Table.OWN, _key(queue_id, number))
-        else:
-            batch.put(Table.OWN, _key(queue_id, number), _encode(state))
+    if changes.chunks:
+        new = set(changes.new_chunks)
+        for chunk in changes.chunks:
+            _write_states(batch, chunk, is_new=chunk in new)
+        for chunk in changes.cooled - new if changes.cooled else ():
+            key = _key(chunk.queue_id, chunk.first)
+            batch.put(Table.COLD, key, _encode(chunk.head()))
+            batch.delete(Table.CHUNKS, key)
+    if changes.runs:
+        write_runs(batch, changes)
+    if changes.new_leases:
+        for group, lease in changes.new_leases.items():
+            if group not in changes.ended_leases:
+                batch.put(Table.LEASES, _lease_key(lease), _encode(lease.row()))
+    if changes.ended_leases:
+        for group, lease in changes.ended_leases.items():
+            if group not in changes.new_leases:
+                batch.delete(Table.LEASES, _lease_key(lease))
+    if changes.own:
+        _write_own(batch, changes)
+    if changes.streams:
+        _write_streams(batch, changes)
     if changes.config or changes.buckets:
         _write_config(batch, changes)
     if changes.dedup or changes.ended_windows:
         _write_dedup(batch, changes)
+    if changes.due or changes.done or changes.lives:
+        write_indexes(batch, changes)
+    if changes.records:
+        _write_records(batch, changes)
+    if changes.staged_pages:
+        for (queue_id, number), pages in changes.staged_pages.items():
+            _write_staged_pages(batch, queue_id, number, pages)
+    if changes.queues or changes.deleted_queues:
+        _write_queues(batch, changes)
+    for queue_id, counts in changes.counts.items():
+        batch.put(Table.COUNTERS, _key_of_one(queue_id), _encode(counts))
+
+
+def _write_own(batch: Batch, changes: Changes) -> None:
+    for (queue_id, number), state in changes.own.items():
+        if state is None:
+            batch.delete(Table.OWN, _key_of_two(queue_id, number))
+        else:
+            batch.put(Table.OWN, _key_of_two(queue_id, number), _encode(state))
+
+
+def _write_streams(batch: Batch, changes: Changes) -> None:
+    for (queue_id, name), row in changes.streams.items():
+        if row is None:
+            batch.delete(Table.STREAMS, _key(queue_id) + name.encode())
+        else:
+            batch.put(Table.STREAMS, _key(queue_id) + name.encode(), _encode(row))
+
+
+def _write_records(batch: Batch, changes: Changes) -> None:
+    for (table, key), record in changes.records.items():
+        if record is None:
+            batch.delete(table, key)
+        else:
+            batch.put(table, key, _encode(record))
+
+
+def _write_queues(batch: Batch, changes: Changes) -> None:
+    """Queues that are gone, and new or changed ones. A deletion stores the highest id that a queue had."""
+    for deleted in changes.deleted_queues:
+        _delete_queue(batch, deleted)
+    if changes.last_queue_id:
+        batch.put(Table.META, _LAST_QUEUE_ID, _encode(changes.last_queue_id))
     for queue_id, record in changes.queues.items():
         batch.put(Table.QUEUES, _key(queue_id), _encode(record))
-    for queue_id, counts in changes.counts.items():
-        batch.put(Table.COUNTERS, _key(queue_id), _encode(counts))
+
+
+def _delete_queue(batch: Batch, record: QueueRecord) -> None:
+    for table in TABLES_OF_A_QUEUE:
+        batch.delete_range(table, _key(record.queue_id), _key(record.queue_id + 1))
+    for queue_id in (record.queue_id, record.dlq_id):
+        batch.delete(Table.QUEUES, _key(queue_id))
+        batch.delete(Table.COUNTERS, _key(queue_id))
 
 
 def _write_config(batch: Batch, changes: Changes) -> None:
@@ -134,12 +368,12 @@ def _write_dedup(batch: Batch, changes: Changes) -> None:
 
 def _lease_key(lease: GroupLease) -> bytes:
     terms = lease.terms
-    return _key(terms.home_id, terms.group)
+    return _key_of_two(terms.home_id, terms.group)
 
 
 def _write_chunk(batch: Batch, chunk: Chunk) -> None:
-    batch.put(Table.CHUNKS, _key(chunk.queue_id, chunk.first), _encode(chunk.head()))
-    if chunk.is_inline:
+    batch.put(_table_of(chunk), _key_of_two(chunk.queue_id, chunk.first), _encode(chunk.head()))
+    if chunk.is_inline or chunk.body != chunk.first:
         return
     payloads = chunk.payloads
     assert payloads is not None, "a new chunk has its payloads"
@@ -148,16 +382,32 @@ def _write_chunk(batch: Batch, chunk: Chunk) -> None:
         batch.put(Table.PAGES, _page_key(chunk, page), _encode(payloads[start:end]))
 
 
+def _write_staged_pages(
+    batch: Batch, queue_id: int, number: int, pages: Sequence[Sequence[bytes]] | None
+) -> None:
+    if pages is None:
+        batch.delete_range(Table.PAGES, _key(queue_id, number), _key(queue_id, number + 1))
+        return
+    for page, payloads in enumerate(pages):
+        batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), _encode(payloads))
+
+
+def _table_of(chunk: Chunk) -> Table:
+    return Table.COLD if chunk.is_cold else Table.CHUNKS
+
+
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
-    key = _key(chunk.queue_id, chunk.first)
+    key = _key_of_two(chunk.queue_id, chunk.first)
     if chunk.live:
         batch.put(Table.STATES, key, bytes(chunk.states or b""))
+        chunk.has_states_row = True
         return
     if is_new:
         return
-    batch.delete(Table.CHUNKS, key)
-    batch.delete(Table.STATES, key)
-    if not chunk.is_inline:
+    batch.delete(_table_of(chunk), key)
+    if chunk.has_states_row:
+        batch.delete(Table.STATES, key)
+    if not chunk.is_inline and chunk.body == chunk.first:
         for page in range(len(chunk.page_starts())):
             batch.delete(Table.PAGES, _page_key(chunk, page))
 
@@ -176,8 +426,7 @@ def read_queues(store: KeyValueStore) -> list[QueueRecord]:
 def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
     """All payloads of a stored chunk."""
     if chunk.is_inline:
-        raw = store.get(Table.CHUNKS, _key(chunk.queue_id, chunk.first))
-        head = None if raw is None else _decode_head(raw)
+        head = _find_head(store, chunk)
         if head is None or head.inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return head.inline
@@ -186,6 +435,35 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
     return [payload for raw in pages for payload in _decode_page(raw or b"")]
+
+
+def _find_head(store: KeyValueStore, chunk: Chunk) -> Head | None:
+    """In this order: without the lock, a chunk may become cold between the two reads, and never hot."""
+    for table in (Table.CHUNKS, Table.COLD):
+        raw = store.get(table, _key(chunk.queue_id, chunk.first))
+        if raw is not None:
+            return _decode_head(raw)
+    return None
+
+
+def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> list[bytes | None]:
+    """Payloads of some messages of a chunk; None for those that are gone. Needs no lock: a number is given once,
+    so its page has its payload or is gone.
+    """
+    indexes = [number & BLOCK_MASK for number in numbers]
+    if chunk.is_inline:
+        head = _find_head(store, chunk)
+        inline = None if head is None else head.inline
+        return [None if inline is None else inline[index] for index in indexes]
+    starts = chunk.page_starts()
+    page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
+    wanted = list(dict.fromkeys(page_of.values()))
+    raw_pages = store.get_many(Table.PAGES, [_page_key(chunk, page) for page in wanted])
+    pages = {page: _decode_page(raw) for page, raw in zip(wanted, raw_pages, strict=True) if raw is not None}
+    return [
+        pages[page_of[index]][index - starts[page_of[index]]] if page_of[index] in pages else None
+        for index in indexes
+    ]
 
 
 def read_dedup(
@@ -200,18 +478,93 @@ def read_dedup(
     return {key: row for key, row in found.items() if row is not None}
 
 
+def read_records(store: KeyValueStore, changes: Changes, table: Table, keys: Sequence[bytes]) -> list[Any]:
+    """Records beside the messages as this transaction sees them, in the order of the keys; None: there is none."""
+    decode = _decode_record[table]
+    unknown = [key for key in keys if (table, key) not in changes.records]
+    stored = dict(zip(unknown, store.get_many(table, unknown) if unknown else (), strict=True))
+    return [
+        changes.records[table, key]
+        if (table, key) in changes.records
+        else None
+        if (raw := stored[key]) is None
+        else decode(raw)
+        for key in keys
+    ]
+
+
+def scan_records(
+    store: KeyValueStore,
+    changes: Changes,
+    table: Table,
+    start: bytes,
+    end: bytes | None,
+    *,
+    limit: int,
+    reverse: bool,
+) -> list[tuple[bytes, Any]]:
+    """As `KeyValueStore.scan`, with what this transaction changed."""
+    decode = _decode_record[table]
+    changed = {
+        key: record
+        for (where, key), record in changes.records.items()
+        if where is table and start <= key and (end is None or key < end)
+    }
+    # As many more as the transaction may have taken away.
+    rows = store.scan(table, start, end, limit=limit + len(changed), reverse=reverse)
+    found = {key: decode(raw) for key, raw in rows if key not in changed}
+    found.update({key: record for key, record in changed.items() if record is not None})
+    return sorted(found.items(), key=itemgetter(0), reverse=reverse)[:limit]
+
+
 def find_orphans(store: KeyValueStore) -> list[str]:
     """For laws and verification: rows of chunks and messages that do not exist."""
-    heads = {key: _decode_head(raw) for key, raw in _scan(store, Table.CHUNKS)}
+    heads = {
+        key: _decode_head(raw) for table in (Table.CHUNKS, Table.COLD) for key, raw in _scan(store, table)
+    }
     states = dict(_scan(store, Table.STATES))
+    queue_ids = {_key(record.queue_id) for record in read_queues(store)}
     found = [f"states {key.hex()}" for key in states if key not in heads]
-    found += [f"page {key.hex()}" for key, _ in _scan(store, Table.PAGES) if key[:16] not in heads]
+    for table in (*TABLES_OF_A_QUEUE, Table.COUNTERS):
+        found += [f"{table.name} {key.hex()}" for key, _ in _scan(store, table) if key[:8] not in queue_ids]
+    bodies = {key[:8] + _key(head.body or head.first) for key, head in heads.items()}
+    bodies |= {key for key, _ in _scan(store, Table.STAGED_PARTS)}
+    found += [f"page {key.hex()}" for key, _ in _scan(store, Table.PAGES) if key[:16] not in bodies]
     for key, _ in _scan(store, Table.OWN):
         queue_id, number = _numbers_in(key)
         state = states.get(_key(queue_id, number & ~BLOCK_MASK), b"")
         if state[number & BLOCK_MASK : (number & BLOCK_MASK) + 1] != bytes((OWN,)):
             found.append(f"own row of {number} of queue {queue_id}")
     return found
+
+
+def read_outcomes(store: KeyValueStore) -> dict[int, dict[int, RecordedCall | ChosenParts]]:
+    """For laws and verification: what was said about numbered claims, by claim and call."""
+    found: dict[int, dict[int, RecordedCall | ChosenParts]] = {}
+    for key, raw in _scan(store, Table.OUTCOMES):
+        claim_id, call = _numbers_in(key)
+        found.setdefault(claim_id, {})[call] = _decode_record[Table.OUTCOMES](raw)
+    return found
+
+
+def read_parts(store: KeyValueStore) -> dict[tuple[int, int], StagedPart]:
+    """For laws and verification: staged parts by queue and number."""
+    rows = [(_numbers_in(key), raw) for key, raw in _scan(store, Table.STAGED_PARTS)]
+    return {(queue_id, number): _decode_record[Table.STAGED_PARTS](raw) for (queue_id, number), raw in rows}
+
+
+def count_staged_pages(store: KeyValueStore, queue_id: int, number: int) -> int:
+    """For laws and verification."""
+    start, end = _key(queue_id, number), _key(queue_id, number + 1)
+    return len(store.scan(Table.PAGES, start, end, limit=MAX_CHUNK_MESSAGES))
+
+
+def read_published(store: KeyValueStore) -> tuple[dict[bytes, Published], dict[bytes, int]]:
+    """For laws and verification: published writes, and when each is forgotten, by the keys of the writes."""
+    decode = _decode_record[Table.PUBLISHED]
+    published = {key: decode(raw) for key, raw in _scan(store, Table.PUBLISHED)}
+    ends = [key for key, _ in _scan(store, Table.PUBLISHED_END)]
+    return published, {write_of_published_end(key): end_of_published(key) for key in ends}
 
 
 def read_all_dedup(store: KeyValueStore, queue_id: int) -> dict[str, DedupRow]:
@@ -225,22 +578,31 @@ def read_windows(store: KeyValueStore, queue_id: int, limit: int) -> list[tuple[
     return [(int.from_bytes(key[8:16], "big"), key[16:].decode()) for key, _ in rows]
 
 
-def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterator[StateFact]:
+def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterator[StateFact | ReadFact]:
     """The facts that lead from nothing to what is stored, in an order in which memory can apply them; of some
     queues with their dead letters, or of all.
     """
     if home_ids is None:
         yield from _load_config(store)
+        last_queue_id = store.get(Table.META, _LAST_QUEUE_ID)
+        if last_queue_id is not None:
+            yield QueueDeleted(0, _decode_record[Table.META](last_queue_id))
+        for table in sorted(RECORDS_IN_MEMORY):
+            decode = _decode_record[table]
+            yield RecordsChanged(table, {key: decode(raw) for key, raw in _scan(store, table)})
     homes = [(record, record.source_id or record.queue_id) for record in read_queues(store)]
     wanted = {home_id for _, home_id in homes} if home_ids is None else set(home_ids)
+    counts = read_counts(store)
     for record, home_id in homes:
         if home_id in wanted:
             yield QueueStored(record)
-    for home_id in sorted(wanted):
-        yield from _load_home(store, home_id)
+            yield CountsRead(record.queue_id, counts.get(record.queue_id, Counts()))
+    for record, home_id in homes:
+        if home_id in wanted and not record.source_id:
+            yield from _load_home(store, home_id, is_ordered=record.config.ordering != "none")
 
 
-def _load_config(store: KeyValueStore) -> Iterator[StateFact]:
+def _load_config(store: KeyValueStore) -> Iterator[StateFact | ReadFact]:
     config = {key.decode(): raw.decode() for key, raw in _scan(store, Table.CONFIG)}
     if config:
         yield ConfigChanged(dict(config))
@@ -249,50 +611,173 @@ def _load_config(store: KeyValueStore) -> Iterator[StateFact]:
         yield BucketChanged(key, bucket, throttle_entries(key)[0] not in config, bucket.at_ms)
 
 
-def _load_home(store: KeyValueStore, queue_id: int) -> Iterator[StateFact]:
-    own = {_numbers_in(key)[1]: _decode_own(raw) for key, raw in _scan(store, Table.OWN, queue_id)}
-    chunks = read_chunks(store, queue_id)
-    implied = {number for chunk in chunks for number in chunk.implied()}
-    leases = list(_read_leases(store, queue_id, implied, own))
-    held = {number for _, numbers in leases for number in numbers}
+def _load_home(store: KeyValueStore, queue_id: int, *, is_ordered: bool) -> Iterator[StateFact | ReadFact]:
     for until_ms, _ in read_windows(store, queue_id, 1):
         yield WindowsEnded(queue_id, (), until_ms)
-    for chunk in chunks:
-        yield ChunkEnqueued(chunk, [number for number in chunk.implied() if number not in held])
-    for number, state in sorted(own.items(), key=lambda item: item[1].place):
+    for due_ms, _ in read_due(store, Changes(), queue_id, (0, 0), 1):
+        yield DueRead(queue_id, due_ms)
+    for done_ms, _ in read_done(store, Changes(), queue_id, (0, 0), 1):
+        yield DoneRead(queue_id, done_ms)
+    for end_ms, _ in read_lives(store, Changes(), queue_id, 1):
+        yield LivesEnded(queue_id, (), end_ms)
+    hot = read_hot_chunks(store, queue_id)
+    rows = [_decode_lease(raw) for _, raw in _scan(store, Table.LEASES, queue_id)]
+    leases = [GroupLease.from_row(row) for row in rows]
+    members = {number for lease in leases for number in lease.numbers}
+    blocks = {number >> BLOCK_SHIFT for number in members} - {chunk.block for chunk in hot}
+    cold = read_cold_chunks(store, [queue_id], sorted(blocks)) if blocks else []
+    chunks = {chunk.block: chunk for chunk in [*hot, *cold]}
+    own = read_own(store, queue_id) if is_ordered else _read_states_of(store, chunks, members)
+    held = dict(_choose_leases(leases, chunks, own))
+    if cold:
+        yield ChunksRead(cold)
+    for chunk in hot:
+        ready = [number for number in chunk.implied() if number not in held]
+        yield ChunkEnqueued(chunk, ready=ready)
+    kept = {
+        number: state
+        for number, state in own.items()
+        if number in held or (is_ordered and state.queue_id == queue_id)
+    }
+    lacking = {number >> BLOCK_SHIFT for number in kept} - chunks.keys()
+    if lacking:
+        yield ChunksRead(read_cold_chunks(store, [queue_id], sorted(lacking)))
+    for number, state in sorted(kept.items(), key=lambda item: item[1].place):
         yield MessageMoved(number, state, None)
-    for lease, numbers in leases:
+    for lease in leases:
+        numbers = [number for number in lease.numbers if held.get(number) is lease]
         if numbers:
             yield Claimed(lease, numbers, None)
+    for key, raw in _scan(store, Table.STREAMS, queue_id):
+        row = _decode_stream(raw)
+        yield PassAllowed(queue_id, key[8:].decode(), row.allowed_to_pass, row.all_after)
+
+
+def read_table(store: KeyValueStore, table: Table) -> Iterator[_Row]:
+    """For verification: every row as it is stored."""
+    return _scan(store, table)
+
+
+def decode_value(table: Table, value: bytes) -> Any:
+    """For verification and repair. Raises `ValueError`."""
+    if table is Table.CONFIG:
+        return value.decode()
+    kind = VALUE_TYPES.get(table)
+    return value if kind is None else msgspec.msgpack.decode(value, type=kind)
+
+
+def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> list[int]:
+    """For verification: pages of a chunk that are not there. `has_page` gets a key and a number of payloads."""
+    if chunk.is_inline:
+        return []
+    starts = [*chunk.page_starts(), chunk.count]
+    return [
+        page
+        for page in range(len(starts) - 1)
+        if not has_page(_page_key(chunk, page), starts[page + 1] - starts[page])
+    ]
+
+
+def own_key(chunk: Chunk, number: int) -> bytes:
+    return _key(chunk.queue_id, number)
+
+
+def payload_range(chunk: Chunk, page: int) -> tuple[Sequence[int], bytes]:
+    """For repair: the messages whose payloads are in a page, and the key of the page."""
+    starts = [*chunk.page_starts(), chunk.count]
+    return chunk.numbers[starts[page] : starts[page + 1]], _page_key(chunk, page)
+
+
+def encode_value(value: Any) -> bytes:
+    """For repair: the stored form of a value of `VALUE_TYPES`."""
+    return _encode(value)
+
+
+def made_key(*numbers: int) -> bytes:
+    """For repair: a key of numbers, or its beginning."""
+    return _key(*numbers)
+
+
+def read_key(key: bytes) -> list[int]:
+    """For repair: the numbers that a key begins with."""
+    return _numbers_in(key)
+
+
+def queue_of(key: bytes) -> int:
+    """The queue in a key that begins with one."""
+    return int.from_bytes(key[:8], "big")
+
+
+def read_own(store: KeyValueStore, queue_id: int) -> dict[int, OwnState]:
+    return {_numbers_in(key)[1]: _decode_own(raw) for key, raw in _scan(store, Table.OWN, queue_id)}
 
 
 def read_chunks(store: KeyValueStore, queue_id: int) -> list[Chunk]:
-    states = dict(_scan(store, Table.STATES, queue_id))
+    """For laws and verification: hot and cold."""
+    cold: list[Chunk] = []
+    while some := scan_cold_chunks(
+        store, queue_id, cold[-1].first + MAX_CHUNK_MESSAGES if cold else 0, _SCAN_ROWS
+    ):
+        cold += some
+    return [*read_hot_chunks(store, queue_id), *cold]
+
+
+def read_hot_chunks(store: KeyValueStore, queue_id: int) -> list[Chunk]:
+    rows = list(_scan(store, Table.CHUNKS, queue_id))
     chunks = []
-    for key, raw in _scan(store, Table.CHUNKS, queue_id):
-        head, state = _decode_head(raw), states.get(key)
-        chunks.append(Chunk(queue_id, head, head.inline, None if state is None else bytearray(state)))
+    for start in range(0, len(rows), _SCAN_ROWS):
+        part = rows[start : start + _SCAN_ROWS]
+        states = store.get_many(Table.STATES, [key for key, _ in part])
+        for (_, raw), state in zip(part, states, strict=True):
+            head = _decode_head(raw)
+            chunks.append(Chunk(queue_id, head, head.inline, None if state is None else bytearray(state)))
     return chunks
 
 
-def _read_leases(
-    store: KeyValueStore, queue_id: int, implied: set[int], own: dict[int, OwnState]
-) -> Iterator[tuple[GroupLease, list[int]]]:
+def read_lease_groups(store: KeyValueStore) -> set[int]:
+    """For laws and verification: the groups that have rows."""
+    return {_decode_lease(raw).terms.group for _, raw in _scan(store, Table.LEASES)}
+
+
+def _read_states_of(
+    store: KeyValueStore, chunks: Mapping[int, Chunk], numbers: Iterable[int]
+) -> dict[int, OwnState]:
+    """Of those messages that have rows of their own."""
+    found = [(chunks.get(number >> BLOCK_SHIFT), number) for number in sorted(numbers)]
+    wanted = [
+        (chunk.queue_id, number)
+        for chunk, number in found
+        if chunk is not None and chunk.state_of(number) == OWN
+    ]
+    return read_states(store, wanted) if wanted else {}
+
+
+def read_leases(
+    store: KeyValueStore, queue_id: int, chunks: Mapping[int, Chunk], own: Mapping[int, OwnState]
+) -> dict[int, GroupLease]:
+    """For laws and verification: the lease of each message that a claim holds."""
+    rows = [_decode_lease(raw) for _, raw in _scan(store, Table.LEASES, queue_id)]
+    return dict(_choose_leases([GroupLease.from_row(row) for row in rows], chunks, own))
+
+
+def _choose_leases(
+    leases: Sequence[GroupLease], chunks: Mapping[int, Chunk], own: Mapping[int, OwnState]
+) -> Iterator[tuple[int, GroupLease]]:
     """A member whose lease was extended or started is listed by several rows of its claim: the latest group
     counts.
     """
     seen: set[int] = set()
-    rows = [_decode_lease(raw) for _, raw in _scan(store, Table.LEASES, queue_id)]
-    for row in sorted(rows, key=lambda row: row.terms.group, reverse=True):
-        lease = GroupLease.from_row(row)
-        members = [
-            number
-            for number in lease.numbers
-            if number not in seen
-            and (number in implied or (number in own and own[number].claim_id == row.terms.claim_id))
-        ]
-        seen.update(members)
-        yield lease, members
+    for lease in sorted(leases, reverse=True):
+        for number in lease.numbers:
+            chunk = chunks.get(number >> BLOCK_SHIFT)
+            if number in seen or chunk is None:
+                continue
+            state, row = chunk.state_of(number), own.get(number)
+            if state == IMPLIED or (
+                state == OWN and row is not None and row.claim_id == lease.terms.claim_id
+            ):
+                seen.add(number)
+                yield number, lease
 
 
 def _scan(store: KeyValueStore, table: Table, queue_id: int | None = None) -> Iterator[_Row]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead import look_budget
 from fairlead.broker import (
-    answered,
     browse,
     consumer_claims,
     consumer_close,
@@ -18,20 +18,18 @@ from fairlead.broker import (
     exchange,
     intents,
     keys,
-    look_budget,
     moves,
     publish,
     room,
     runbooks,
     runtime_config,
     scan,
-    shown_times,
     staging,
     streams,
     timers,
 )
 from fairlead.broker.broker import Broker
-from fairlead.model import facts
+from fairlead.model import answered, facts, shown_times
 from fairlead.store.rocks import layout, marks
 
 __all__ = [

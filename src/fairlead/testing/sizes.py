@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+from fairlead.testing.which_engine import is_new_engine
+
 _PLACES = {
     # Long operations: purge, delete, redrive.
     "operation_step_messages": "broker.intents.HOLD_MESSAGES",
@@ -54,10 +56,38 @@ _PLACES = {
     "disk_reserve_floor_bytes": "store.rocks.reserve.FLOOR_BYTES",
 }
 
+#: Where the new engine keeps sizes that today's engine keeps elsewhere.
+_NEW_PLACES = {
+    "operation_step_messages": "engine.operations.STEP_MESSAGES",
+    "scan_page_messages": "engine.walk.STEP_MESSAGES",
+    "operator_step_messages": "engine.act.STEP_MESSAGES",
+    "timer_step_messages": "engine.moves.STEP_MESSAGES",
+    "timer_sleep_ms": "engine.timer.MAX_SLEEP_MS",
+    "let_by_per_stream": "decide.fronts.MAX_LET_BY",
+    "request_kept_ms": "engine.answers.REQUEST_KEPT_MS",
+    "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
+    "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",
+    "api_keys": "engine.work.keys.MAX_KEYS",
+    "audit_records": "engine.audit_trail.MAX_AUDIT_RECORDS",
+    "audit_page_records": "engine.audit_trail._FORGET_EVERY",
+    "claim_piece_messages": "engine.work.consumer_claims.PIECE",
+    "close_step_messages": "engine.work.consumer_claims.PIECE",
+    "close_step_outcomes": "engine.consumer_steps.OUTCOMES_STEP",
+    "release_step_messages": "engine.consumer_steps.RELEASE_STEP",
+    "read_page_messages": "engine.work.consumer_read.PAGE_MESSAGES",
+    "read_page_bytes": "engine.work.consumer_read.PAGE_BYTES",
+    "touches_per_ttl": "engine.work.consumer_read.TOUCHES",
+    "recorded_bytes": "engine.work.consumers.MAX_RECORDED_BYTES",
+    "publish_step_messages": "engine.work.publish_steps.STEP_MESSAGES",
+    "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
+    "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
+}
+
 
 def size(name: str) -> str:
     """Where the size is kept, as a dotted name for `monkeypatch.setattr`."""
-    return f"fairlead.{_PLACES[name]}"
+    place = _NEW_PLACES.get(name) if is_new_engine() else None
+    return f"fairlead.{place or _PLACES[name]}"
 
 
 def read_size(name: str) -> Any:

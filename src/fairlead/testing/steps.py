@@ -1,7 +1,7 @@
 """What a broker is about to write, in words, so that a test can stop it there.
 
 A step is one commit: all of its changes are made, or none. `"publish" in step` says whether one of them is a
-publication, `step.count("complete")` how many messages it completes.
+publication, `step.count("complete")` how many messages it completes. `changes.py` has the words.
 """
 
 from __future__ import annotations
@@ -11,176 +11,28 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from fairlead.broker.broker import Broker
-from fairlead.model import facts as f
+from fairlead.engine.broker import Broker as NewBroker
+from fairlead.engine.engine import Engine
+from fairlead.engine.transaction import Transaction
 from fairlead.model.timings import Timing
 from fairlead.store.rocks.store import RocksStore
-
-What = Literal[
-    "enqueue",
-    "quarantine",
-    "claim",
-    "complete",
-    "move",
-    "restate",
-    "recount",
-    "extend",
-    "start",
-    "end claim",
-    "save queue",
-    "unlink queue",
-    "clear queue",
-    "save stream",
-    "end stream",
-    "join stream",
-    "leave stream",
-    "remember request",
-    "forget requests",
-    "set config",
-    "delete config",
-    "mark clock",
-    "save buckets",
-    "save key",
-    "drop key",
-    "audit",
-    "forget audit",
-    "save runbook",
-    "save consumer",
-    "drop consumer",
-    "fill numbered claim",
-    "record outcomes",
-    "choose parts",
-    "forget numbered claim",
-    "forget dedup",
-    "forget ttl",
-    "save operation",
-    "end operation",
-    "stage",
-    "drop chunks",
-    "publish",
-    "end publish",
-    "forget publishes",
-]
-
-_WORDS: dict[type, What] = {
-    f.Enqueued: "enqueue",
-    f.Quarantined: "quarantine",
-    f.Leased: "claim",
-    f.Completed: "complete",
-    f.Moved: "move",
-    f.Restated: "restate",
-    f.Recounted: "recount",
-    f.Extended: "extend",
-    f.Started: "start",
-    f.ClaimEnded: "end claim",
-    f.QueueSaved: "save queue",
-    f.QueueUnlinked: "unlink queue",
-    f.QueueCleared: "clear queue",
-    f.StreamSaved: "save stream",
-    f.StreamEnded: "end stream",
-    f.StreamJoined: "join stream",
-    f.StreamLeft: "leave stream",
-    f.RequestRemembered: "remember request",
-    f.RequestsForgotten: "forget requests",
-    f.ConfigSet: "set config",
-    f.ConfigDeleted: "delete config",
-    f.ClockMarked: "mark clock",
-    f.BucketsSaved: "save buckets",
-    f.KeySaved: "save key",
-    f.KeyDropped: "drop key",
-    f.AuditSaved: "audit",
-    f.AuditForgotten: "forget audit",
-    f.RunbookSaved: "save runbook",
-    f.ConsumerSaved: "save consumer",
-    f.ConsumerDropped: "drop consumer",
-    f.MembersPinned: "fill numbered claim",
-    f.OutcomesRecorded: "record outcomes",
-    f.PartsChosen: "choose parts",
-    f.NumberedClaimForgotten: "forget numbered claim",
-    f.DedupForgotten: "forget dedup",
-    f.TtlForgotten: "forget ttl",
-    f.IntentSaved: "save operation",
-    f.IntentEnded: "end operation",
-    f.ChunkStaged: "stage",
-    f.ChunksDropped: "drop chunks",
-    f.PublishSaved: "publish",
-    f.PublishEnded: "end publish",
-    f.PublishesForgotten: "forget publishes",
-}
-_PLACES: dict[type, str] = {
-    f.InReady: "ready",
-    f.InStream: "ready",
-    f.InWaiting: "waiting",
-    f.InLease: "leased",
-    f.InDone: "done",
-    type(None): "gone",
-}
-
-
-class Change:
-    """One thing that a step changes."""
-
-    def __init__(self, fact: f.Fact) -> None:
-        self._fact = fact
-        self.what = _WORDS[type(fact)]
-
-    def __repr__(self) -> str:
-        return f"Change({self._fact!r})"
-
-    @property
-    def count(self) -> int:
-        """How many messages it changes; 0 for a change of something else."""
-        match self._fact:
-            case f.Enqueued() | f.Quarantined():
-                return len(self._fact.messages)
-            case f.Leased():
-                return len(self._fact.leases) + len(self._fact.followers)
-            case f.Completed() | f.Extended() | f.Started():
-                return len(self._fact.leases)
-            case f.Moved() | f.Restated() | f.Recounted():
-                return 1
-            case f.MembersPinned():
-                return len(self._fact.ids) // 16
-        return 0
-
-    @property
-    def record(self) -> Any:
-        """The record that the change saves: of a queue, consumer, API key, audit entry, publication."""
-        return self._fact.record  # type: ignore[union-attr]
-
-    @property
-    def payloads(self) -> list[bytes]:
-        """Of the messages that are new."""
-        return [message.payload for message in self._fact.messages]  # type: ignore[union-attr]
-
-    @property
-    def chunks(self) -> tuple[str, str, list[str]]:
-        """(queue, token, chunks) of a change that drops chunks of a staged write."""
-        dropped: Any = self._fact
-        return dropped.write.queue, dropped.write.name, dropped.chunks
-
-    @property
-    def move(self) -> tuple[str, str, str]:
-        """(kind, cause, where to) of a message that moves: "ready", "waiting", "leased", "done" or "gone"."""
-        moved: Any = self._fact
-        return moved.kind, moved.cause, _PLACES[type(moved.target)]
-
-    @property
-    def message_id(self) -> bytes:
-        """Of a message that moves."""
-        return self._fact.id  # type: ignore[union-attr]
+from fairlead.testing.changes import Change as Change
+from fairlead.testing.changes import What as What
+from fairlead.testing.changes import changes_of
+from fairlead.testing.old_changes import WORDS, change_of
 
 
 class Step:
     """One commit. Its changes are read when asked for, so that watching costs little."""
 
-    def __init__(self, facts: Sequence[f.Fact]) -> None:
+    def __init__(self, facts: Sequence[Any]) -> None:
         self.facts = facts
 
     def __contains__(self, what: What) -> bool:
-        return any(_WORDS[type(fact)] == what for fact in self.facts)
+        return any(change.what == what for change in self._changes())
 
     def __repr__(self) -> str:
         return f"Step({', '.join(self.words)})"
@@ -188,15 +40,22 @@ class Step:
     @property
     def words(self) -> list[What]:
         """What is changed, in order."""
-        return [_WORDS[type(fact)] for fact in self.facts]
+        return [change.what for change in self._changes()]
 
     def changes(self, *what: What) -> list[Change]:
         """Those of one of these words, in order; without words all of them."""
-        return [Change(fact) for fact in self.facts if not what or _WORDS[type(fact)] in what]
+        return [change for change in self._changes() if not what or change.what in what]
 
     def count(self, what: What) -> int:
         """How many messages are changed in this way."""
         return sum(change.count for change in self.changes(what))
+
+    def _changes(self) -> Iterator[Change]:
+        for fact in self.facts:
+            if type(fact) in WORDS:
+                yield change_of(fact)
+            else:
+                yield from changes_of(fact)
 
 
 def ignore(step: Step) -> None:
@@ -204,55 +63,75 @@ def ignore(step: Step) -> None:
 
 
 def observe(
-    broker: Broker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
+    broker: Broker | NewBroker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
 ) -> None:
     """Call `seen` after each step. It is first told of the queues that there are, as one step that saves
     them.
     """
-    broker.observe(lambda facts: seen(Step(facts)), timed=timed)
+
+    def told(facts: Sequence[Any], memory: object = None) -> None:
+        seen(Step(facts))
+
+    broker.observe(told, timed=timed)
 
 
 @contextmanager
 def stop_before(
-    broker: Broker, chosen: Callable[[Step], bool], stop: Exception | Callable[[], None]
+    broker: Broker | NewBroker, chosen: Callable[[Step], bool], stop: Exception | Callable[[], None]
 ) -> Iterator[list[Step]]:
     """Fail the commit of every chosen step with an error, or run `stop` first and let it pass.
 
     Nothing of a failed step is written, and the broker keeps the state in memory that it had. Gives the steps
     that were chosen.
     """
-    commit, stopped = broker._core.commit, []
+    stopped: list[Step] = []
 
-    def watched(facts: Sequence[f.Fact]) -> int:
+    def look(facts: Sequence[Any]) -> None:
         step = Step(facts)
         if chosen(step):
             stopped.append(step)
             if isinstance(stop, Exception):
                 raise stop
             stop()
-        return commit(facts)
 
-    broker._core.commit = watched  # type: ignore[method-assign]
+    core: Any = broker.engine if isinstance(broker, NewBroker) else broker._core
+    name = "_write" if isinstance(broker, NewBroker) else "commit"
+    commit = getattr(core, name)
+
+    def watched(written: Any) -> Any:
+        look(written.facts if isinstance(written, Transaction) else written)
+        return commit(written)
+
+    setattr(core, name, watched)
     try:
         yield stopped
     finally:
-        broker._core.commit = commit  # type: ignore[method-assign]
+        setattr(core, name, commit)
 
 
 def kill_process_at(nth: int, *what: What, before: bool) -> None:
     """SIGKILL this process at the n-th step on disk that has one of these words: just before it is written,
     or just after. Call it before a broker is opened, which may take steps itself. 0: never.
     """
-    commit, numbers = RocksStore.commit, itertools.count(1)
+    numbers = itertools.count(1)
 
-    def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:
+    def dies_at(facts: Sequence[Any]) -> bool:
         step = Step(facts)
-        fatal = any(word in step for word in what) and next(numbers) == nth
-        if fatal and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        number = commit(self, facts, *rest, **named)
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
+        return any(word in step for word in what) and next(numbers) == nth
 
-    RocksStore.commit = commit_and_die  # type: ignore[method-assign]
+    def kill_around(
+        write: Callable[..., Any], facts_of: Callable[[Any], Sequence[Any]]
+    ) -> Callable[..., Any]:
+        def write_and_die(self: object, written: Any, *rest: Any, **named: Any) -> Any:
+            is_fatal = dies_at(facts_of(written))
+            if is_fatal and before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = write(self, written, *rest, **named)
+            if is_fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return write_and_die
+
+    RocksStore.commit = kill_around(RocksStore.commit, lambda facts: facts)  # type: ignore[method-assign]
+    Engine._write = kill_around(Engine._write, lambda tx: tx.facts)  # type: ignore[method-assign]

@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fairlead.broker.broker import Broker, Durability
 from fairlead.clock import Clock
 from fairlead.config import Settings
+from fairlead.engine.broker import Broker as NewBroker
 from fairlead.errors import StoreFull
 from fairlead.model.facts import Fact
+from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from fairlead.store.port import NO_EPOCHS
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES
 from fairlead.store.rocks.store import RocksStore
 from fairlead.testing.steps import Step, ignore
+from fairlead.testing.which_engine import is_new_engine
 
 SMALL_CACHE_BYTES = 8 * 1024 * 1024
 
@@ -26,6 +29,7 @@ SMALL_CACHE_BYTES = 8 * 1024 * 1024
 #: lives on.
 Trouble = Literal["before", "after", "power", "full"]
 
+T = TypeVar("T")
 _Opener = Callable[[], MemoryStore | RocksStore]
 
 
@@ -57,6 +61,13 @@ class Storage:
 
         self._begin(open_store, open_store(), forgets)
 
+    def __new__(cls, *arguments: Any, **options: Any) -> Storage:
+        if cls is Storage and is_new_engine():
+            from fairlead.testing.kv_storage import KeyValueStorage
+
+            return super().__new__(KeyValueStorage)
+        return super().__new__(cls)
+
     def _begin(self, open_store: _Opener, inner: MemoryStore | RocksStore, forgets: bool) -> None:
         self.inner = inner
         self._open_store = open_store
@@ -70,6 +81,9 @@ class Storage:
         self._left = 0
         self._trouble: Trouble = "before"
         self._synced = self.snapshot() if self._forgets else None
+
+    def laws(self) -> list[str]:
+        return check_laws(self.inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
@@ -108,7 +122,10 @@ class Storage:
         self.struck = False
 
     def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
-        step = Step(facts)
+        return self._take(Step(facts), lambda: self.inner.commit(facts, epochs))
+
+    def _take(self, step: Step, store: Callable[[], T]) -> T:
+        """Store a step, unless trouble is armed for it."""
         self.on_step(step)
         strikes = self._left == 1
         self._left = max(0, self._left - 1)
@@ -117,12 +134,12 @@ class Storage:
             raise StoreFull("the simulated disk", 0, 1)
         if strikes and self._trouble == "before":
             raise Cut
-        number = self.inner.commit(facts, epochs)
+        answer = store()
         self.commits += 1
         self.after_step(step)
         if strikes:
             raise Cut
-        return number
+        return answer
 
     def sync(self, commit: int) -> None:
         self.sync_calls += 1
@@ -159,13 +176,14 @@ def read_only(path: Path) -> Iterator[Any]:
         store.close()
 
 
-def fail_syncs(broker: Broker, error: Exception) -> None:
+def fail_syncs(broker: Broker | NewBroker, error: Exception) -> None:
     """Every sync of an open broker fails from here on, as on a broken disk."""
 
-    def fail(commit: int) -> None:
+    def fail(commit: int = 0) -> None:
         raise error
 
-    broker._core.store.sync = fail  # type: ignore[method-assign]
+    store: Any = broker.engine.store if isinstance(broker, NewBroker) else broker._core.store
+    store.sync = fail
 
 
 def _copy_data(stored: Any) -> Any:

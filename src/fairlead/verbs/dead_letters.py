@@ -130,4 +130,4 @@ def _without_header(intent: Intent) -> Intent:
     header = intent.filter.get("header")
     if not isinstance(header, (list, tuple)) or not header:
         return intent
-    return msgspec.structs.replace(intent, filter=intent.filter | {"header": (header[0], "")})
+    return msgspec.structs.replace(intent, filter=intent.filter | {"header": [header[0], ""]})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -45,6 +46,24 @@ def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany 
         if claim.token is not None:
             raise InvalidRequest("token", "none for a claim in an exchange: give a request id", claim.token)
     return requests
+
+
+def answers_of(
+    requests: Sequence[Request[Any]], settled: Iterable[Any], ids: Iterable[str], deliveries: list[Any]
+) -> list[Any]:
+    """The answer to each request, in their order, from the results of all items and the ids of all messages."""
+    results, shown = iter(settled), iter(ids)
+    answers: list[Any] = []
+    for request in requests:
+        if isinstance(request, Settle):
+            answers.append(list(islice(results, len(request.items))))
+        elif isinstance(request, EnqueueMany):
+            answers.append(list(islice(shown, len(request.messages))))
+        elif isinstance(request, Enqueue):
+            answers.append(next(shown))
+        else:
+            answers.append(deliveries)
+    return answers
 
 
 @verb("exchange")

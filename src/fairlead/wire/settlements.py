@@ -55,7 +55,7 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, S
             and not item.progress
         ):
             # The short way for what is said most: all of it was given out by the engine.
-            rows.append(Row(_COMPLETE, item.delivery.message.id, item.delivery.claim_id))
+            rows.append(Row(_COMPLETE, item.delivery.raw_id, item.delivery.claim_id))
             continue
         try:
             rows.append(settlement_row(item))

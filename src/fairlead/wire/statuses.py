@@ -60,6 +60,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.QueueExists: _EXISTS,
     errors.SourceQueueGone: _PRECONDITION,
     errors.FormatTooNew: _PRECONDITION,
+    errors.FormatTooOld: _PRECONDITION,
     errors.ProtocolMismatch: _PRECONDITION,
     errors.BrokerForked: _PRECONDITION,
     errors.ClientForked: _PRECONDITION,

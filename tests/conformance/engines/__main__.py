@@ -1,4 +1,6 @@
-"""More runs than the tests make: `python -m tests.conformance.engines --runs 1000 [--first 0]`."""
+"""More runs than the tests make: `python -m tests.conformance.engines --runs 1000 [--first 0]`; `--record` records
+the golden runs anew.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import argparse
 from rich.progress import track
 
 from fairlead.store.kv.dictionary import DictionaryStore
+from tests.conformance.engines.golden.recording import write_all
 from tests.conformance.engines.test_both_engines import run_both
 
 
@@ -14,7 +17,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.engines", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--record", action="store_true", help="record the golden runs anew")
     options = parser.parse_args()
+    if options.record:
+        write_all()
+        return
     for seed in track(range(options.first, options.first + options.runs), "runs"):
         run_both(seed, DictionaryStore(), laws_every=20)
     print(f"{options.runs} runs from seed {options.first}: both engines answered alike")

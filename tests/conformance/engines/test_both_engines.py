@@ -14,7 +14,10 @@ from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock, open_in_memory
+from fairlead.testing.engine import replace_hooks
+from tests.conformance.engines.memory_sizes import memory_sizes
 from tests.conformance.engines.running import Run, Side, for_side
+from tests.conformance.engines.stand_in_hooks import StandInHooks
 
 STEPS = 120
 #: More with: python -m tests.conformance.engines --runs 1000
@@ -26,14 +29,16 @@ def both(store: KeyValueStore) -> Iterator[tuple[Side, Side, Engine]]:
     old_clock, new_clock = ManualClock(), ManualClock()
     with open_in_memory(clock=old_clock) as broker:
         engine = Engine(store, clock=new_clock)
+        replace_hooks(broker, StandInHooks())
+        engine.hooking.hooks = StandInHooks()  # type: ignore[assignment]
         yield Side(broker.do, old_clock), Side(engine.do, new_clock), engine
         engine.close()
 
 
 def run_both(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> None:
-    run = Run(seed)
+    run = Run(seed, has_scripts=True, forgets=True, keeps=True)
     replay = f"python -m pytest tests.conformance.engines -k 'seed{seed}-'"
-    with both(store) as (old, new, engine):
+    with memory_sizes(seed), both(store) as (old, new, engine):
         for request in run.first_steps():
             assert old.carry_out(request) == new.carry_out(request)
         for at in range(STEPS):

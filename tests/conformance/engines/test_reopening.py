@@ -12,19 +12,25 @@ import pytest
 from fairlead import Complete, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
+from fairlead.errors import FairleadError
 from fairlead.model.ids import show_id
 from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
+from fairlead.testing.kv_storage import KeyValueStorage
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigList, ConfigSet
+from fairlead.verbs.consumers import ConsumersClose, ConsumersDrop, ConsumersList, ConsumersRead
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
+from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.inspect import Stats
-from fairlead.verbs.operate import Done, Drop, Unhold
-from fairlead.verbs.queues import CreateQueue, Resume
+from fairlead.verbs.operate import Done, Drain, Drop, Prune, Unhold
+from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, Resume, UpdateQueue
 from fairlead.verbs.settle import Ack, Goodbye, Settle
-from tests.conformance.engines.running import CONSUMERS, QUEUES, Run, Side, for_side
+from fairlead.verbs.staging import StagingPublish
+from tests.conformance.engines.memory_sizes import memory_sizes
+from tests.conformance.engines.running import CONSUMERS, QUEUES, Called, Run, Side, for_side
 
 STEPS = 100
 
@@ -39,12 +45,26 @@ class Ledger:
         self.mortal: set[int] = set()
         self.completed: Counter[int] = Counter()
         self._queues_with_ttl: set[str] = set()
+        #: Answers by request id and part: a remembered answer is no second effect.
+        self._remembered: dict[tuple[str, int], Any] = {}
+        #: The queue that each message was enqueued into.
+        self._homes: dict[int, str] = {}
 
-    def note(self, request: Request[Any], answer: Any) -> None:
+    def note(self, request: Request[Any] | Called, answer: Any) -> None:
         if isinstance(answer, tuple) and isinstance(answer[0], str):
             return  # refused
         match request:
-            case Drop() | Done():
+            case Called(Exchange() as exchange, caller):
+                for at, (part, its_answer) in enumerate(zip(exchange.requests, answer, strict=True)):
+                    self._note_once(part, its_answer, caller.request_id, at)
+            case Called(single, caller):
+                self._note_once(single, answer, caller.request_id, 0)
+            case Purge() | DeleteQueue():
+                queue = request.name.removesuffix(".dlq")
+                self.mortal.update(name for name, home in self._homes.items() if home == queue)
+            case Drain():
+                self.mortal.update(info["id"] for info in answer)
+            case Drop() | Done() | Prune():
                 if not request.dry_run:
                     self.mortal.update(answer[0])
             case Ack():
@@ -53,20 +73,36 @@ class Ledger:
             case CreateQueue():
                 if request.options["ttl"] is not None:
                     self._queues_with_ttl.add(request.name)
+            case UpdateQueue():
+                # It may be switched off later: then some messages count as mortal that are not.
+                if request.options.get("ttl") is not None:
+                    self._queues_with_ttl.add(request.name)
             case Enqueue():
                 self._note_message(request.queue, request.message(), answer)
             case Quarantine():
                 self.confirmed.update(answer)
+                self._homes.update(dict.fromkeys(answer, request.queue))
+            case StagingPublish():
+                self.confirmed.update(answer[1])
+                # Those that have a time to live are not known here.
+                self.mortal.update(answer[1])
             case EnqueueMany():
                 for message, name in zip(request.messages, answer, strict=True):
                     self._note_message(request.queue, message, name)
             case Settle():
                 self.completed.update(name for name, outcome, *_ in answer if outcome == "completed")
 
+    def _note_once(self, request: Request[Any], answer: Any, request_id: str | None, at: int) -> None:
+        if request_id is None or self._remembered.get((request_id, at)) != answer:
+            self.note(request, answer)
+        if request_id is not None:
+            self._remembered[request_id, at] = answer
+
     def _note_message(self, queue: str, message: NewMessage, name: int) -> None:
         if name in self.confirmed:
             return  # a duplicate
         self.confirmed.add(name)
+        self._homes[name] = queue
         if message.ttl not in (None, "0s") or (message.ttl is None and queue in self._queues_with_ttl):
             self.mortal.add(name)
 
@@ -76,7 +112,7 @@ def run_and_reopen(seed: int, data: DictionaryData | Path) -> None:
         store = DictionaryStore(data) if isinstance(data, DictionaryData) else RocksKeyValueStore.open(data)
         return Engine(store, clock=clock)
 
-    run, random, clock, ledger = Run(seed), Random(seed), ManualClock(), Ledger()
+    run, random, clock, ledger = Run(seed, keeps=True), Random(seed), ManualClock(), Ledger()
     engine = open_again()
     side = Side(engine.do, clock)
     for created in run.first_steps():
@@ -87,7 +123,11 @@ def run_and_reopen(seed: int, data: DictionaryData | Path) -> None:
             clock.advance(ms=step)
         else:
             request = for_side(step, side)
+            members = read_members(engine, request)
             ledger.note(request, side.carry_out(request))
+            # What a close left nothing of is completed.
+            gone = [raw_id for raw_id in members if engine.memory.find_message(raw_id) is None]
+            ledger.completed.update(side.names[raw_id] for raw_id in gone)
         if random.random() < 0.2:
             engine.close()
             engine = open_again()
@@ -100,14 +140,29 @@ def run_and_reopen(seed: int, data: DictionaryData | Path) -> None:
     engine.close()
 
 
+def read_members(engine: Engine, request: Request[Any]) -> list[bytes]:
+    """The members of the numbered claim that the request would close."""
+    if not isinstance(request, ConsumersClose):
+        return []
+    try:
+        pages = engine.do(ConsumersRead(request.name, request.queue, request.generation, request.up_to))
+        return [delivery.raw_id for page in pages for delivery in page]
+    except FairleadError:
+        return []
+
+
 def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
     """Complete everything that is left, dead letters included."""
     for consumer in CONSUMERS:
         engine.do(Goodbye(consumer))
+    for info in engine.do(ConsumersList()):
+        engine.do(ConsumersDrop(info.name, info.queue))
     for key in engine.do(ConfigList()):
         engine.do(ConfigDelete(key))
     side.clock.advance(ms=10_000_000)
     for queue in QUEUES:
+        if queue not in engine.memory.by_name:
+            continue
         engine.do(Resume(queue))
         engine.do(Unhold(queue, [show_id(raw_id) for raw_id in side.names]))
         for name in (queue, f"{queue}.dlq"):
@@ -119,12 +174,14 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_with_reopenings_loses_and_doubles_nothing(seed: int) -> None:
-    run_and_reopen(seed, DictionaryData())
+    with memory_sizes(seed):
+        run_and_reopen(seed, DictionaryData())
 
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_a_run_with_reopenings_on_rocksdb_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
-    run_and_reopen(seed, tmp_path / "data")
+    with memory_sizes(seed):
+        run_and_reopen(seed, tmp_path / "data")
 
 
 def test_a_reopened_ring_is_in_the_order_of_the_first_places_of_its_lanes() -> None:
@@ -235,3 +292,17 @@ def test_a_throttle_that_is_configured_again_has_gained_at_its_former_rate_only(
     engine.do(ConfigSet("throttle.t", "1000,5"))
     assert engine.do(Claim("q", 9)) == []
     assert broken_laws(engine) == []
+
+
+def test_a_claim_that_a_power_cut_undid_shares_its_token_with_no_later_claim() -> None:
+    storage, clock = KeyValueStorage(forgets=True), ManualClock()
+    broker = storage.open_broker(clock=clock)
+    broker.create_queue("q")
+    broker.enqueue("q", b"x")
+    (undone,) = broker.claim("q")
+    storage.lose_unsynced()
+    again = storage.reopen().open_broker(clock=clock)
+    (delivery,) = again.claim("q")
+    assert (delivery.id, delivery.lease != undone.lease) == (undone.id, True)
+    assert again.settle([Complete(undone)])[0].outcome == "lost_lease"
+    assert again.settle([Complete(delivery)])[0].outcome == "completed"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, Start
 from fairlead.engine import work
+from fairlead.engine.broker import Broker
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.transaction import Transaction
@@ -17,8 +18,9 @@ from fairlead.errors import QueueNotFound, StaleEpoch, StoreFull, Unavailable
 from fairlead.records.facts import MessageMoved
 from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
-from fairlead.testing import ManualClock
-from fairlead.testing.faulty import FaultyStore, Killed
+from fairlead.store.rows import read_windows
+from fairlead.testing import ManualClock, stop_before
+from fairlead.testing.faulty import READS, FaultyStore, Killed
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.inspect import Stats
@@ -285,7 +287,8 @@ def test_a_fault_at_every_step_of_a_turn_leaves_all_of_it_or_nothing() -> None:
             store = FaultyStore(DictionaryStore(), forgets=True)
             engine = open_engine(store)
             engine.do(CreateQueue("q", {"retry": {"policy": "fixed", "cooldown": "1m"}}))
-            store.arm(step, fault)
+            # No room, asked before any change, is a refusal of one request: its neighbours stay.
+            store.arm(step, fault, only=("batch", "write", "sync", *READS) if fault == "fail" else ())
             confirmed = False
             try:
                 turn(engine)
@@ -338,3 +341,29 @@ def test_a_reopened_engine_reads_the_bodies_of_a_chunk_once() -> None:
     assert len(again.do(Claim("q", 250))) == 250
     assert len(again.do(Claim("q", 250))) == 250
     assert store.reads.total() - before == 1
+
+
+FULL = StoreFull("the disk", 0, 1)
+
+
+def test_a_release_of_a_stream_that_is_not_written_leaves_the_stream_as_it_was() -> None:
+    with Broker(DictionaryStore(), clock=ManualClock()) as broker:
+        broker.create_queue("q")
+        ids = broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(3)])
+        broker.hold("q", ids[:1])
+        with stop_before(broker, lambda step: True, FULL), pytest.raises(StoreFull):
+            broker.release_stream("q", "s")
+        assert broken_laws(broker.engine) == []
+        assert broker.claim("q") == []
+
+
+def test_windows_of_dedup_keys_whose_end_is_not_written_end_later() -> None:
+    clock = ManualClock()
+    with Broker(DictionaryStore(), clock=clock) as broker:
+        broker.create_queue("q", dedup="10s")
+        broker.enqueue("q", b"x", dedup_key="k")
+        with stop_before(broker, lambda step: True, FULL), pytest.raises(StoreFull):
+            clock.advance(seconds=11)
+        assert broken_laws(broker.engine) == []
+        broker.run_due()
+        assert read_windows(broker.engine.store, 1, 10) == []

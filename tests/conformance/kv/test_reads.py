@@ -139,7 +139,7 @@ def test_a_scan_after_a_write_sees_it_although_a_cursor_was_kept(store: KeyValue
 def test_several_threads_read_beside_one_that_writes(store: KeyValueStore) -> None:
     epoch = store.acquire()
     rows = [(b"%03d" % number + bytes(8), b"x" * 50) for number in range(200)]
-    put_all(store, epoch, 1, [(Table.HOT, key, value) for key, value in rows])
+    put_all(store, epoch, 1, [(Table.DUE, key, value) for key, value in rows])
     wrong: list[object] = []
     stop = threading.Event()
 
@@ -147,13 +147,13 @@ def test_several_threads_read_beside_one_that_writes(store: KeyValueStore) -> No
         try:
             while not stop.is_set():
                 for found in (
-                    store.scan(Table.HOT, limit=ALL),
-                    store.scan(Table.HOT, limit=ALL, reverse=True)[::-1],
-                    store.first_rows(Table.HOT, limit=ALL),
+                    store.scan(Table.DUE, limit=ALL),
+                    store.scan(Table.DUE, limit=ALL, reverse=True)[::-1],
+                    store.first_rows(Table.DUE, limit=ALL),
                 ):
                     if found != rows:
                         wrong.append(found)
-                if store.get_many(Table.HOT, [key for key, _ in rows]) != [value for _, value in rows]:
+                if store.get_many(Table.DUE, [key for key, _ in rows]) != [value for _, value in rows]:
                     wrong.append("get_many")
         except BaseException as trouble:
             wrong.append(trouble)
@@ -179,7 +179,7 @@ def test_rocksdb_keeps_one_cursor_per_table_until_the_next_write(directory: Path
     kept = store._database._cursors[Table.COLD]
     store.scan(Table.COLD, b"b", limit=1, reverse=True)
     store.first_rows(Table.COLD, limit=1)
-    store.scan(Table.HOT, limit=1)
+    store.scan(Table.DUE, limit=1)
     assert store._database._cursors[Table.COLD][1] is kept[1]
     put_all(store, epoch, 2, [])
     assert not store._database._cursors

@@ -9,13 +9,16 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.errors import (
     BrokenInvariant,
     FormatTooNew,
+    FormatTooOld,
     InvalidRequest,
     StoreCorrupt,
     StoreFailed,
@@ -27,7 +30,7 @@ from fairlead.store.kv.rocks_files import FORMAT
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.format import FORMAT_FILE
 from fairlead.store.rocks.marks import MARKS_FILE
-from tests.conformance.kv.backends import ALL, RocksBackend, everything, put_all
+from tests.conformance.kv.backends import ALL, CACHE_BYTES, RocksBackend, everything, put_all
 from tests.conformance.kv.writing import TABLES, row_key
 from tests.crash.damage.boots import ANOTHER_BOOT, set_boot
 
@@ -139,12 +142,12 @@ def test_a_directory_of_the_former_engine_is_refused_and_left_alone(directory: P
     RocksStore.open(path).close()
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     for read_only in (False, True):
-        with pytest.raises(InvalidRequest, match="format 1, which an earlier engine wrote") as refused:
+        with pytest.raises(FormatTooOld, match="got 1, which an earlier fairlead wrote") as refused:
             RocksKeyValueStore.open(path, read_only=read_only)
-        assert str(path / FORMAT_FILE) in str(refused.value)
+        assert str(path) in str(refused.value)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
     with_old = RocksStore.open(path)
-    with pytest.raises(InvalidRequest, match="earlier engine"):
+    with pytest.raises(FormatTooOld, match="earlier fairlead"):
         opened(path)
     with_old.close()
 
@@ -426,3 +429,68 @@ def test_a_write_that_fails_otherwise_than_by_a_full_disk_is_final(
     again = opened(rocks.path)
     assert again.last_commit == 0
     again.close()
+
+
+def test_a_write_after_a_compaction_met_a_damaged_table_names_the_table(directory: Path) -> None:
+    path = directory / "data"
+    store = RocksKeyValueStore.open(path, cache_bytes=CACHE_BYTES)
+    epoch = store.acquire()
+    for commit in range(1, 4):
+        put_all(store, epoch, commit, [(Table.OWN, b"%03d" % row, bytes(100)) for row in range(200)])
+        store.flush_table(Table.OWN)
+    store.close()
+    damaged = sorted(path.glob("*.sst"))[1]
+    content = bytearray(damaged.read_bytes())
+    content[50] ^= 0x10
+    damaged.write_bytes(content)
+    store = RocksKeyValueStore.open(path, cache_bytes=CACHE_BYTES)
+    epoch = store.acquire()
+    put_all(store, epoch, 4, [(Table.OWN, b"%03d" % row, bytes(100)) for row in range(200)])
+    # The compaction that it starts may fail before it returns.
+    with suppress(Exception):
+        store.flush_table(Table.OWN)
+
+    def write_until_the_compaction_has_failed() -> None:
+        for commit in range(5, 2000):
+            put_all(store, epoch, commit, [(Table.META, b"a", b"")])
+            threading.Event().wait(0.005)
+
+    with pytest.raises(StoreCorrupt) as refused:
+        write_until_the_compaction_has_failed()
+    assert refused.value.where == str(damaged)
+    with pytest.raises(StoreFailed):
+        put_all(store, epoch, 3000, [(Table.META, b"", b"")])
+    store.close()
+
+
+class Watched:
+    """A database that notes what it is asked for."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.asked: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, batch: Any) -> None:
+        self.asked.append(("write", None))
+        self._inner.write(batch)
+
+    def flush_wal(self, sync: bool) -> None:
+        self.asked.append(("flush_wal", sync))
+        self._inner.flush_wal(sync)
+
+
+def test_a_sync_lets_rocksdb_sync_its_log_after_the_write_that_it_covers(rocks: RocksBackend) -> None:
+    store = RocksKeyValueStore.open(rocks.path, cache_bytes=CACHE_BYTES)
+    epoch, database = store.acquire(), store._database
+    watched = database._opened = Watched(database._opened)  # type: ignore[assignment]
+    put_all(store, epoch, 1, [(Table.META, b"a", b"")])
+    assert watched.asked == [("write", None)]
+    store.sync()
+    assert watched.asked == [("write", None), ("flush_wal", True)]
+    store.sync()
+    assert len(watched.asked) == 2, "nothing to sync"
+    database._opened = watched._inner
+    store.close()

@@ -22,6 +22,7 @@ import msgspec
 import fairlead
 from fairlead.errors import FairleadError, StoreCorrupt
 from fairlead.testing import ManualClock
+from fairlead.testing.engine import NewBroker, open_directory, stored_rows, verify_directory
 
 from .cases import Case
 
@@ -87,7 +88,7 @@ class DamageJudge(Judge):
 
     def examine(self, case: Case) -> Outcome:
         before = fingerprint(self.copy)
-        problems = fairlead.verify(self.copy).problems
+        problems = verify_directory(self.copy).problems
         if fingerprint(self.copy) != before:
             return Outcome("verify changed the directory")
         if problems and case.file not in problems[0]:
@@ -127,10 +128,12 @@ def in_fork(work: Callable[[], bytes], limit_s: float = LIMIT_S) -> bytes | Outc
 
 def read_all(directory: Path) -> Contents:
     """Without closing the broker: for a process that ends."""
-    return contents_of(fairlead.open(directory, durability="os", clock=ManualClock()))
+    return contents_of(open_directory(directory, durability="os", clock=ManualClock()))
 
 
 def contents_of(broker: fairlead.Broker) -> Contents:
+    if isinstance(broker, NewBroker):
+        return {row: hashlib.sha256(value).hexdigest() for row, value in stored_rows(broker).items()}
     found: Contents = {}
     for queue in [info.name for info in broker.queues()]:
         found[queue] = repr(broker.stats(queue))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fairlead import Complete, Fail, NewMessage
-from fairlead.server.metric_counts import Distribution
+from fairlead.model.distribution import Distribution
 from fairlead.server.metrics import Metrics
 from tests.doors.http.shown import Values, show
 from tests.integration.world import World

@@ -9,6 +9,8 @@ import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS
+from fairlead.records.facts import Move, StateFact
+from fairlead.server import metric_facts
 from fairlead.server.metric_counts import BOOKKEEPING, COUNTED, MOVES
 from fairlead.server.metric_names import CALLS_REFUSED, INVALID, METRICS, REFUSED, REQUESTS
 from fairlead.server.metrics import Metrics
@@ -253,6 +255,12 @@ def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
     assert COUNTED.keys() | BOOKKEEPING == set(get_args(facts.Fact))
     assert COUNTED.keys() & BOOKKEEPING == set()
     assert set(MOVES) == set(get_args(facts.MoveKind))
+
+
+def test_every_kind_of_fact_of_the_new_engine_is_counted_or_named_as_bookkeeping() -> None:
+    assert metric_facts.COUNTED.keys() | metric_facts.BOOKKEEPING == set(get_args(StateFact))
+    assert metric_facts.COUNTED.keys() & metric_facts.BOOKKEEPING == set()
+    assert set(metric_facts.MOVES) == set(get_args(Move))
 
 
 def test_every_counter_is_moved_by_some_case() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from fairlead import Fail, NewMessage
 from fairlead.errors import ClaimReleased, ConsumerNotFound, QueueNotFound, StoreFull
-from fairlead.model.names import Scoped
 from fairlead.testing import laws
 from fairlead.testing.inside import consumer_close
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
+from fairlead.testing.stored import stored_count
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.consumers.test_closing import fail_after
 from tests.integration.world import World
@@ -145,8 +145,7 @@ def test_a_dropped_consumer_is_forgotten_with_what_it_had_in_hand(world: World) 
     assert world.broker.consumers.list() == []
     again = Reader(world)
     assert again.claim(1).count == 3
-    assert world.store.inner.claim_outcomes(Scoped("q", "etl"), 1, 0, 10) == []
-    assert world.store.inner.claim_choice(Scoped("q", "etl"), 1) == ()
+    assert stored_count(world.store, "outcomes") == 0
 
 
 @pytest.mark.parametrize("queue", ["q", "q.dlq"])
@@ -168,8 +167,7 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(
         reader.claim(2)
     world.restart()
     assert laws(world.store) == []
-    assert world.store.inner.leases() == []
-    assert world.store.inner.claim_members(Scoped(queue, "etl"), 1) == []
+    assert stored_count(world.store, "leases") == 0
     world.broker.create_queue("q")
     with pytest.raises(QueueNotFound):
         reader.claim(2)

@@ -10,10 +10,10 @@ from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StoreFull
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
-from fairlead.model.names import Scoped
 from fairlead.testing import Step
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
+from fairlead.testing.stored import stored_count
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.world import World
 
@@ -375,7 +375,7 @@ def test_words_that_are_wrong_spoil_the_call(world: World) -> None:
         with pytest.raises(InvalidRequest, match=why):
             reader.record(1, items, part)  # type: ignore[arg-type]
     assert payloads(reader.read(1, unsettled=True)) == [b"0", b"1"]
-    assert world.store.inner.claim_outcomes(Scoped("q", "etl"), 1, 0, 10) == []
+    assert stored_count(world.store, "outcomes") == 0
 
 
 def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> None:

@@ -328,3 +328,24 @@ def test_a_claim_touches_as_many_keys_as_it_has_messages() -> None:
     plan = queue.plan(5_000, 700 * 4 + 1)
     assert isinstance(plan.change, Draft)
     assert (list(plan.numbers), plan.change.lanes) == ([], {})
+
+
+def test_a_limit_of_unsettled_messages_can_be_set_changed_and_removed() -> None:
+    queue = scheduler()
+    queue.add(("a",), 3, [1, 2, 3, 4, 5])
+    queue.add(("b",), 1, [6, 7])
+    queue.limit_unsettled(2, {"a": 1})
+    assert take(queue, 9) == [1, 6, 7]
+    assert take(queue, 9) == []
+    queue.limit_unsettled(4, {"a": 2, "b": 2})
+    assert take(queue, 9) == [2, 3]
+    queue.limit_unsettled(0, {})
+    assert take(queue, 9) == [4, 5]
+
+
+def test_a_lease_found_at_open_leaves_the_weight_of_its_key_alone() -> None:
+    queue = scheduler(max_unsettled_per_key=9)
+    queue.add(("a",), 3, [1, 2, 3])
+    queue.add(("b",), 1, [4, 5, 6])
+    queue.note_unsettled("a")
+    assert take(queue, 4) == [1, 2, 3, 4]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import get_args
 
@@ -8,17 +9,31 @@ import pytest
 from fairlead import Complete, Fail
 from fairlead.errors import StoreFailed, StoreFull
 from fairlead.model import facts
-from fairlead.testing import ManualClock, Step, Storage, laws, open_in_memory, run_due, stop_before
+from fairlead.records.facts import StateFact
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import RECORDS_IN_MEMORY
+from fairlead.testing import ManualClock, Step, Storage, changes, laws, open_in_memory, run_due, stop_before
+from fairlead.testing.changes import _RECORDS, What
+from fairlead.testing.old_changes import WORDS
 from fairlead.testing.sizes import _PLACES, read_size, set_sizes, sized
-from fairlead.testing.steps import _WORDS, What
 from fairlead.testing.storage import Cut, fail_syncs
 
 FULL = StoreFull("here", 0, 1)
 
 
-def test_every_fact_has_a_word_of_its_own() -> None:
-    assert set(_WORDS) == set(get_args(facts.Fact))
-    assert sorted(_WORDS.values()) == sorted(get_args(What))
+def test_every_fact_of_today_s_engine_has_a_word_of_its_own() -> None:
+    assert set(WORDS) == set(get_args(facts.Fact))
+    assert len(set(WORDS.values())) == len(WORDS)
+    assert set(WORDS.values()) < set(get_args(What))
+
+
+def test_every_fact_of_the_new_engine_has_a_word() -> None:
+    source = inspect.getsource(changes)
+    assert [fact.__name__ for fact in get_args(StateFact) if f"f.{fact.__name__}" not in source] == []
+
+
+def test_every_table_of_records_has_words() -> None:
+    assert {*RECORDS_IN_MEMORY, Table.META, Table.AUDIT, Table.OUTCOMES, Table.ANSWERS} <= set(_RECORDS)
 
 
 def test_a_step_that_is_stopped_is_not_written_and_others_are() -> None:

@@ -1,52 +1,66 @@
-"""The work of each verb in the new engine: one function per verb, `(tx, request) -> answer`.
+"""The work of each verb in the new engine: one function per verb.
 
-`WORK` lists what the engine can do. When it can do everything, each function becomes the `run` of its verb and
-this folder goes. A function reads and checks first and adds facts last.
+`WORK` lists the verbs that are one transaction: `(tx, request) -> answer`. Such a function reads and checks first
+and adds facts last. `WORK_IN_STEPS` lists the verbs that scan, wait or change more than one transaction may:
+`(engine, request, caller) -> answer`; such a function opens a short transaction for each step. When the engine can
+do everything, each function becomes the `run` of its verb and this folder goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from fairlead.engine.transaction import StepsTable, WorkTable
+from fairlead.engine.work import (
+    audit,
+    claim,
+    config,
+    consumer_claims,
+    consumer_read,
+    consumers,
+    dead_letters,
+    enqueue,
+    exchange,
+    explain,
+    failures,
+    inspect,
+    keys,
+    look,
+    maintain,
+    operate,
+    queues,
+    runbooks,
+    settle,
+    staging,
+    streams,
+)
 
-from fairlead.engine.transaction import Transaction
-from fairlead.engine.work import claim, config, enqueue, inspect, operate, queues, settle
-from fairlead.request import Request
-from fairlead.verbs.claim import Claim
-from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
-from fairlead.verbs.inspect import Stats
-from fairlead.verbs.operate import Bury, Done, Drop, FailLeased, Hold, Reset, Retry, Unhold
-from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
-from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
+WORK: WorkTable = {
+    **queues.WORK,
+    **enqueue.WORK,
+    **claim.WORK,
+    **settle.WORK,
+    **config.WORK,
+    **dead_letters.WORK,
+    **keys.WORK,
+    **runbooks.WORK,
+    **streams.WORK,
+    **consumers.WORK,
+    **exchange.WORK,
+}
 
-Work = Callable[[Transaction, Any], Any]
-
-WORK: dict[type[Request[Any]], Work] = {
-    CreateQueue: queues.create_queue,
-    ListQueues: queues.list_queues,
-    Pause: queues.pause,
-    Resume: queues.resume,
-    Enqueue: enqueue.enqueue,
-    EnqueueMany: enqueue.enqueue_many,
-    Quarantine: enqueue.quarantine,
-    Twin: enqueue.twin,
-    Claim: claim.claim,
-    Settle: settle.settle,
-    Ack: settle.ack,
-    Nack: settle.nack,
-    Goodbye: settle.goodbye,
-    Retry: operate.retry,
-    Reset: operate.reset,
-    Drop: operate.drop,
-    Done: operate.done,
-    Bury: operate.bury,
-    Hold: operate.hold,
-    Unhold: operate.unhold,
-    FailLeased: operate.fail,
-    Stats: inspect.stats,
-    ConfigGet: config.get_value,
-    ConfigSet: config.set_value,
-    ConfigDelete: config.delete_value,
-    ConfigList: config.list_values,
+WORK_IN_STEPS: StepsTable = {
+    **queues.WORK_IN_STEPS,
+    **operate.WORK_IN_STEPS,
+    **dead_letters.WORK_IN_STEPS,
+    **look.WORK_IN_STEPS,
+    **runbooks.WORK_IN_STEPS,
+    **inspect.WORK_IN_STEPS,
+    **audit.WORK_IN_STEPS,
+    **maintain.WORK_IN_STEPS,
+    **explain.WORK_IN_STEPS,
+    **failures.WORK_IN_STEPS,
+    **consumers.WORK_IN_STEPS,
+    **consumer_claims.WORK_IN_STEPS,
+    **consumer_read.WORK_IN_STEPS,
+    **staging.WORK_IN_STEPS,
+    **settle.WORK_IN_STEPS,
 }

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
+
 from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
 from fairlead.engine.memory import Queue
-from fairlead.engine.moves import end_lives, expire_leases, wake_due
-from fairlead.engine.transaction import Transaction
+from fairlead.engine.moves import end_keeping, end_lives, end_retention, expire_leases, wake_due
+from fairlead.engine.operations import is_purged
+from fairlead.engine.room import leases_that_fit
+from fairlead.engine.transaction import Transaction, WorkTable
+from fairlead.engine.waiting import allowance
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
@@ -13,57 +19,84 @@ from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.schedule.draft import Followers, Run
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.verbs.claim import Claim
 
 
 def claim(tx: Transaction, request: Claim) -> list[Delivery]:
-    check_claim(request)
-    queues = [tx.queue(name) for name in dict.fromkeys(request.queues())]
+    names = check_claim(request)
     if request.token:
-        held = [lease for lease in tx.memory.by_token.get(request.token, ()) if lease.live]
+        held = still_leased(tx, request.token)
         if held:
-            return _again(tx, held)
+            return held
+    queues = [tx.queue(name) for name in dict.fromkeys(names)]
+    return claim_now(tx, queues, request)
+
+
+def claim_now(
+    tx: Transaction,
+    queues: list[Queue],
+    request: Claim,
+    *,
+    expire: bool = True,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> list[Delivery]:
+    """`expire=False` leaves leases that have run out to the timer."""
     if len(queues) > 1:
         tx.memory.claim_turn += 1
         at = tx.memory.claim_turn % len(queues)
         queues = queues[at:] + queues[:at]
-    # In all queues before any is planned: what is due in one may make a message of another ready.
-    expire_leases(tx)
-    for queue in queues:
-        wake_due(tx, queue)
-        end_lives(tx, queue)
+    # Before anything changes, because a refusal after that would lose the transaction.
+    limit = leases_that_fit(tx, request.limit)
+    run_queues_due(tx, queues, expire=expire)
     found: list[Delivery] = []
     for queue in queues:
-        if len(found) < request.limit:
-            found += _claim_of(tx, queue, request, request.limit - len(found))
+        if len(found) < limit:
+            found += _claim_of(tx, queue, request, limit - len(found), max_bytes)
     return found
 
 
-def check_claim(request: Claim) -> None:
+def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = True) -> None:
+    """In all queues before any is planned: what is due in one may make a message of another ready."""
+    if expire:
+        expire_leases(tx)
+    for queue in queues:
+        wake_due(tx, queue)
+        end_lives(tx, queue)
+        if queue.record.source_id:
+            end_retention(tx, queue)
+        end_keeping(tx, queue)
+
+
+def check_claim(request: Claim) -> Sequence[str]:
+    """Returns the names of the queues."""
     queue, names = request.queue, request.queues()
     if not isinstance(queue, str) and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidRequest("queue", "a queue name or a list of them", queue)
     check_bool(request.started, "started")
     check_count(request.max_per_stream, "max_per_stream", most=MAX_CLAIM)
     check_count(request.limit, "limit", most=MAX_CLAIM)
-    check_consumer(request.consumer)
+    if request.consumer != "":
+        check_consumer(request.consumer)
     check_token(request.token)
     if request.wait is not None:
         to_ms(request.wait, "wait")
+    return names
 
 
-def _again(tx: Transaction, leases: list[GroupLease]) -> list[Delivery]:
-    """The deliveries that are still leased under the token of the claim."""
+def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
+    """The deliveries that are still leased under the token of a claim."""
+    leases = [lease for lease in tx.memory.by_token.get(token or "", ()) if lease.live]
     held = tx.memory.in_claim_order(leases)
     return [delivery for lease, number in held for delivery in tx.deliveries(lease, [number])]
 
 
-def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int) -> list[Delivery]:
-    most = min(limit, _allowance(tx, queue, request.consumer))
-    if queue.record.paused or most < 1:
+def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int, max_bytes: int) -> list[Delivery]:
+    most = min(limit, allowance(tx.memory, queue, request.consumer))
+    if queue.record.paused or most < 1 or is_purged(tx, queue.record.queue_id):
         return []
-    plan = _plan(tx, queue, most)
+    plan = plan_within(tx, queue, most, max_bytes, max_per_stream=request.max_per_stream)
     if not plan.numbers:
         # No message moves, but keys without messages leave the ring. Turns are hints, so there is no fact.
         queue.schedule.apply(plan)
@@ -86,23 +119,54 @@ def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int) -> list
     return tx.deliveries(lease, plan.numbers)
 
 
-def _allowance(tx: Transaction, queue: Queue, consumer: str) -> int:
-    """How many more messages of the queue the consumer may hold."""
-    most = queue.record.config.max_unsettled_per_consumer
-    if not most:
-        return MAX_CLAIM
-    leases = tx.memory.by_consumer.get(consumer, ())
-    return most - sum(lease.live for lease in leases if lease.terms.queue_id == queue.record.queue_id)
-
-
-def _plan(tx: Transaction, queue: Queue, limit: int) -> ClaimPlan:
-    """Ends before the answer gets too large; it has at least one message."""
-    plan = queue.schedule.plan(limit, tx.now_ms)
-    if queue.counts.bytes <= MAX_ANSWER_BYTES:
+def plan_within(
+    tx: Transaction,
+    queue: Queue,
+    limit: int,
+    max_bytes: int,
+    *,
+    max_per_stream: int,
+    up_to: int | None = None,
+    run: Run = (),
+) -> ClaimPlan:
+    """Ends with the message that reaches `max_bytes`; nothing behind the place `up_to` is taken. `run` is left of
+    an earlier plan of the same claim.
+    """
+    in_runs = max_per_stream > 1 and queue.is_ordered
+    followers = _followers(tx, queue, max_per_stream - 1, up_to) if in_runs else None
+    plan = queue.schedule.plan(limit, tx.now_ms, followers=followers, up_to=up_to, run=run)
+    while plan.needs:
+        tx.read_on(queue, plan.needs)
+        plan = queue.schedule.plan(limit, tx.now_ms, followers=followers, up_to=up_to, run=run)
+    tx.bring_chunks(plan.numbers)
+    if queue.counts.bytes <= max_bytes:
         return plan
     size = 0
     for count, number in enumerate(plan.numbers, 1):
         size += tx.memory.chunk_of(number).columns.size_of(number & BLOCK_MASK)
-        if size >= MAX_ANSWER_BYTES:
-            return queue.schedule.plan(count, tx.now_ms)
+        if size >= max_bytes:
+            return queue.schedule.plan(count, tx.now_ms, followers=followers, up_to=up_to, run=run)
     return plan
+
+
+def _followers(tx: Transaction, queue: Queue, most: int, up_to: int | None) -> Followers:
+    """Names the messages that go out behind the head of a stream."""
+    streams, memory, queue_id = queue.streams, tx.memory, queue.record.queue_id
+
+    def followers(head: int, room: int) -> Run:
+        name = memory.stream_of(head, queue_id)
+        return up_to_place(tx, streams.followers(name, head, min(most, room)), up_to) if name else ()
+
+    return followers
+
+
+def up_to_place(tx: Transaction, run: Run, up_to: int | None) -> Run:
+    """The run before its first message behind the place."""
+    if up_to is None:
+        return run
+    return list(takewhile(lambda item: tx.memory.place_of(item[1]) <= up_to, run))
+
+
+WORK: WorkTable = {
+    Claim: claim,
+}

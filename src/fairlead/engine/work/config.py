@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.decide.throttle import default_burst
-from fairlead.engine.transaction import Transaction
+from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.config_keys import THROTTLE, stored_entries, stored_keys, throttle_entries
@@ -90,3 +90,11 @@ def _configure_bucket(tx: Transaction, throttle_key: str) -> None:
         bucket = idle
     changed = Bucket(rate, burst, burst, now_ms) if bucket is None else bucket.configured(rate, burst, now_ms)
     tx.add(BucketChanged(throttle_key, changed, False, now_ms))
+
+
+WORK: WorkTable = {
+    ConfigGet: get_value,
+    ConfigSet: set_value,
+    ConfigDelete: delete_value,
+    ConfigList: list_values,
+}

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
 from fairlead.engine.memory import Queue
-from fairlead.engine.missing import refuse_missing
-from fairlead.engine.transaction import Transaction
+from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
+from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull
-from fairlead.model.checks import CheckedMessage, check_messages, check_text
+from fairlead.model.checks import (
+    CheckedMessage,
+    MessageColumns,
+    by_column,
+    check_messages,
+    check_text,
+    find_columns,
+    find_plain,
+)
 from fairlead.model.ids import show_id
-from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
-from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head
-from fairlead.records.facts import ChunkEnqueued, KeysRemembered, MessageMoved
-from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, shown_ids
+from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
+from fairlead.records.facts import ChunkEnqueued, KeysRemembered
+from fairlead.records.ids import MAX_CHUNK_MESSAGES, ids_of, shown_ids
 from fairlead.records.state import DedupRow, OwnState
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 
@@ -27,11 +35,27 @@ _MAX_BYTE = 256
 
 
 def enqueue(tx: Transaction, request: Enqueue) -> str:
-    return _append(tx, request.queue, check_messages([request.message()]))[0]
+    columns = None if tx.hooks.messages else find_plain(request)
+    if columns is None:
+        return _append(tx, request, [request.message()])[0]
+    return add(tx, prepare(tx, request.queue, columns))[0]
 
 
 def enqueue_many(tx: Transaction, request: EnqueueMany) -> list[str]:
-    return _append(tx, request.queue, check_messages(request.messages))
+    return _append(tx, request, request.messages)
+
+
+def _append(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[str]:
+    columns = None if tx.hooks.messages else find_columns(messages)
+    if columns is None:
+        columns = by_column(checked(tx, request, messages))
+    return add(tx, prepare(tx, request.queue, columns))
+
+
+def checked(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[CheckedMessage]:
+    """The messages of a request, with what the `on_enqueue` hook of its queue returned laid over them."""
+    decided = tx.hooks.messages.get(id(request))
+    return check_messages(messages) if decided is None else decided
 
 
 def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
@@ -43,14 +67,17 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
         wanted = "the queue the messages belong to, not its dead-letter queue"
         raise InvalidRequest("queue", wanted, request.queue)
     plain = [replace(message, ttl_ms=0, delay_ms=0, dedup_key="") for message in messages]
+    if plain:
+        bodies = sum(len(message.headers) + len(message.payload) for message in plain)
+        tx.store.check_room(bodies + (MESSAGE_BYTES + STATE_BYTES + len(error)) * len(plain))
     ids: list[str] = []
     for start in range(0, len(plain), MAX_CHUNK_MESSAGES):
-        columns, payloads, _ = to_columns(tx, queue, plain[start : start + MAX_CHUNK_MESSAGES])
+        part = by_column(plain[start : start + MAX_CHUNK_MESSAGES])
+        columns = to_columns(tx, queue, part, joins_streams=False)
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
-        chunk = Chunk(queue.record.queue_id, head, payloads, bytearray([OWN]) * len(payloads))
-        tx.add(ChunkEnqueued(chunk))
-        for number in chunk.numbers:
-            tx.add(moves.quarantine(tx, number, queue, error, reason))
+        chunk = Chunk(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
+        dead = {number: moves.quarantine(tx, number, queue, error, reason) for number in chunk.numbers}
+        tx.add(ChunkEnqueued(chunk, dead))
         ids += shown_ids(chunk.prefix, chunk.numbers)
     return ids
 
@@ -61,27 +88,78 @@ def twin(tx: Transaction, request: Twin) -> str | None:
     return show_id(row.raw_id) if row is not None and row.holds(tx.now_ms) else None
 
 
-def _append(tx: Transaction, name: str, messages: Sequence[CheckedMessage]) -> list[str]:
+class Prepared(NamedTuple):
+    """Messages that were checked and may be added to a queue."""
+
+    queue: Queue
+    #: The columns of each chunk, with the messages as they were given.
+    batches: Sequence[tuple[Columns, MessageColumns]]
+    #: For each message: the id of its twin, or its index among the new messages. None: all are new.
+    found: Sequence[str | int] | None
+    #: The first new message with each dedup key.
+    first: dict[str, int]
+
+    @property
+    def has_dedup_keys(self) -> bool:
+        return self.found is not None
+
+
+def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded: bool = True) -> Prepared:
+    """Check and read, and change nothing. `is_bounded=False`: the bounds of the queue were checked before."""
     queue = tx.queue(name)
     if queue.is_dead_letter_queue:
         raise InvalidRequest("queue", "no dead-letter queue; a quarantine puts messages there", name)
-    if any([message.dedup_key for message in messages]):  # noqa: C419 - a generator costs three times as much
-        return _append_new(tx, queue, messages)
-    return [shown for chunk in _add(tx, queue, messages) for shown in shown_ids(chunk.prefix, chunk.numbers)]
+    found: Sequence[str | int] | None = None
+    first: dict[str, int] = {}
+    new = messages
+    if messages.dedup_keys is not None:
+        found, first, new = _find_twins(tx, queue, messages, messages.dedup_keys)
+    count = len(new.payloads)
+    if 0 < count <= MAX_CHUNK_MESSAGES:
+        batches = [(to_columns(tx, queue, new), new)]
+    else:
+        starts = range(0, count, MAX_CHUNK_MESSAGES)
+        parts = [new.rows(start, start + MAX_CHUNK_MESSAGES) for start in starts]
+        batches = [(to_columns(tx, queue, part), part) for part in parts]
+    if count and is_bounded:
+        # Nothing new, because all are duplicates, fits also in a queue that redrives have overfilled.
+        size = sum([columns.total_bytes() for columns, _ in batches])
+        check_bounds(tx, queue, count, size)
+        tx.store.check_room(size + MESSAGE_BYTES * count)
+    return Prepared(queue, batches, found, first)
 
 
-def _append_new(tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage]) -> list[str]:
-    """Without duplicates: a message whose dedup key is known has the id of the first message with that key."""
-    queue_id, window_ms = queue.record.queue_id, queue.record.config.dedup_window_ms
-    keys = list(dict.fromkeys(message.dedup_key for message in messages if message.dedup_key))
-    rows = tx.dedup_rows(queue_id, keys)
+def add(tx: Transaction, prepared: Prepared) -> list[str]:
+    """The id of each message, duplicates included."""
+    queue, found = prepared.queue, prepared.found
+    chunks = _add_chunks(tx, queue, prepared.batches)
+    if found is None and len(chunks) == 1:
+        return shown_ids(chunks[0].prefix, chunks[0].numbers)
+    if found is None:
+        return [shown for chunk in chunks for shown in shown_ids(chunk.prefix, chunk.numbers)]
+    raw_ids = [raw_id for chunk in chunks for raw_id in ids_of(chunk.prefix, chunk.numbers)]
+    window_ms = queue.record.config.dedup_window_ms
+    until_ms = tx.now_ms + window_ms if window_ms else 0
+    if prepared.first:
+        remembered = {key: DedupRow(raw_ids[at], until_ms) for key, at in prepared.first.items()}
+        tx.add(KeysRemembered(queue.record.queue_id, remembered))
+    shown = [one for chunk in chunks for one in shown_ids(chunk.prefix, chunk.numbers)]
+    return [shown[known] if isinstance(known, int) else known for known in found]
+
+
+def _find_twins(
+    tx: Transaction, queue: Queue, messages: MessageColumns, dedup_keys: Sequence[str]
+) -> tuple[Sequence[str | int], dict[str, int], MessageColumns]:
+    """`found` and `first` of `Prepared`, and the new messages: a message whose dedup key is known is none."""
+    keys = list(dict.fromkeys(filter(None, dedup_keys)))
+    rows = tx.dedup_rows(queue.record.queue_id, keys)
     ids = {key: show_id(row.raw_id) for key, row in rows.items() if row.holds(tx.now_ms)}
-    new: list[CheckedMessage] = []
-    #: For each message: the id of its twin, or its index among the new ones.
+    if not ids and len(keys) == messages.length:
+        return range(messages.length), {key: at for at, key in enumerate(keys)}, messages
+    new: list[int] = []
     found: list[str | int] = []
     first: dict[str, int] = {}
-    for message in messages:
-        key = message.dedup_key
+    for at, key in enumerate(dedup_keys):
         if key in ids:
             found.append(ids[key])
         elif key and key in first:
@@ -90,64 +168,95 @@ def _append_new(tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage
             found.append(len(new))
             if key:
                 first[key] = len(new)
-            new.append(message)
-    chunks = _add(tx, queue, new)
-    raw_ids = [id_of(chunk.prefix, number) for chunk in chunks for number in chunk.numbers]
-    until_ms = tx.now_ms + window_ms if window_ms else 0
-    if first:
-        remembered = {key: DedupRow(raw_ids[at], until_ms) for key, at in first.items()}
-        tx.add(KeysRemembered(queue_id, remembered))
-    return [show_id(raw_ids[known]) if isinstance(known, int) else known for known in found]
+            new.append(at)
+    return found, first, messages if len(new) == messages.length else messages.only(new)
 
 
-def _add(tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage]) -> list[Chunk]:
-    batches = [
-        to_columns(tx, queue, messages[start : start + MAX_CHUNK_MESSAGES])
-        for start in range(0, len(messages), MAX_CHUNK_MESSAGES)
-    ]
-    _check_bounds(queue, [columns for columns, _, _ in batches])
+def _add_chunks(
+    tx: Transaction, queue: Queue, batches: Sequence[tuple[Columns, MessageColumns]]
+) -> list[Chunk]:
     chunks = []
-    for columns, payloads, delays in batches:
+    for columns, messages in batches:
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
-        states = bytearray([OWN if delay else IMPLIED for delay in delays]) if any(delays) else None
-        chunk = Chunk(queue.record.queue_id, head, payloads, states)
+        states, waiting, delays = None, {}, messages.delays
+        if delays is not None:
+            states = bytearray([OWN if delay else IMPLIED for delay in delays])
+            waiting = {
+                number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
+                for number, delay in enumerate(delays, head.first)
+                if delay
+            }
+        chunk = Chunk(queue.record.queue_id, head, messages.payloads, states)
         chunks.append(chunk)
-        tx.add(ChunkEnqueued(chunk))
-        for number in chunk.with_own_rows():
-            due_ms = tx.now_ms + delays[number - chunk.first]
-            tx.add(MessageMoved(number, OwnState(chunk.queue_id, due_ms=due_ms), "delayed"))
+        tx.add(ChunkEnqueued(chunk, waiting))
     return chunks
 
 
 def to_columns(
-    tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage]
-) -> tuple[Columns, Sequence[bytes], Sequence[int]]:
-    """The columns of a chunk, its payloads, and how long each message waits."""
-    packed, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(
-        *map(astuple, messages), strict=True
+    tx: Transaction,
+    queue: Queue,
+    messages: MessageColumns,
+    *,
+    joins_streams: bool = True,
+    sizes: list[int] | None = None,
+    now_ms: int | None = None,
+) -> Columns:
+    """The columns of a chunk. Messages that were staged come without their payloads, whose sizes are `sizes`, and
+    count from the time at which they were published.
+    """
+    keys, weights, streams, config = messages.keys, messages.weights, messages.streams, queue.record.config
+    if streams is not None and joins_streams and queue.is_ordered:
+        keys = _bound_keys(queue, keys, streams)
+    lanes, lane_at = _lanes(keys, messages.throttle_keys)
+    return Columns(
+        lanes,
+        lane_at,
+        weights[0] if weights.count(weights[0]) == len(weights) else [*weights],
+        None if messages.headers is None else [*messages.headers],
+        [*map(len, messages.payloads)] if sizes is None else sizes,
+        _ends_of_life(messages, config.ttl_ms, tx.now_ms if now_ms is None else now_ms),
+        None if messages.dedup_keys is None or config.dedup_window_ms else [*messages.dedup_keys],
+        None if streams is None else [*streams],
     )
-    lanes = tuple(dict.fromkeys(packed))
-    names = tuple([(lane_key(lane), *lane_throttle_keys(lane)) for lane in lanes])
-    refuse_missing(streams)
-    config = queue.record.config
-    columns = Columns(
-        names,
-        _indexes(packed, lanes),
-        weights[0] if weights.count(weights[0]) == len(weights) else list(weights),
-        list(headers) if any(headers) else None,
-        list(map(len, payloads)),
-        _ends_of_life(ttls, config.ttl_ms, tx.now_ms),
-        list(dedup_keys) if not config.dedup_window_ms and any(dedup_keys) else None,
-    )
-    return columns, payloads, delays
 
 
-def _ends_of_life(ttls: Sequence[int], queue_ttl_ms: int, now_ms: int) -> list[int] | None:
+def _bound_keys(queue: Queue, keys: Sequence[str], streams: Sequence[str]) -> Sequence[str]:
+    """A stream keeps the fairness key of the message that opened it."""
+    if len(set(streams)) == len(streams) and queue.streams.by_name.keys().isdisjoint(streams):
+        # Each message opens a stream of its own, or is the only one without.
+        return keys
+    known: dict[str, str] = {}
+    bound = []
+    for key, stream in zip(keys, streams, strict=True):
+        if stream and stream not in known:
+            known[stream] = queue.streams.key_of(stream) or key
+        bound.append(known[stream] if stream else key)
+    return bound
+
+
+def _ends_of_life(messages: MessageColumns, queue_ttl_ms: int, now_ms: int) -> list[int] | None:
     """A message without a time to live of its own, which is below 0, has that of its queue."""
+    ttls = messages.ttls
+    if ttls is None:
+        return [now_ms + queue_ttl_ms] * messages.length if queue_ttl_ms else None
     if not queue_ttl_ms and max(ttls) <= 0:
         return None
     lives = [queue_ttl_ms if ttl < 0 else ttl for ttl in ttls]
     return [now_ms + life if life else 0 for life in lives]
+
+
+def _lanes(
+    keys: Sequence[str], throttle_keys: Sequence[tuple[str, ...]] | None
+) -> tuple[tuple[LaneName, ...], bytes | list[int] | None]:
+    """The lanes in the order of their first messages, and the index of the lane of each message."""
+    if len(keys) == 1:
+        return ((keys[0], *(throttle_keys[0] if throttle_keys else ())),), None
+    if throttle_keys is None:
+        distinct = tuple(dict.fromkeys(keys))
+        return tuple(zip(distinct, strict=True)), _indexes(keys, distinct)
+    names = [(key, *throttled) for key, throttled in zip(keys, throttle_keys, strict=True)]
+    lanes = tuple(dict.fromkeys(names))
+    return lanes, _indexes(names, lanes)
 
 
 def _indexes(names: Sequence[Hashable], distinct: Sequence[Hashable]) -> bytes | list[int] | None:
@@ -157,10 +266,21 @@ def _indexes(names: Sequence[Hashable], distinct: Sequence[Hashable]) -> bytes |
     return bytes(indexes) if len(distinct) <= _MAX_BYTE else list(indexes)
 
 
-def _check_bounds(queue: Queue, columns: Sequence[Columns]) -> None:
+def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
+    """Refuse so many messages and bytes more, if with those that are published and on their way they are too many."""
     config, counts = queue.record.config, queue.counts
-    count = sum(len(part.sizes) for part in columns)
-    if config.max_messages and counts.messages + count > config.max_messages:
+    if not config.max_messages and not config.max_bytes:
+        return
+    coming, coming_bytes = tx.memory.staged.to_come(queue.record.queue_id)
+    if config.max_messages and counts.messages + coming + count > config.max_messages:
         raise QueueFull(queue.name, "max_messages", config.max_messages)
-    if config.max_bytes and counts.bytes + sum(part.total_bytes() for part in columns) > config.max_bytes:
+    if config.max_bytes and counts.bytes + coming_bytes + size > config.max_bytes:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
+
+
+WORK: WorkTable = {
+    Enqueue: enqueue,
+    EnqueueMany: enqueue_many,
+    Quarantine: quarantine,
+    Twin: twin,
+}

@@ -1,19 +1,31 @@
-"""Making, pausing and listing queues."""
+"""Making, changing, pausing, emptying, deleting and listing queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlead.engine.consumer_steps import lose_queues
 from fairlead.engine.memory import Queue
-from fairlead.engine.transaction import Transaction
-from fairlead.errors import InvalidRequest, QueueExists
+from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
+from fairlead.errors import InvalidRequest, LimitReached, QueueExists
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
-from fairlead.model.queue import QueueConfig, QueueRecord, read_queue_options, with_defaults
+from fairlead.model.queue import (
+    DEAD_LETTER_OPTIONS,
+    QueueConfig,
+    QueueRecord,
+    read_queue_options,
+    with_defaults,
+)
 from fairlead.model.views import QueueInfo
-from fairlead.records.facts import QueueStored
-from fairlead.verbs.queues import CreateQueue, ListQueues, Pause, Resume
+from fairlead.records.facts import QueueDeleted, QueueStored
+from fairlead.request import Caller
+from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
 
 
 def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
@@ -22,13 +34,14 @@ def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
         wanted = f"a name that does not end in {DEAD_LETTER_SUFFIX!r}: dead-letter queues are made with their queue"
         raise InvalidRequest("queue", wanted, name)
     check_queue_name(dead_letter_name(name))
-    options = request.options
-    if not isinstance(options, Mapping):
-        raise InvalidRequest("options", "a mapping of option names to values", type(options))
-    config = read_queue_options(with_defaults(dict(options)), QueueConfig())
+    options = _check_options(request.options)
+    config = read_queue_options(with_defaults(options), QueueConfig())
     for taken in (name, dead_letter_name(name)):
         if taken in tx.memory.by_name:
             raise QueueExists(taken)
+    # Each queue has its dead-letter queue beside it.
+    if len(tx.memory.by_name) // 2 >= tx.max_queues:
+        raise LimitReached("queues", tx.max_queues)
     first_id = tx.memory.last_queue_id + 1
     tx.add(QueueStored(QueueRecord(first_id, name, config, tx.now_ms, dlq_id=first_id + 1)))
     dead_letters = QueueRecord(
@@ -36,6 +49,57 @@ def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
     )
     tx.add(QueueStored(dead_letters))
     return _info(tx, tx.queue(name))
+
+
+def update_queue(tx: Transaction, request: UpdateQueue) -> QueueInfo:
+    """Later failures, claims and enqueues follow the new options; what is under way does not change."""
+    options = _check_options(request.options)
+    queue = tx.queue(request.name)
+    record = queue.record
+    refused = sorted(options.keys() - DEAD_LETTER_OPTIONS)
+    if queue.is_dead_letter_queue and refused:
+        own = ", ".join(sorted(DEAD_LETTER_OPTIONS))
+        wanted = f"set on the source queue; a dead-letter queue has only {own}"
+        raise InvalidRequest(refused[0], wanted, options[refused[0]])
+    config = read_queue_options(options, record.config)
+    _check_ordering(queue, config)
+    tx.add(QueueStored(msgspec.structs.replace(record, config=config)))
+    return _info(tx, queue)
+
+
+def _check_options(options: object) -> dict[str, Any]:
+    if not isinstance(options, Mapping):
+        raise InvalidRequest("options", "a mapping of option names to values", type(options))
+    return dict(options)
+
+
+def _check_ordering(queue: Queue, config: QueueConfig) -> None:
+    """Whether streams order a message is decided when it is enqueued."""
+    before, after = queue.record.config.ordering, config.ordering
+    if before != after and "none" in (before, after) and queue.counts.messages:
+        raise InvalidRequest("ordering", f"{before!r} as long as the queue holds messages", after)
+
+
+def delete_queue(tx: Transaction, request: DeleteQueue) -> None:
+    """All rows of a queue and its dead letters go in one write. Consumers that wait on them get `QueueNotFound`,
+    settles of what was leased get `not_found`.
+    """
+    queue = tx.queue(request.name)
+    if queue.is_dead_letter_queue:
+        wanted = "a source queue: a dead-letter queue goes with its source, and a purge empties it"
+        raise InvalidRequest("queue", wanted, request.name)
+    lose_queues(tx, (queue.record.queue_id, queue.record.dlq_id))
+    tx.add(QueueDeleted(queue.record.queue_id, tx.memory.last_queue_id))
+
+
+def purge(engine: Engine, request: Purge, caller: Caller) -> int:
+    """Drop what is ready or waiting now; leased messages, completed ones that are kept, and later ones stay.
+    Returns how many went.
+    """
+    with engine.transaction() as tx:
+        queue = tx.queue(request.name)
+        operation = engine.operations.begin(tx, "purge", queue.record.queue_id)
+    return engine.operations.run_to_end(operation).done
 
 
 def list_queues(tx: Transaction, request: ListQueues) -> list[QueueInfo]:
@@ -70,3 +134,16 @@ def _info(tx: Transaction, queue: Queue) -> QueueInfo:
         dead_letter_queue=dead_letters.name if dead_letters is not None else None,
         source=source.name if source is not None else None,
     )
+
+
+WORK: WorkTable = {
+    CreateQueue: create_queue,
+    UpdateQueue: update_queue,
+    DeleteQueue: delete_queue,
+    ListQueues: list_queues,
+    Pause: pause,
+    Resume: resume,
+}
+WORK_IN_STEPS: StepsTable = {
+    Purge: purge,
+}

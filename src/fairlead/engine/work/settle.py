@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
 from fairlead.decide.arguments import check_consumer
+from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.engine import moves
+from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.memory import Queue
-from fairlead.engine.transaction import Transaction
-from fairlead.errors import InvalidRequest
+from fairlead.engine.moves import STEP_MESSAGES
+from fairlead.engine.room import STATE_BYTES, step_of
+from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
+from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.handles import CheckedFail, check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.settle import (
     Complete,
     Extend,
@@ -27,29 +33,44 @@ from fairlead.model.settle import (
     SettleResult,
     Start,
 )
-from fairlead.records.facts import LeaseCompleted, LeaseSplit, MessageRestated
-from fairlead.records.ids import find_number
+from fairlead.records.facts import LeaseSplit, MessageRestated
+from fairlead.records.ids import find_number, ids_of
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
+from fairlead.request import Caller
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
 
 
 def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
-    items = request.items
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
-    if len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
-    settlement = _Settling(tx)
-    results = [settlement.complete(item) or settlement.decide(item) for item in items]
-    return settlement.carry_out(results)
+    items = check_items(request.items)
+    check_item_count(items)
+    settlement = Settling(tx)
+    return settlement.carry_out(settlement.decide_all(items))
 
 
-def goodbye(tx: Transaction, request: Goodbye) -> int:
+def goodbye(engine: Engine, request: Goodbye, caller: Caller) -> int:
+    """In steps: the claims that the consumer had when it said goodbye, each in the order of delivery."""
     check_consumer(request.consumer)
-    held = tx.memory.in_claim_order(tx.memory.by_consumer.get(request.consumer, ()))
-    moves.add_all(tx, [moves.release(tx, number) for _, number in held])
-    return len(held)
+    with engine.transaction() as tx:
+        leases = [one for one in tx.memory.by_consumer.get(request.consumer, ()) if not one.is_numbered]
+    claims: dict[int, dict[int, None]] = {}
+    for lease in sorted(leases, key=lambda lease: (lease.terms.claim_id, lease.terms.group)):
+        claims.setdefault(lease.terms.claim_id, {}).update(dict.fromkeys(lease.claim_order))
+    members = ((claim_id, number) for claim_id, numbers in claims.items() for number in numbers)
+    count = 0
+    while True:
+        with engine.transaction() as tx:
+            some = list(islice(members, step_of(tx, STEP_MESSAGES)))
+            held = [number for claim_id, number in some if moves.claim_of(tx, number) == claim_id]
+            tx.bring_chunks(held)
+            moves.add_all(tx, [moves.release(tx, number) for number in held])
+        count += len(held)
+        if not some:
+            engine.confirm()
+            return count
 
 
 def ack(tx: Transaction, request: Ack) -> SettleResult:
@@ -72,25 +93,27 @@ def _settle_current(
     raw_id = find_id(message_id)
     if raw_id is None:
         raise InvalidRequest("id", "a full message id", message_id)
-    queue, number = tx.queue(queue_name), find_number(raw_id)
-    lease = None if number is None else tx.memory.held.get(number)
-    if lease is None or lease.terms.queue_id != queue.record.queue_id:
+    queue, found = tx.queue(queue_name), tx.memory.find_lease(raw_id)
+    if found is None or found[1].terms.queue_id != queue.record.queue_id:
         return SettleResult(raw_id, "not_found", error=_where_instead(tx, queue, raw_id))
-    return settle(tx, Settle([make(LeaseRef(raw_id, lease.terms.claim_id))]))[0]
+    return settle(tx, Settle([make(LeaseRef(raw_id, found[1].terms.claim_id))]))[0]
 
 
 def _where_instead(tx: Transaction, queue: Queue, raw_id: bytes) -> str:
     """Says nothing about messages of other queues: the caller may have no right to know of them."""
-    number = tx.memory.find_message(raw_id)
+    number = tx.find_messages([raw_id]).get(raw_id)
     if number is None:
         return ""
     found = tx.memory.by_id[tx.memory.state_of(number).queue_id]
     if found.is_dead_letter_queue and found.home_id == queue.home_id:
         return f"it is dead, in queue {found.name!r}; retry or redrive brings it back"
-    return "it waits for a consumer or for its time" if found is queue else ""
+    if found is not queue:
+        return ""
+    is_done = tx.memory.state_of(number).done_ms
+    return "it is completed" if is_done else "it waits for a consumer or for its time"
 
 
-class _Settling:
+class Settling:
     """The items of one call against one view of the leases. Nothing changes before `carry_out`."""
 
     def __init__(self, tx: Transaction) -> None:
@@ -99,30 +122,74 @@ class _Settling:
         #: Deliveries that an earlier item has ended.
         self._over: set[int] = set()
         self._done: dict[GroupLease, list[int]] = {}
+        #: What a completion says, for queues that keep completed messages.
+        self._progress: dict[int, int] = {}
         #: (index of the result, number, what to do), in the order of the items.
         self._moves: list[tuple[int, int, Release | CheckedFail]] = []
         #: Deliveries that go on: how long, whether started, and what is known now.
         self._extended: dict[int, int] = {}
         self._started: set[int] = set()
         self._restated: dict[int, OwnState] = {}
+        self._carried_bytes = 0
         self._count = -1
 
-    def complete(self, item: Settlement) -> SettleResult | None:
-        """The short way for what nearly every item is; None: take the long way."""
-        if type(item) is not Complete or item.progress != 0:
+    @property
+    def ends_deliveries(self) -> bool:
+        return bool(self._over)
+
+    def decide_all(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        """In the order given, the first outcome of a delivery counts. Give the results to `carry_out`."""
+        if self._tx.memory.cold_count:
+            self._tx.bring([number for item in items if (number := _number_of(item)) is not None])
+        return self._complete_all(items) or [self.decide(item) for item in items]
+
+    def _complete_all(self, items: Sequence[Settlement]) -> list[SettleResult] | None:
+        """The short way for nearly every call: deliveries of one lease that this engine made are all completed.
+        None: take the long way, item by item.
+        """
+        numbers, deliveries = list[int](), list[Delivery]()
+        held_by, lease, claim_id = self._held_by, None, 0
+        stored: ChunkMessages | None = None
+        is_one_chunk = True
+        for item in items:
+            if type(item) is not Complete or item.progress != 0:
+                return None
+            delivery = item.delivery
+            if type(delivery) is not Delivery:
+                return None
+            number = delivery.number
+            holder = held_by.get(number)
+            if lease is None:
+                if holder is None or holder.is_numbered:
+                    return None
+                lease, claim_id = holder, holder.terms.claim_id
+            if holder is not lease or delivery.claim_id != claim_id:
+                return None
+            if delivery.stored is not stored:
+                if not self._is_own(delivery.stored):
+                    return None
+                is_one_chunk = stored is None
+                stored = delivery.stored
+            numbers.append(number)
+            deliveries.append(delivery)
+        unique = set(numbers)
+        if lease is None or stored is None or len(unique) < len(numbers) or not unique.isdisjoint(self._over):
             return None
-        handle = item.delivery
-        if type(handle) is not Delivery:
-            return None
-        raw_id = handle.message.id
-        number = find_number(raw_id)
-        lease = self._held_by.get(number)  # type: ignore[arg-type]  # None is no number
-        if lease is None or lease.terms.claim_id != handle.claim_id or number in self._over:
-            return None
-        self._count += 1
-        self._over.add(number)  # type: ignore[arg-type]
-        self._done.setdefault(lease, []).append(number)  # type: ignore[arg-type]
-        return SettleResult(raw_id, "completed")
+        self._count += len(numbers)
+        self._over |= unique
+        self._done.setdefault(lease, []).extend(numbers)
+        raw_ids = (
+            ids_of(stored.prefix, numbers) if is_one_chunk else [delivery.raw_id for delivery in deliveries]
+        )
+        completed: Outcome = "completed"
+        return list(map(SettleResult, raw_ids, repeat(completed)))
+
+    def _is_own(self, stored: object) -> TypeGuard[ChunkMessages]:
+        """Whether these messages are of this engine: another one may have given out the same numbers."""
+        if type(stored) is not ChunkMessages:
+            return False
+        chunk = self._tx.memory.chunks.get(stored.block)
+        return chunk is not None and chunk.prefix == stored.prefix
 
     def decide(self, item: Settlement) -> SettleResult:
         self._count += 1
@@ -133,25 +200,31 @@ class _Settling:
             raw_id, claim_id = read_handle(item.delivery)
         except InvalidRequest as wrong:
             return SettleResult(b"", "invalid", error=str(wrong))
-        number = find_number(raw_id)
-        lease = None if number is None or number in self._over else self._held_by.get(number)
-        if number is None or lease is None or lease.terms.claim_id != claim_id:
-            return SettleResult(raw_id, self._why_not(raw_id, number))
+        found = self._tx.memory.find_lease(raw_id)
+        if found is None:
+            return SettleResult(raw_id, self._why_not(raw_id))
+        number, lease = found
+        if number in self._over or lease.terms.claim_id != claim_id:
+            return SettleResult(raw_id, "lost_lease")
+        if lease.is_numbered:
+            return SettleResult(raw_id, "invalid", error=self._tx.memory.consumers.why_in_claim(lease.terms))
         try:
             return self._held(item, raw_id, number, lease)
         except InvalidRequest as wrong:
             return SettleResult(raw_id, "invalid", error=str(wrong))
+        except StoreFull as full:
+            return SettleResult(raw_id, "store_full", error=str(full))
 
-    def _why_not(self, raw_id: bytes, number: int | None) -> Outcome:
+    def _why_not(self, raw_id: bytes) -> Outcome:
         """ "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
-        if number in self._over:
-            return "lost_lease"
-        return "not_found" if self._tx.memory.find_message(raw_id) is None else "lost_lease"
+        found = self._tx.memory.find_message(raw_id)
+        is_gone = found is None or self._tx.memory.state_of(found).done_ms != 0
+        return "not_found" if is_gone else "lost_lease"
 
     def _held(self, item: Settlement, raw_id: bytes, number: int, lease: GroupLease) -> SettleResult:
         match item:
             case Complete():
-                check_progress(item.progress)
+                self._progress[number] = check_progress(item.progress)
                 self._over.add(number)
                 self._done.setdefault(lease, []).append(number)
                 return SettleResult(raw_id, "completed")
@@ -177,6 +250,11 @@ class _Settling:
         if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
         progress, carry = check_progress(item.progress), check_carry(item.carry)
+        if carry:
+            # Every other item has its room kept by its lease.
+            carried_bytes = self._carried_bytes + STATE_BYTES + len(carry)
+            tx.store.check_room(carried_bytes)
+            self._carried_bytes = carried_bytes
         if progress or carry is not None:
             known = self._restated.get(number) or tx.memory.state_of(number)
             self._restated[number] = msgspec.structs.replace(
@@ -194,11 +272,14 @@ class _Settling:
         for number, state in self._restated.items():
             self._tx.add(MessageRestated(number, state))
         for lease, numbers in self._done.items():
-            self._tx.add(LeaseCompleted(lease, numbers))
+            moves.complete_members(self._tx, lease, numbers, self._progress)
+        if not (self._moves or self._extended or self._started):
+            return results
         moved = [self._move(number, said) for _, number, said in self._moves]
         moves.add_all(self._tx, moved)
-        for (at, _, _), one in zip(self._moves, moved, strict=True):
-            results[at] = SettleResult(results[at].raw_id, one.outcome, one.rule, one.due_ms)  # type: ignore[arg-type]
+        for (at, number, _), one in zip(self._moves, moved, strict=True):
+            rule = moves.let_pass(self._tx, number) if one.asks_to_pass else one.rule
+            results[at] = SettleResult(results[at].raw_id, one.outcome, rule, one.due_ms)  # type: ignore[arg-type]
         self._split_leases()
         return results
 
@@ -231,3 +312,22 @@ class _Settling:
             if lease_ms:
                 terms = msgspec.structs.replace(terms, lease_ms=lease_ms, expires_ms=tx.now_ms + lease_ms)
             tx.add(LeaseSplit(lease, GroupLease(terms, numbers, lease.claim_order), numbers))
+
+
+def _number_of(item: object) -> int | None:
+    """The message that an item is about, if it is about any."""
+    try:
+        return find_number(read_handle(item.delivery)[0])  # type: ignore[attr-defined]
+    except (AttributeError, InvalidRequest):
+        return None
+
+
+WORK: WorkTable = {
+    Settle: settle,
+    Ack: ack,
+    Nack: nack,
+}
+
+WORK_IN_STEPS: StepsTable = {
+    Goodbye: goodbye,
+}

@@ -7,6 +7,7 @@
 | `dictionary.py`     | a backend in memory, for tests and for queues that need not last                     |
 | `rocks.py`          | a backend on RocksDB: open, acquire, write, sync, checkpoint, close, full disks      |
 | `rocks_database.py` | a database that can be opened again under its readers: tables, cursors, reads        |
+| `empty_ranges.py`   | ranges without rows, so that a scan does not walk over deleted rows again            |
 | `rocks_batch.py`    | its batches                                                                          |
 | `rocks_options.py`  | settings of the column families, one per table                                       |
 | `rocks_space.py`    | the disk reserve: refusals before the disk is full, flushes, compactions that fit    |

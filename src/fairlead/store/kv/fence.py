@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+import msgspec
 
 from fairlead.errors import BrokenInvariant, StaleEpoch
 
@@ -11,7 +12,7 @@ _PACKED = struct.Struct(">BQQQ")
 _VERSION = 1
 
 
-class Fence(NamedTuple):
+class Fence(msgspec.Struct, frozen=True):
     """`commit_epoch`: the epoch in which commit number `commit` was stored."""
 
     epoch: int = 0
@@ -19,7 +20,7 @@ class Fence(NamedTuple):
     commit_epoch: int = 0
 
     def acquired(self) -> Fence:
-        return self._replace(epoch=self.epoch + 1)
+        return Fence(self.epoch + 1, self.commit, self.commit_epoch)
 
     def committed(self, commit: int) -> Fence:
         return Fence(self.epoch, commit, self.epoch)
@@ -39,7 +40,7 @@ class Fence(NamedTuple):
         return True
 
     def packed(self) -> bytes:
-        return _PACKED.pack(_VERSION, *self)
+        return _PACKED.pack(_VERSION, self.epoch, self.commit, self.commit_epoch)
 
 
 def read_fence(packed: bytes) -> Fence:

@@ -36,12 +36,28 @@ class Table(IntEnum):
     OWN = 6
     LEASES = 7
     COLD = 8
-    HOT = 9
+    DUE = 9
     RUNS = 10
     DEDUP = 11
     DEDUP_END = 12
     CONFIG = 13
     BUCKETS = 14
+    API_KEYS = 15
+    RUNBOOKS = 16
+    EXTERNAL_QUEUES = 17
+    AUDIT = 18
+    STREAMS = 19
+    CONSUMERS = 20
+    OUTCOMES = 21
+    ANSWERS = 22
+    STAGED = 23
+    STAGED_PARTS = 24
+    PUBLISHING = 25
+    PUBLISHED = 26
+    PUBLISHED_END = 27
+    INTENTS = 28
+    LIVES = 29
+    DONE = 30
 
 
 class Batch(Protocol):

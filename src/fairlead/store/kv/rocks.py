@@ -31,7 +31,7 @@ from fairlead.store.rocks.marks import Marks
 from fairlead.store.rocks.options import CACHE_BYTES
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, REOPEN_BYTES, check_reserve
 
-_FENCE_KEY = b"fence"
+FENCE_KEY = b"fence"
 
 
 class RocksKeyValueStore:
@@ -99,7 +99,13 @@ class RocksKeyValueStore:
         self.sync()
         return self._fence.epoch
 
+    def continue_behind(self, epoch: int, commit: int) -> None:
+        """For a repair, in place of the first `acquire`: later epochs and commits have higher numbers."""
+        self._make_writable()
+        self._store(self._repeatable_batch(), Fence(epoch, commit, epoch))
+
     def batch(self) -> RocksBatch:
+        self._check_open()
         return self._repeatable_batch() if self._space.is_low else RocksBatch(self._database.families)
 
     def _repeatable_batch(self) -> RepeatableBatch:
@@ -109,14 +115,17 @@ class RocksKeyValueStore:
         return RepeatableBatch(self._database.families, find_keys)
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
-        self._make_writable()
-        if self._fence.is_repeat(epoch, commit):
+        database = self._database
+        if database.closed or database.failure is not None or self._needs_reopen or self._marks is None:
+            self._make_writable()
+        fence = self._fence
+        if (epoch != fence.epoch or commit <= fence.commit) and fence.is_repeat(epoch, commit):
             return False
         assert isinstance(batch, RocksBatch)
         if batch.written:
             raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
         batch.written = True
-        self._store(batch, self._fence.committed(commit))
+        self._store(batch, Fence(epoch, commit, epoch))
         return True
 
     def _store(self, batch: RocksBatch, fence: Fence) -> None:
@@ -132,14 +141,16 @@ class RocksKeyValueStore:
             self._write_once(batch, fence)
 
     def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
-        batch.raw.put(_FENCE_KEY, fence.packed())
+        batch.raw.put(FENCE_KEY, fence.packed())
         self._space.before_write(batch.raw.size_in_bytes(), deletes=batch.deletes)
         db = self._database.db
         try:
             db.write(batch.raw)
         except Exception as trouble:
+            # The rows may be there, so nothing that is known of them counts.
+            self._database.forget_reads()
             raise self._failed_write(trouble) from trouble
-        self._database.forget_cursors()
+        self._database.note_write(batch.put_keys)
         self._fence = fence
         self._written += 1
         if self._marks is not None:
@@ -156,7 +167,7 @@ class RocksKeyValueStore:
             try:
                 self._sync_logs(self._marks)
             except Exception as trouble:
-                raise self._database.fail(f"a sync of the write-ahead log failed: {trouble}") from trouble
+                raise self._failed(f"a sync of the write-ahead log failed: {trouble}", trouble) from trouble
             self.syncs += 1
             self._synced = covered
 
@@ -196,11 +207,13 @@ class RocksKeyValueStore:
         )
 
     def room(self, *, in_reserve: bool = False) -> int:
-        self._check_open()
+        if self._database.closed:
+            raise BrokerClosed
         return self._space.room(in_reserve=in_reserve)
 
     def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
-        self._check_open()
+        if self._database.closed:
+            raise BrokerClosed
         self._space.check(incoming_bytes, in_reserve=in_reserve)
 
     def checkpoint(self, path: Path) -> None:
@@ -220,6 +233,10 @@ class RocksKeyValueStore:
             files.make_copy(target, Checkpoint(self._database.db).create_checkpoint)
         except Exception as trouble:
             raise files.named_fault(trouble, self._path, "checkpoint") from trouble
+
+    def flush_table(self, table: Table, *, wait: bool = True) -> None:
+        """For tests: RocksDB writes the table's rows to a file and starts a new log."""
+        self._database.rows_of(table).flush(wait)
 
     def close(self) -> None:
         with self._sync_mutex, self._database.swapping:
@@ -248,10 +265,10 @@ class RocksKeyValueStore:
 
     def _load_fence(self) -> Fence:
         try:
-            packed = cast("bytes | None", self._database.db.get(_FENCE_KEY))
+            packed = cast("bytes | None", self._database.db.get(FENCE_KEY))
             return Fence() if packed is None else read_fence(packed)
         except ValueError as trouble:
-            raise StoreCorrupt(f"row {_FENCE_KEY.decode()} of {self._path}", str(trouble)) from trouble
+            raise StoreCorrupt(f"row {FENCE_KEY.decode()} of {self._path}", str(trouble)) from trouble
         except Exception as trouble:
             raise files.named_fault(trouble, self._path, str(self._path)) from trouble
 
@@ -291,12 +308,20 @@ class RocksKeyValueStore:
 
     def _failed_write(self, trouble: Exception) -> FairleadError:
         if not faults.is_full(trouble):
-            return self._database.fail(str(trouble))
+            return self._failed(str(trouble), trouble)
         self._needs_reopen = True
         self._space.is_writable = False
         self._space.is_low = True
         free, logs = self._space.free_bytes(), self._space.unflushed_bytes()
         return StoreFull(str(self._path), free, reserve=REOPEN_BYTES, logs=logs)
+
+    def _failed(self, what: str, trouble: Exception) -> FairleadError:
+        """The error to raise; the store takes no more writes. A compaction in the background may have met a damaged
+        table: then RocksDB refuses the next write, and the error names the table.
+        """
+        failure = self._database.fail(what)
+        fault = files.named_fault(trouble, self._path, str(self._path))
+        return fault if isinstance(fault, StoreCorrupt) else failure
 
     def _make_writable(self) -> None:
         self._database.check_usable()

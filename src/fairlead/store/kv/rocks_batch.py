@@ -18,15 +18,17 @@ MAX_LISTED_KEYS = 20_000
 class RocksBatch:
     """`families` is the store's own list, so a batch stays usable when the database is opened again."""
 
-    __slots__ = ("_families", "deletes", "raw", "written")
+    __slots__ = ("_families", "deletes", "put_keys", "raw", "written")
 
     def __init__(self, families: list[ColumnFamily]) -> None:
         self.raw = WriteBatch(raw_mode=True)
         self._families = families
+        self.put_keys: list[tuple[Table, bytes]] = []
         self.deletes = False
         self.written = False
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self.put_keys.append((table, key))
         self.raw.put(key, value, self._families[table])
 
     def delete(self, table: Table, key: bytes) -> None:

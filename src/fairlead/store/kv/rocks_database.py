@@ -9,14 +9,16 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rocksdict import AccessType, Cache, ColumnFamily, Rdict
+from rocksdict import AccessType, Cache, ColumnFamily, Rdict, RdictIter, ReadOptions
 
 from fairlead.errors import BrokerClosed, StoreCorrupt, StoreFailed, StoreLocked
 from fairlead.store.kv import rocks_files as files
+from fairlead.store.kv.empty_ranges import EmptyRanges
 from fairlead.store.kv.port import Row, Table, behind_group
 from fairlead.store.kv.rocks_options import family_name, family_options
 from fairlead.store.kv.rocks_space import DiskSpace
@@ -49,6 +51,13 @@ class Database:
         #: A cursor per table with the generation it belongs to; each write begins a new generation.
         self._cursors: dict[Table, tuple[int, Any]] = {}
         self._generation = 0
+        self._empty_ranges = [EmptyRanges() for _ in Table]
+        #: Few: most tables are not scanned while they are written to.
+        self._tables_with_empty_ranges: set[Table] = set()
+        #: A write and a read of another thread change the empty ranges: the generation decides which counts.
+        self._noting = threading.Lock()
+        #: A read that walks over more deleted rows fails; 0: no limit. For tests.
+        self.max_walked_rows = 0
         self._mirror: tempfile.TemporaryDirectory[str] | None = None
         #: The tables and the default family: a log goes when all of them are flushed.
         self._all: list[Rdict] = []
@@ -99,29 +108,62 @@ class Database:
         # The database was opened again meanwhile, or closed.
         return self.read(table, question)
 
-    def read_by_cursor(self, table: Table, question: Callable[[Any], list[Row]]) -> list[Row]:
+    def read_by_cursor(self, table: Table, question: Callable[[Cursor], list[Row]]) -> list[Row]:
         """One cursor per table serves until the next write: making one costs more than most reads. A thread
         takes it away while it reads, so no two threads use the same.
         """
 
         def ask(rows: Rdict) -> list[Row]:
+            # Before anything is read: a write that comes meanwhile begins another one.
             generation = self._generation
-            kept, cursor = self._cursors.pop(table, (-1, None))
+            kept, raw = self._cursors.pop(table, (-1, None))
             if kept != generation:
-                cursor = rows.iter()
+                raw = rows.iter(self._read_options())
+            cursor = Cursor(raw, partial(self._behind_empty, table))
             found = question(cursor)
             # A cursor also ends at a block that it cannot read: then this raises.
-            cursor.status()
-            if generation == self._generation:
-                self._cursors[table] = (generation, cursor)
+            raw.status()
+            with self._noting:
+                if generation == self._generation:
+                    self._cursors[table] = (generation, raw)
+                    for start, end in cursor.empty:
+                        self._empty_ranges[table].note(start, end)
+                        self._tables_with_empty_ranges.add(table)
             return found
 
         return self.read(table, ask)
 
-    def forget_cursors(self) -> None:
-        """After a write: a cursor shows the rows as they were when it was made."""
-        self._generation += 1
-        self._cursors.clear()
+    def _behind_empty(self, table: Table, start: bytes) -> bytes | None:
+        with self._noting:
+            return self._empty_ranges[table].behind(start)
+
+    def _read_options(self) -> ReadOptions | None:
+        if not self.max_walked_rows:
+            return None
+        options = ReadOptions()
+        options.set_max_skippable_internal_keys(self.max_walked_rows)
+        return options
+
+    def note_write(self, put_keys: Iterable[tuple[Table, bytes]]) -> None:
+        """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
+        not empty any more.
+        """
+        with self._noting:
+            self._generation += 1
+            self._cursors.clear()
+            if self._tables_with_empty_ranges:
+                for table, key in put_keys:
+                    if table in self._tables_with_empty_ranges:
+                        self._empty_ranges[table].fill(key)
+
+    def forget_reads(self) -> None:
+        """Whatever is known from reads may not be true any more."""
+        with self._noting:
+            self._generation += 1
+            self._cursors.clear()
+            for ranges in self._empty_ranges:
+                ranges.clear()
+            self._tables_with_empty_ranges.clear()
 
     def connect(self, *, read_only: bool) -> None:
         """Raises `StoreCorrupt`, `StoreFull`, `StoreLocked`, `StoreFailed`; it is disconnected then."""
@@ -162,7 +204,7 @@ class Database:
         database. The lists are cleared in place, because the traceback of a kept error may hold them.
         """
         self.space.is_writable = False
-        self.forget_cursors()
+        self.forget_reads()
         databases = [*self._tables, self._empty, self._opened]
         self._all.clear()
         self._tables.clear()
@@ -211,48 +253,67 @@ class Database:
             )
 
 
-def scan(cursor: Any, start: bytes, end: bytes | None, limit: int) -> list[Row]:
+class Cursor:
+    """Seeks in a table, and begins behind deleted rows that an earlier seek has walked over."""
+
+    __slots__ = ("_behind_empty", "empty", "raw")
+
+    def __init__(self, raw: RdictIter, behind_empty: Callable[[bytes], bytes | None]) -> None:
+        self.raw = raw
+        self._behind_empty = behind_empty
+        #: Ranges in which seeks have found no row.
+        self.empty: list[tuple[bytes, bytes | None]] = []
+
+    def seek(self, start: bytes, end: bytes | None = None) -> bytes | None:
+        """The first key with `start <= key < end`; None: there is none. The cursor stands on it."""
+        begin = self._behind_empty(start)
+        if begin is None or (end is not None and begin >= end):
+            return None
+        self.raw.seek(begin)
+        key = self.raw.key() if self.raw.valid() else None
+        self.empty.append((start, key))
+        return None if key is None or (end is not None and key >= end) else key
+
+
+def scan(cursor: Cursor, start: bytes, end: bytes | None, limit: int) -> list[Row]:
     found: list[Row] = []
-    cursor.seek(start)
-    while cursor.valid():
-        key = cursor.key()
-        if end is not None and key >= end:
-            break
-        found.append((key, cursor.value()))
+    raw, key = cursor.raw, cursor.seek(start, end)
+    while key is not None and (end is None or key < end):
+        found.append((key, raw.value()))
         # Looking one row further than asked for may pass over many deleted rows.
         if len(found) == limit:
             break
-        cursor.next()
+        raw.next()
+        key = raw.key() if raw.valid() else None
     return found
 
 
-def scan_back(cursor: Any, start: bytes, end: bytes | None, limit: int) -> list[Row]:
+def scan_back(cursor: Cursor, start: bytes, end: bytes | None, limit: int) -> list[Row]:
     found: list[Row] = []
+    raw = cursor.raw
     if end is None:
-        cursor.seek_to_last()
+        raw.seek_to_last()
     else:
-        cursor.seek_for_prev(end)
-        if cursor.valid() and cursor.key() == end:
-            cursor.prev()
-    while cursor.valid():
-        key = cursor.key()
+        raw.seek_for_prev(end)
+        if raw.valid() and raw.key() == end:
+            raw.prev()
+    while raw.valid():
+        key = raw.key()
         if key < start:
             break
-        found.append((key, cursor.value()))
+        found.append((key, raw.value()))
         if len(found) == limit:
             break
-        cursor.prev()
+        raw.prev()
     return found
 
 
-def first_of_groups(cursor: Any, start: bytes, prefix: bytes, suffix_length: int, limit: int) -> list[Row]:
+def first_of_groups(cursor: Cursor, start: bytes, prefix: bytes, suffix_length: int, limit: int) -> list[Row]:
     found: list[Row] = []
-    cursor.seek(start)
-    while len(found) < limit and cursor.valid():
-        key = cursor.key()
-        if not key.startswith(prefix):
+    while len(found) < limit:
+        key = cursor.seek(start)
+        if key is None or not key.startswith(prefix):
             break
-        found.append((key, cursor.value()))
-        if len(found) < limit:
-            cursor.seek(behind_group(key, suffix_length))
+        found.append((key, cursor.raw.value()))
+        start = behind_group(key, suffix_length)
     return found

@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict
-
-from fairlead.errors import FairleadError, FormatTooNew, InvalidRequest, StoreCorrupt
+from fairlead.errors import FairleadError, FormatTooNew, FormatTooOld, InvalidRequest, StoreCorrupt
 from fairlead.store.modes import DIRECTORY_MODE, open_private
 from fairlead.store.rocks import faults
-from fairlead.store.rocks.census import Census, current_manifest, examine, find_bad_checksum
+from fairlead.store.rocks.census import Census, examine, find_bad_checksum
 from fairlead.store.rocks.format import (
     FORMAT_FILE,
     is_new,
@@ -24,8 +21,8 @@ from fairlead.store.rocks.format import (
     read_format,
     sync_directory,
 )
-from fairlead.store.rocks.manifest import Manifest, packed_manifest, read_manifest
 from fairlead.store.rocks.marks import Mark, Marks, read_mark, write_mark
+from fairlead.store.rocks.private import find_refused_in
 
 #: The number in the format file. 1 is the layout of the engine before the key-value port: that engine refuses
 #: this number as too new, and this store refuses that one.
@@ -53,7 +50,7 @@ def hold(path: Path) -> Marks:
 
 
 def check_format(path: Path) -> None:
-    """Raises `InvalidRequest` for a directory that is none of ours, `FormatTooNew`, `StoreCorrupt`."""
+    """Raises `InvalidRequest` for a directory that is none of ours, `FormatTooNew`, `FormatTooOld`, `StoreCorrupt`."""
     file = path / FORMAT_FILE
     if not file.exists() and (not path.is_dir() or is_new(path)):
         raise InvalidRequest("path", f"a data directory with a {FORMAT_FILE} file", str(path))
@@ -61,12 +58,7 @@ def check_format(path: Path) -> None:
     if found > FORMAT:
         raise FormatTooNew(str(path), found, FORMAT)
     if found < FORMAT:
-        raise InvalidRequest(
-            "path",
-            f"a data directory of format {FORMAT}: this one has format {found}, which an earlier engine wrote, and"
-            " there is no converter; open it with the version that wrote it, or begin with a new directory",
-            str(file),
-        )
+        raise FormatTooOld(str(path), found, FORMAT)
     present = os.listdir(path)
     # RocksDB would take a directory without CURRENT for a new one, and start empty.
     if "CURRENT" not in present and any(map(_holds_data, present)):
@@ -143,7 +135,7 @@ def named_fault(trouble: BaseException, path: Path, table: str) -> FairleadError
     if not isinstance(fault, StoreCorrupt) or fault.where.endswith((".sst", ".log")):
         return fault
     # Of some damaged tables RocksDB says nothing, or names the manifest that lists them.
-    for file, why in find_damaged_tables(path).items():
+    for file, why in find_refused_in(path).items():
         return StoreCorrupt(str(file), why)
     return fault
 
@@ -158,62 +150,6 @@ def named_open_fault(trouble: BaseException, path: Path) -> FairleadError:
         return StoreCorrupt(str(log), f"wrong checksum of the record at byte {at}; {trouble}")
     logs = ", ".join(sorted(log.name for log in path.glob("*.log")))
     return StoreCorrupt(str(path), f"{trouble}, in one of its logs ({logs})")
-
-
-def find_damaged_tables(path: Path) -> dict[Path, str]:
-    """Table files that RocksDB refuses to open, and why. It does not always name them itself.
-
-    Halves of the tables are opened as private databases of links, until each refused one is found. A store
-    may have the directory open and may delete tables meanwhile.
-    """
-    try:
-        manifest, _ = read_manifest(current_manifest(path, Mark())[0].read_bytes())
-    except (OSError, StoreCorrupt):
-        return {}
-    files = {table: path / f"{table:06}.sst" for table in manifest.tables}
-    present = {table: file for table, file in files.items() if file.exists()}
-    with tempfile.TemporaryDirectory(prefix="fairlead-") as scratch:
-        refused = _find_refused(Path(scratch), manifest, present)
-    return {
-        files[table]: why
-        for table, why in sorted(refused.items())
-        if why.startswith("Corruption") and files[table].exists()
-    }
-
-
-def _find_refused(scratch: Path, manifest: Manifest, tables: dict[int, Path]) -> dict[int, str]:
-    if not tables:
-        return {}
-    try:
-        _open_links(scratch, manifest, tables)
-    except Exception as trouble:
-        if len(tables) == 1:
-            # Without the names of files: they are links in the scratch directory.
-            why = str(trouble).partition(" in /")[0].partition("  The file ")[0]
-            return dict.fromkeys(tables, why)
-    else:
-        return {}
-    numbers = list(tables)
-    middle = len(numbers) // 2
-    refused: dict[int, str] = {}
-    for half in (numbers[:middle], numbers[middle:]):
-        refused |= _find_refused(scratch, manifest, {table: tables[table] for table in half})
-    return refused
-
-
-def _open_links(scratch: Path, manifest: Manifest, tables: dict[int, Path]) -> None:
-    """Open and close these tables as a database of their own. Raises whatever RocksDB raises."""
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    for table, file in tables.items():
-        os.symlink(file, folder / f"{table:06}.sst")
-    sizes = {table: file.stat().st_size for table, file in tables.items()}
-    (folder / "MANIFEST-000001").write_bytes(b"".join(packed_manifest(manifest, sizes)))
-    (folder / "CURRENT").write_text("MANIFEST-000001\n")
-    (folder / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
-    options = Options(raw_mode=True)
-    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), options)}
-    access = AccessType.read_only(False)
-    Rdict(str(folder), options=options, column_families=families, access_type=access).close()
 
 
 def _holds_data(name: str) -> bool:

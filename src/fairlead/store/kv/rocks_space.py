@@ -25,6 +25,9 @@ from fairlead.store.rocks.reserve import (
 #: While writes are refused: how often to flush deletions, or to look again which compactions fit. Both read
 #: the properties of all tables.
 _REGULATE_EVERY_S = 0.1
+#: A look that found this much more than the reserve counts for so long: nothing fills as much in that time.
+_PLENTY_BYTES = 1 << 30
+_PLENTY_S = 0.01
 
 
 class DiskSpace:
@@ -44,6 +47,8 @@ class DiskSpace:
         #: How each table is compacted, by its index; empty: all as usual.
         self._compaction: dict[int, str] = {}
         self._regulated_at = self._flushed_at = float("-inf")
+        #: What the last look found, and when to look again.
+        self._free, self._look_at = 0, float("-inf")
         self.begin(compacts=True)
 
     def begin(self, *, compacts: bool) -> None:
@@ -63,18 +68,27 @@ class DiskSpace:
     def free_bytes(self) -> int:
         return faults.free_bytes(self._path)
 
+    def _recent_free_bytes(self) -> int:
+        """For questions that every request asks. Where there is plenty, an answer of a moment ago is as good."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._free = self.free_bytes()
+            if self._free > self._reserve + MAX_LOG_BYTES + _PLENTY_BYTES:
+                self._look_at = now + _PLENTY_S
+        return self._free
+
     def compacts_at_open(self) -> bool:
         """Whether the largest compaction fits. If not, none may start before `begin` has looked at each."""
         return self.free_bytes() - FLOOR_BYTES >= COMPACTION_BYTES
 
     def room(self, *, in_reserve: bool) -> int:
-        free, reserve = self.free_bytes(), self._reserve_for(in_reserve)
+        free, reserve = self._recent_free_bytes(), FLOOR_BYTES if in_reserve else self._reserve
         # The logs are read only where they may matter: callers ask often.
         unflushed = 0 if free > reserve + MAX_LOG_BYTES else self.unflushed_bytes()
         return (free - reserve - unflushed) // 2
 
     def check(self, incoming_bytes: int, *, in_reserve: bool) -> None:
-        free, reserve = self.free_bytes(), self._reserve_for(in_reserve)
+        free, reserve = self._recent_free_bytes(), FLOOR_BYTES if in_reserve else self._reserve
         # A byte is written twice: to the log, and from there to a table, before the log goes.
         twice = 2 * incoming_bytes
         self.is_low = free <= self._reserve + MAX_LOG_BYTES + twice
@@ -141,9 +155,6 @@ class DiskSpace:
         if self._unflushed_writes >= LOG_STEP_BYTES:
             return True
         return self._deleted_since_flush and time.monotonic() - self._flushed_at >= _REGULATE_EVERY_S
-
-    def _reserve_for(self, in_reserve: bool) -> int:
-        return FLOOR_BYTES if in_reserve else self._reserve
 
     def _regulate_compaction(self, free: int) -> None:
         """Only compactions that fit may run: one that runs out of space takes it from writes that must fit.

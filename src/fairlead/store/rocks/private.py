@@ -13,13 +13,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rocksdict import AccessType, Cache, Options, Rdict
+from rocksdict import AccessType, Options, Rdict
 
 from fairlead.errors import StoreCorrupt
 from fairlead.store.rocks.census import current_manifest
 from fairlead.store.rocks.manifest import Manifest, packed_manifest, read_manifest
 from fairlead.store.rocks.marks import Mark
-from fairlead.store.rocks.options import CACHE_BYTES, family_options
 
 _MANIFEST_NAME = "MANIFEST-000001"
 
@@ -27,7 +26,9 @@ _MANIFEST_NAME = "MANIFEST-000001"
 def open_private(
     scratch: Path, manifest: Manifest, tables: Mapping[int, Path], logs: Iterable[Path] = ()
 ) -> Rdict:
-    """Open these tables and logs for reading, in a new directory in `scratch`. Raises what RocksDB raises."""
+    """Open these tables and logs for reading, in a new directory in `scratch`, with the column families that the
+    manifest names. Raises what RocksDB raises.
+    """
     folder = Path(tempfile.mkdtemp(dir=scratch))
     sizes = {table: file.stat().st_size for table, file in tables.items()}
     for table, file in tables.items():
@@ -39,12 +40,10 @@ def open_private(
     (folder / "CURRENT").write_text(_MANIFEST_NAME + "\n")
     (folder / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
     # These options open all tables at once, as RocksDB does by default.
-    return Rdict(
-        str(folder),
-        options=Options(raw_mode=True),
-        column_families=family_options(Cache(CACHE_BYTES)),
-        access_type=AccessType.read_only(False),
-    )
+    options = Options(raw_mode=True)
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), options)}
+    access = AccessType.read_only(False)
+    return Rdict(str(folder), options=options, column_families=families, access_type=access)
 
 
 def find_refused(scratch: Path, manifest: Manifest, tables: Mapping[int, Path]) -> dict[int, str]:

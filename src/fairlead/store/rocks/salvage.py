@@ -45,8 +45,6 @@ _BLOCK_OF_TABLE = re.compile(r"(\d{6,})\.sst(?: offset (\d+) size (\d+))?")
 _FAMILY_OF_TABLE = re.compile(rb"column\.family\.id(.)\x16\x04(.)name", re.DOTALL)
 _FAMILY_IN_OPTIONS = re.compile(r'^\[CFOptions "(.+)"\]$', re.MULTILINE)
 _CURRENT = re.compile(rb"MANIFEST-(\d{6,})\n")
-#: How the row that counts commits looks inside a batch; the number follows.
-_COMMIT_ROW = b"\x0blast_commit\x09\x01"
 #: The rows that a batch of ours consists of, each with the number of its family.
 _DELETE, _PUT, _DELETE_RANGE = 4, 5, 14
 _PAGE_ROWS, _PAGE_BYTES = 2000, 4 * MIB
@@ -93,11 +91,36 @@ class _BadBlock:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class SalvageLayout:
+    """What the reader has to know of the rows. `commit_row`: how the row with the commit number looks inside a
+    batch, up to `commit_offset` bytes before the number.
+    """
+
+    families: tuple[str, ...]
+    commit_row: bytes
+    commit_offset: int = 0
+
+    def commit_of(self, batch: bytes) -> int:
+        """The number of the commit that wrote this batch; 0 if no commit did. The row is the last of its
+        family.
+        """
+        at = batch.rfind(self.commit_row)
+        start = at + len(self.commit_row) + self.commit_offset
+        return int.from_bytes(batch[start : start + 8], "big") if at >= 0 else 0
+
+
+LAYOUT = SalvageLayout(FAMILIES, b"\x0blast_commit\x09\x01")
+
+
 class Salvage:
-    def __init__(self, damaged: Path, scratch: Path, *, step: Callable[[str], None]) -> None:
+    def __init__(
+        self, damaged: Path, scratch: Path, *, step: Callable[[str], None], layout: SalvageLayout = LAYOUT
+    ) -> None:
         """Reads all logs. `scratch` is an empty directory; `step` is called with the name of each file."""
         self._path, self._scratch = damaged, scratch
         self._step = step
+        self._layout = layout
         self.damages: list[Damage] = []
         self.gaps: list[Gap] = []
         #: The greatest commit number in the logs.
@@ -123,6 +146,8 @@ class Salvage:
 
     def rows(self, family: str) -> Iterator[Row]:
         """In the order of their keys."""
+        if family not in ("default", *self._manifest.families.values()):
+            return iter(())
         return self._rows(family, b"", None, self._unopenable)
 
     def deleted_in_logs(self, ids: set[bytes]) -> set[bytes]:
@@ -214,7 +239,7 @@ class Salvage:
                 family = families.get(tables.pop(table), "?")
                 self.damages.append(Damage(file.name, 0, 0, f"the file is missing, a table of {family}"))
             elif (
-                (found := _family_of(file)) is not None
+                (found := self._family_of(file)) is not None
                 and found[0] != tables[table]
                 and families.get(found[0]) == found[1]
             ):
@@ -234,13 +259,14 @@ class Salvage:
         manifest.tables, manifest.family_logs, manifest.closed_logs, manifest.min_log_to_keep = {}, {}, {}, 0
         self._name_families()
         for file in sorted(self._path.glob("*.sst")):
-            found = _family_of(file)
+            found = self._family_of(file)
             if found is None:
                 self.damages.append(Damage(file.name, 0, 0, "the family of the table cannot be read"))
             else:
-                manifest.families[found[0]] = found[1]
+                # RocksDB makes the default family, number 0, by itself.
+                manifest.families |= {found[0]: found[1]} if found[0] else {}
                 manifest.tables[int(file.stem)] = found[0]
-        missing = set(FAMILIES) - set(manifest.families.values())
+        missing = set(self._layout.families) - set(manifest.families.values())
         if missing:
             what = (
                 f"the numbers of {len(missing)} families are not known; their rows in the logs cannot be read"
@@ -249,11 +275,21 @@ class Salvage:
             free = iter(range(10_000, 20_000))
             manifest.families |= {next(free): family for family in sorted(missing)}
 
+    def _family_of(self, table: Path) -> tuple[int, str] | None:
+        with open(table, "rb") as file:
+            file.seek(max(0, table.stat().st_size - 64 * 1024))
+            end = file.read()
+        for found in _FAMILY_OF_TABLE.finditer(end):
+            name = end[found.end() : found.end() + found[2][0]].decode("utf-8", "replace")
+            if name in ("default", *self._layout.families):
+                return found[1][0], name
+        return None
+
     def _name_families(self) -> None:
         """RocksDB lists the families in its option files in the order of their numbers."""
         for file in sorted(self._path.glob("OPTIONS-*"), reverse=True):
             names = _FAMILY_IN_OPTIONS.findall(file.read_text("utf-8", "replace"))
-            if set(names) == {"default", *FAMILIES}:
+            if set(names) == {"default", *self._layout.families}:
                 self._manifest.families |= {number: name for number, name in enumerate(names) if number}
                 return
 
@@ -316,7 +352,7 @@ class Salvage:
             elif (found := logs[log].stat().st_size) < size:
                 self.damages.append(Damage(f"{log:06}.log", found, size, "the file is cut short"))
         following = manifest.last_sequence + 1 if known else 0
-        reader = _LogReader(self.damages, self.gaps, following)
+        reader = _LogReader(self.damages, self.gaps, following, self._layout.commit_of)
         for log in sorted(log for log in logs if log >= manifest.first_log):
             self._step(logs[log].name)
             with open(self._scratch / "logs" / logs[log].name, "wb") as file:
@@ -329,9 +365,16 @@ class Salvage:
 class _LogReader:
     """The readable batches of all logs in order. Notes what is missing between them."""
 
-    def __init__(self, damages: list[Damage], gaps: list[Gap], highest_start: int) -> None:
+    def __init__(
+        self,
+        damages: list[Damage],
+        gaps: list[Gap],
+        highest_start: int,
+        commit_of: Callable[[bytes], int],
+    ) -> None:
         """`highest_start`: the first log starts at this sequence number or an earlier one (0: not known)."""
         self._damages, self._gaps = damages, gaps
+        self._commit_of = commit_of
         self._highest_start = highest_start
         self._following = 0
         #: A defect behind the last batch that was read.
@@ -353,7 +396,7 @@ class _LogReader:
                     what = f"a batch out of order: expected sequence number {self._following}, got {sequence}"
                     self._damages.append(Damage(file.name, start, end, what))
                     continue
-                commit = _commit_of(batch)
+                commit = self._commit_of(batch)
                 self._note_gap(sequence, commit)
                 self._following, self.commit = sequence + rows, commit or self.commit
                 self._unfinished = None
@@ -409,12 +452,6 @@ def _restore(data: mmap.mmap, at: int) -> bool:
     return True
 
 
-def _commit_of(batch: bytes) -> int:
-    """The number of the commit that wrote this batch; 0 if no commit did. The row is the last of its family."""
-    at = batch.rfind(_COMMIT_ROW)
-    return int.from_bytes(batch[at + len(_COMMIT_ROW) :][:8], "big") if at >= 0 else 0
-
-
 def _deleted_keys(batch: bytes, family: int) -> Iterator[bytes]:
     at = BATCH.size
     while at < len(batch):
@@ -432,17 +469,6 @@ def _deleted_keys(batch: bytes, family: int) -> Iterator[bytes]:
             # The meaning of the rest is not known. Without it a message may be listed as gone that was
             # completed.
             return
-
-
-def _family_of(table: Path) -> tuple[int, str] | None:
-    with open(table, "rb") as file:
-        file.seek(max(0, table.stat().st_size - 64 * 1024))
-        end = file.read()
-    for found in _FAMILY_OF_TABLE.finditer(end):
-        name = end[found.end() : found.end() + found[2][0]].decode("utf-8", "replace")
-        if name in FAMILIES:
-            return found[1][0], name
-    return None
 
 
 class _View:

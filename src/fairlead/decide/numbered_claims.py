@@ -1,0 +1,227 @@
+"""Rules of durable consumers and their numbered claims: arguments, generations, numbers, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.decide.arguments import check_bool, check_count
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, StaleConsumer
+from fairlead.model.checks import check_text
+from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, Recorded, Unspoken
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
+from fairlead.model.limits import (
+    MAX_BATCH_MESSAGES,
+    MAX_CLAIM,
+    MAX_CONSUMER_BYTES,
+    MAX_CONSUMER_TTL_MS,
+    MAX_PART_BYTES,
+    MIN_CONSUMER_TTL_MS,
+)
+from fairlead.model.names import Scoped, check_queue_name
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
+
+#: The error of a message that a worker began and left without an outcome. It counts like an expired lease.
+LEFT_BEGUN = "the process that ran it ended before it said how it went"
+
+# Arguments
+
+
+def read_consumer(name: object, queue: object) -> Scoped:
+    return Scoped(check_queue_name(queue), check_text(name, "name", MAX_CONSUMER_BYTES))
+
+
+def check_whole(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequest(field, "a whole number, 0 or greater", value)
+    return value
+
+
+def check_slice(slice: int, slices: int) -> None:
+    check_count(slices, "slices", most=MAX_CLAIM)
+    if check_whole(slice, "slice") >= slices:
+        raise InvalidRequest("slice", f"less than slices, which is {slices}", slice)
+
+
+def check_unspoken(unspoken: object) -> None:
+    if unspoken not in ("complete", "release"):
+        raise InvalidRequest("unspoken", "'complete' or 'release'", unspoken)
+
+
+def read_consumer_ttl(ttl: Duration) -> int:
+    ttl_ms = to_ms(ttl, "ttl")
+    if not MIN_CONSUMER_TTL_MS <= ttl_ms <= MAX_CONSUMER_TTL_MS:
+        raise InvalidRequest("ttl", "between 1s and 365d", ttl)
+    return ttl_ms
+
+
+def read_parts(parts: object) -> list[str]:
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest("parts", f"a list of at most {MAX_BATCH_MESSAGES} names of parts", parts)
+    return [check_text(part, "parts", MAX_PART_BYTES) for part in parts]
+
+
+class CheckedItems(NamedTuple):
+    """Items as they are stored: a record of each, the claim that its handle names, and by its place in the
+    list what an extend carries.
+    """
+
+    recorded: list[Recorded]
+    claim_ids: list[int]
+    carries: dict[int, bytes | None]
+
+    def to_store(self) -> list[Recorded]:
+        """An extend that tells no progress is nothing to remember, beyond what it carries."""
+        if not self.carries:
+            return self.recorded
+        return [one for one in self.recorded if one.progress or one.kind != "extend"]
+
+    @property
+    def has_carry(self) -> bool:
+        return any(carry is not None for carry in self.carries.values())
+
+
+def read_items(items: object, part: str) -> CheckedItems:
+    """One item that is wrong spoils the call, and nothing of it is recorded."""
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest(
+            "items",
+            f"a list of at most {MAX_BATCH_MESSAGES} Complete, Fail, Release, Start or Extend",
+            type(items),
+        )
+    checked = CheckedItems([], [], {})
+    for item in items:
+        if not isinstance(item, (Complete, Fail, Release, Start, Extend)):
+            raise InvalidRequest("items", "Complete, Fail, Release, Start or Extend", item)
+        if part and isinstance(item, (Start, Extend)):
+            raise InvalidRequest(
+                "items",
+                f"outcomes only under part {part!r}; Start and Extend are said without a part",
+                type(item),
+            )
+        raw_id, claim_id = read_handle(item.delivery)
+        checked.claim_ids.append(claim_id)
+        if isinstance(item, Extend):
+            checked.carries[len(checked.recorded)] = _check_extend(item)
+        checked.recorded.append(_to_record(item, raw_id))
+    return checked
+
+
+def _check_extend(item: Extend) -> bytes | None:
+    if item.duration is not None:
+        raise InvalidRequest("duration", "None: a numbered claim lasts until it is closed", item.duration)
+    return check_carry(item.carry)
+
+
+def _to_record(item: Complete | Fail | Release | Start | Extend, raw_id: bytes) -> Recorded:
+    if isinstance(item, Complete):
+        return Recorded(raw_id, "complete", check_progress(item.progress))
+    if isinstance(item, Release):
+        return Recorded(raw_id, "release", keep_order=check_bool(item.keep_order, "keep_order"))
+    if isinstance(item, Start):
+        return Recorded(raw_id, "start")
+    if isinstance(item, Extend):
+        return Recorded(raw_id, "extend", check_progress(item.progress))
+    fail = check_fail(item)
+    return Recorded(raw_id, "fail", fail.progress, fail.error, int(fail.reason), fail.retry_in_ms, fail.dead)
+
+
+# Generations and numbers
+
+
+def check_generation(record: ConsumerRecord, generation: int) -> None:
+    """Only the newest generation counts."""
+    if record.generation != generation:
+        raise StaleConsumer(record.name, generation, record.generation)
+
+
+def check_not_over(record: ConsumerRecord, number: int) -> None:
+    if number and number == record.lost:
+        raise ClaimReleased(record.name, number, record.lost_why)
+    if number <= record.last_closed:
+        raise ClaimClosed(record.name, number, record.last_closed)
+
+
+def check_next(record: ConsumerRecord, generation: int, number: int) -> None:
+    """The number wanted must be the next one or the one in hand."""
+    check_generation(record, generation)
+    check_not_over(record, number)
+    if number != record.last_closed + 1:
+        raise ClaimNotNext(record.name, number, record.last_closed)
+
+
+def check_opened(record: ConsumerRecord, generation: int, number: int) -> None:
+    """The claim in hand must have this number, and somebody was told of it."""
+    check_generation(record, generation)
+    check_not_over(record, number)
+    if record.phase != "open" or record.number != number:
+        raise ClaimNotNext(record.name, number, record.last_closed)
+
+
+def check_same_unspoken(record: ConsumerRecord, unspoken: Unspoken) -> None:
+    """Whoever made the claim in hand relied on what becomes of messages without an outcome."""
+    if record.in_hand and record.unspoken != unspoken:
+        expected = f"{record.unspoken!r} while claim {record.number} is open: close it, or let go of it ({_release_command(record)})"
+        raise InvalidRequest("unspoken", expected, unspoken)
+
+
+def why_in_claim(record: ConsumerRecord) -> str:
+    """Why nobody else may move a member of the claim in hand."""
+    return f"in claim {record.number} of consumer {record.name!r}: `{_release_command(record)}` lets go of it"
+
+
+def _release_command(record: ConsumerRecord) -> str:
+    return f"fairlead consumer release {record.queue} {quote(record.name)}"
+
+
+# What follows
+
+
+def take_slice(record: ConsumerRecord, slice: int, slices: int) -> tuple[bool, bytes]:
+    """Whether the slice was taken up before, and the bits afterwards. A claim that was cut otherwise may have
+    been taken up anywhere: all of it counts as taken.
+    """
+    if record.slices not in (0, slices):
+        return True, b"\xff" * ((slices + 7) // 8)
+    bits = bytearray(record.taken or bytes((slices + 7) // 8))
+    at, bit = divmod(slice, 8)
+    again = bool(bits[at] & 1 << bit)
+    bits[at] |= 1 << bit
+    return again, bytes(bits)
+
+
+def lose_queue(record: ConsumerRecord) -> ConsumerRecord:
+    """The consumer once its queue is deleted: the claim in hand is lost."""
+    if not record.in_hand:
+        # Closed or let go of already; what was left of it has gone with the queue.
+        return record.without_claim()
+    lost = msgspec.structs.replace(
+        record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted"
+    )
+    return lost.without_claim()
+
+
+def expires_ms(record: ConsumerRecord) -> int:
+    return record.seen_ms + record.ttl_ms
+
+
+def info_of(record: ConsumerRecord) -> ConsumerInfo:
+    in_hand = record.in_hand
+    return ConsumerInfo(
+        name=record.name,
+        queue=record.queue,
+        generation=record.generation,
+        last_closed=record.last_closed,
+        open=record.number if in_hand else 0,
+        messages=record.messages if in_hand else 0,
+        bytes=record.bytes if in_hand else 0,
+        lost=record.lost,
+        ttl_ms=record.ttl_ms,
+        seen_at=record.seen_ms,
+        expires_at=expires_ms(record),
+        unspoken=record.unspoken,
+    )

@@ -1,0 +1,152 @@
+"""The broker in process, on the new engine: a `Surface` whose `do` runs a request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+import fairlead.verbs  # noqa: F401 - fills the table
+from fairlead.clock import Clock, SystemClock
+from fairlead.config import Settings
+from fairlead.engine.audit_trail import AuditTrail
+from fairlead.engine.engine import Durability, Engine
+from fairlead.engine.find_ids import full_id, queues_of
+from fairlead.engine.key_ring import KeyRing
+from fairlead.engine.measures import measure
+from fairlead.engine.observers import FactObserver, TimingObserver
+from fairlead.engine.work.staging import kinds_of
+from fairlead.errors import InvalidRequest
+from fairlead.model.measures import Measures
+from fairlead.model.shown_times import shown, shown_ms, shown_pages
+from fairlead.request import LOCAL, Answer, Caller, Request
+from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.surface import Surface
+
+
+class Broker(Surface):
+    """A durable, fair, throttled, fenced work queue in one thread-safe object.
+
+    Enqueue, settle and all administration return when their effect is durable: synced to disk with `fsync`,
+    handed to the operating system with `os`. A claim is not synced: losing one in a power cut means
+    redelivery. `close` keeps leases; holders settle after the store is opened again.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        clock: Clock | None = None,
+        durability: Durability = "fsync",
+        settings: Settings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if durability not in ("fsync", "os"):
+            raise InvalidRequest("durability", '"fsync" or "os"', durability)
+        self.settings = settings or Settings()
+        self.engine = Engine(
+            store, clock=clock or SystemClock(), durability=durability, settings=self.settings, rng=rng
+        )
+        #: The API keys themselves, for authentication.
+        self.key_ring = KeyRing(self.engine)
+        #: Where acts are recorded.
+        self.audit_trail = AuditTrail(self.engine)
+
+    def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
+        answer: Any = self.engine.do(request, caller)
+        ahead_ms = self.engine.time.ahead_ms
+        if ahead_ms:
+            answer = shown_pages(answer, ahead_ms) if request.paged else shown(answer, ahead_ms)
+        return cast(Answer, answer)
+
+    def kinds_of_write(self, token: str, queue: str) -> set[bool]:
+        """Which kinds of messages a staged write has: dead letters (True) and others (False)."""
+        return kinds_of(self.engine, token, queue)
+
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Answer:
+        return self.do(request, LOCAL._replace(request_id=request_id, answered=answered))
+
+    @property
+    def clock(self) -> Clock:
+        return self.engine.clock
+
+    def now_ms(self) -> int:
+        """The time now, by the clock of all times in answers: a lease lasts `lease_until - now_ms()` longer."""
+        return shown_ms(self.engine.time.now_ms(), self.engine.time.ahead_ms)
+
+    # For a server
+
+    def observe(self, observer: FactObserver, *, timed: TimingObserver | None = None) -> None:
+        """Call `observer` with the facts of each commit once it is made and with memory, and `timed` with the
+        times that commits, syncs and hooks took.
+
+        Both must be quick, keep nothing of what they get (leases go on changing) and not call the broker: facts
+        come under the engine lock. An exception of theirs is logged once and harms no commit. The first facts are
+        a `QueueStored` for each queue there is, so that an observer knows their names.
+        """
+        self.engine.observe(observer, timed)
+
+    def measures(self) -> Measures:
+        """What metrics show of every queue at this moment. The lock is given back after each queue."""
+        return measure(self.engine)
+
+    def queue_names(self, queue_ids: Sequence[int]) -> list[str | None]:
+        """None for one that is being deleted."""
+        with self.engine.lock:
+            found = [self.engine.memory.by_id.get(queue_id) for queue_id in queue_ids]
+        return [None if queue is None else queue.name for queue in found]
+
+    def queues_of(self, ids: Sequence[bytes]) -> list[str | None]:
+        """The queue that each message is in now, for a layer that must know before anything is done; None:
+        there is no such message.
+        """
+        return queues_of(self.engine, ids)
+
+    def full_id(self, text: str, queue: str | None, visible: Callable[[str], bool]) -> str:
+        """What `find` would find among the queues that are visible, as if there were no others."""
+        return full_id(self.engine, text, queue, visible)
+
+    def answering(self) -> AbstractContextManager[None]:
+        """For a door: what this thread's looks hold of the bytes that all looks may hold stays held until the
+        end. Its answer is in memory until it is written.
+        """
+        return self.engine.looks.keep()
+
+    def run_due(self) -> None:
+        """Do now whatever time has made due. The timer does this by itself."""
+        self.engine.run_due()
+
+    def interrupt_waits(self) -> None:
+        """For a server that is about to stop: claims that wait return empty, scans end at their next step,
+        and later ones too.
+        """
+        self.engine.interrupt_waits()
+
+    def close(self) -> None:
+        """Stop handing out; leases stay. Waiting claims get `BrokerClosed`. Closing twice is fine."""
+        self.engine.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_directory(path: Path, *, clock: Clock | None, durability: Durability, settings: Settings) -> Broker:
+    store = RocksKeyValueStore.open(
+        path, cache_bytes=settings.block_cache_bytes, disk_reserve_bytes=settings.disk_reserve_bytes
+    )
+    try:
+        return Broker(store, clock=clock, durability=durability, settings=settings)
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,129 @@
+"""Messages that memory does not hold: what is read when they are wanted, and how much memory holds at most.
+
+Reading writes nothing, and stores nothing about what is in memory: a reopened engine reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.records.chunk import OWN, LaneName
+from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+from fairlead.store.cold_rows import read_cold_chunks, read_lanes, read_last_run, read_runs, read_states
+
+if TYPE_CHECKING:
+    from fairlead.engine.memory import Memory, Queue
+    from fairlead.store.kv.port import KeyValueStore
+
+#: Messages of hot chunks, and with rows of their own, that memory holds at most. A chunk that finds no room is
+#: stored cold.
+HOT_MESSAGES = 400_000
+#: Messages of cold chunks that stay in memory after their transaction, in case they are wanted again.
+CACHED_MESSAGES = 100_000
+#: Messages that a lane is read ahead by, and all lanes of a queue together.
+WINDOW_MESSAGES = 256
+READ_AHEAD_MESSAGES = 400_000
+
+
+def bring_chunks(
+    memory: Memory, store: KeyValueStore, numbers: Iterable[int], home_id: int | None = None
+) -> None:
+    """Have the chunks of these messages in memory, in one read."""
+    if not memory.cold_count:
+        return
+    blocks = (
+        {number >> BLOCK_SHIFT for number in numbers} - memory.chunks.keys() - memory.changes.ended_blocks
+    )
+    if not blocks:
+        return
+    homes = memory.homes_with_cold() if home_id is None else [home_id]
+    chunks = read_cold_chunks(store, homes, sorted(blocks))
+    if chunks:
+        memory.apply(ChunksRead(chunks))
+
+
+def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id: int | None = None) -> None:
+    """Have these messages in memory until the transaction ends, in one read of each kind."""
+    bring_chunks(memory, store, numbers, home_id)
+    wanted = []
+    for number in numbers:
+        chunk = memory.chunks.get(number >> BLOCK_SHIFT)
+        if chunk is None or chunk.states is None or number in memory.own:
+            continue
+        if number & BLOCK_MASK < chunk.count and chunk.state_of(number) == OWN:
+            wanted.append((chunk.queue_id, number))
+    if wanted:
+        memory.apply(StatesRead(read_states(store, wanted)))
+
+
+class LanePart(NamedTuple):
+    """Messages of a lane in order, and the place where it goes on; 0: nowhere."""
+
+    numbers: list[int]
+    next_place: int
+
+
+def read_lane(
+    memory: Memory,
+    store: KeyValueStore,
+    queue: Queue,
+    lane: LaneName,
+    start: int,
+    limit: int,
+    end: int | None = None,
+) -> LanePart:
+    """The next messages of a lane on disk from a place on, about `limit` of them and perhaps none."""
+    home_id, queue_id = queue.home_id, queue.record.queue_id
+    runs = read_runs(store, memory.changes, home_id, queue_id, lane, start, limit=limit + 2, end=end)
+    count = total = 0
+    # The first message of a chunk in its lane may have a row of its own, at the same place.
+    while count < len(runs) and (total < limit or runs[count].place == runs[count - 1].place):
+        total += runs[count].row.count or 1
+        count += 1
+    # Rows behind this place are not known, so messages of chunks behind it must wait.
+    horizon = runs[count].place if count < len(runs) else None
+    singles = [(run.place, run.row.number) for run in runs[:count] if not run.row.count]
+    blocks = {run.place >> BLOCK_SHIFT for run in runs[:count] if run.row.count}
+    if start & BLOCK_MASK:
+        # The lane goes on in the middle of a chunk, whose row stands before.
+        blocks.add(start >> BLOCK_SHIFT)
+    wanted = [*(number for _, number in singles), *(block << BLOCK_SHIFT for block in blocks)]
+    bring(memory, store, wanted, home_id)
+    last = horizon if end is None or (horizon is not None and horizon < end) else end
+    entries = list(singles)
+    for block in blocks:
+        chunk = memory.chunks.get(block)
+        if chunk is not None and chunk.is_cold and chunk.has_runs and chunk.queue_id == queue_id:
+            found = chunk.in_lane(lane, start, last)
+            entries += [(number, number) for number in found if number not in memory.held]
+    entries.sort()
+    if len(entries) > limit:
+        return LanePart([number for _, number in entries[:limit]], entries[limit][0])
+    return LanePart([number for _, number in entries], horizon or 0)
+
+
+def read_on(memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, wanted: int) -> None:
+    """Have at least some of the next messages of a cold lane in memory, or know that there are none."""
+    window = min(WINDOW_MESSAGES, READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes))
+    part = read_lane(memory, store, queue, lane, queue.schedule.cold_from(lane), max(wanted, window))
+    memory.apply(LaneRead(queue.record.queue_id, lane, part.numbers, part.next_place))
+
+
+def load_lanes(memory: Memory, store: KeyValueStore, home_id: int) -> None:
+    """At open: lanes with messages on disk, in memory up to their last hot message."""
+    for queue_id, lane, first in read_lanes(store, home_id):
+        queue = memory.by_id[queue_id]
+        if not queue.may_be_cold:
+            continue
+        last = read_last_run(store, home_id, queue_id, lane)
+        last_hot = queue.schedule.last_place(lane)
+        numbers: list[int] = []
+        place = first.place
+        while 0 < place <= last_hot:
+            part = read_lane(memory, store, queue, lane, place, WINDOW_MESSAGES)
+            numbers += part.numbers
+            place = part.next_place
+        weight = last.row.weight if last.place > last_hot else 0
+        memory.apply(LaneFound(queue_id, lane, weight, numbers, place))

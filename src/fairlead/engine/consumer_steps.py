@@ -1,0 +1,249 @@
+"""How a numbered claim ends: its record flips, and its messages follow in bounded steps.
+
+Closing settles each member by the last outcome recorded for it; releasing returns each to its place. A crash
+between two steps leaves the record and the members as they were after the last one, and the timer goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from fairlead.decide.claim_outcomes import ClaimOutcomes
+from fairlead.decide.numbered_claims import lose_queue
+from fairlead.engine import moves
+from fairlead.engine.room import step_of
+from fairlead.engine.transaction import Transaction
+from fairlead.model.consumer import ConsumerRecord, Phase, Recorded
+from fairlead.model.durations import show_ms
+from fairlead.model.failure import FailureReason
+from fairlead.records.chunk import Chunk
+from fairlead.records.consumer import ChosenParts
+from fairlead.records.facts import RecordsChanged
+from fairlead.records.ids import id_of
+from fairlead.records.lease import GroupLease
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import consumer_key, outcomes_key
+
+#: Members that one step moves on their own, because of an outcome or without one; members that are simply
+#: completed cost little, and go with their lease.
+OUTCOMES_STEP = 300
+RELEASE_STEP = 1000
+#: Rows of outcomes that one step reads or removes.
+_ROWS_STEP = 1000
+
+
+def save(tx: Transaction, record: ConsumerRecord, **fields: Any) -> ConsumerRecord:
+    after = msgspec.structs.replace(record, **fields)
+    tx.add(RecordsChanged(Table.CONSUMERS, {consumer_key(after.queue, after.name): after}))
+    return after
+
+
+def leases_of(tx: Transaction, record: ConsumerRecord) -> list[GroupLease]:
+    """The leases of the consumer's claim, in its order: one for each piece that it was filled with."""
+    leases = tx.memory.by_consumer.get(record.name, ())
+    return sorted([lease for lease in leases if lease.terms.claim_id == record.claim_id])
+
+
+def raw_id_of(tx: Transaction, number: int) -> bytes:
+    return id_of(tx.memory.chunk_of(number).prefix, number)
+
+
+def slice_name(chunk: Chunk, number: int, *, by_stream: bool) -> bytes:
+    """What the slice of a member follows from."""
+    stream = chunk.stream_of(number) if by_stream else ""
+    return stream.encode() or id_of(chunk.prefix, number)
+
+
+def outcomes_of(tx: Transaction, record: ConsumerRecord) -> ClaimOutcomes:
+    """What was recorded about the claim without a part, or under a part that was chosen."""
+    kept, claim_id = tx.memory.consumers.outcomes, record.claim_id
+    if claim_id in kept:
+        return kept[claim_id]
+    found, chosen, start = ClaimOutcomes(), {""}, outcomes_key(claim_id, 0)
+    while rows := tx.scan_records(Table.OUTCOMES, start, outcomes_key(claim_id + 1, 0), limit=_ROWS_STEP):
+        for _, said in rows:
+            if isinstance(said, ChosenParts):
+                chosen.update(said.parts)
+            elif said.part in chosen:
+                found.add(said.recorded)
+        start = rows[-1][0] + b"\0"
+    kept[claim_id] = found
+    return found
+
+
+# The record flips
+
+
+def flip(tx: Transaction, record: ConsumerRecord, phase: Phase, **fields: Any) -> ConsumerRecord:
+    return save(tx, record, phase=phase, last_closed=record.number, **fields)
+
+
+def let_go(tx: Transaction, record: ConsumerRecord, why: str, *, dropping: bool = False) -> ConsumerRecord:
+    return flip(tx, record, "releasing", lost=record.number, lost_why=why, dropping=dropping)
+
+
+def lose_queues(tx: Transaction, queue_ids: Collection[int]) -> None:
+    """These queues are about to be deleted: what their consumers have in hand is lost."""
+    consumers: dict[bytes, ConsumerRecord] = tx.memory.records[Table.CONSUMERS]
+    losing = {
+        key: record
+        for key, record in consumers.items()
+        if record.queue_id in queue_ids and record.phase != "idle"
+    }
+    outcomes = [
+        outcomes_key(record.claim_id, call)
+        for record in losing.values()
+        for call in range(record.recorded + 1)
+    ]
+    if losing:
+        lost = {key: None if record.dropping else lose_queue(record) for key, record in losing.items()}
+        tx.add(RecordsChanged(Table.CONSUMERS, lost))
+    if outcomes:
+        tx.add(RecordsChanged(Table.OUTCOMES, dict.fromkeys(outcomes)))
+
+
+# Its messages follow
+
+
+def take_step(tx: Transaction, record: ConsumerRecord) -> None:
+    """The next members of a claim that is over, of one lease; behind the last one the claim is forgotten."""
+    leases = leases_of(tx, record)
+    if leases:
+        end_members = _close_members if record.phase == "closing" else _release_members
+        settled = end_members(tx, record, leases[0])
+        record = msgspec.structs.replace(record, settled=settled)
+        if leases[0].live or len(leases) > 1:
+            save(tx, record)
+            return
+    _forget_outcomes(tx, record)
+
+
+def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -> dict[str, int]:
+    known, gives_back = outcomes_of(tx, record), record.unspoken == "release"
+    most_said, most_back = step_of(tx, OUTCOMES_STEP), step_of(tx, RELEASE_STEP)
+    #: With the progress that was reported.
+    done: dict[int, int] = {}
+    #: To their places, each with whether anybody had begun it: being in a claim alone is no delivery.
+    back: list[tuple[int, bool]] = []
+    said: list[tuple[int, Recorded]] = []
+    members = tx.memory.members_of(lease)
+    tx.bring_chunks(members)
+    for number in members:
+        raw_id = raw_id_of(tx, number)
+        outcome = known.outcomes.get(raw_id)
+        if asks_hook(tx, record, outcome) and (number, record.claim_id) not in tx.hooks.failures:
+            break
+        if outcome is None and gives_back:
+            back.append((number, raw_id in known.begun))
+        elif outcome is None or outcome.kind == "complete":
+            done[number] = 0 if outcome is None else outcome.progress
+        else:
+            said.append((number, outcome))
+        if len(said) >= most_said or len(back) >= most_back:
+            break
+    moved = [moves.release(tx, number, is_delivery=begun) for number, begun in back]
+    moved += [_move(tx, number, outcome) for number, outcome in said]
+    if done:
+        moves.complete_members(tx, lease, list(done), done)
+    moves.add_all(tx, moved)
+    # Last, because whether a release lets its message pass depends on what stands before it in its stream.
+    for one in moved:
+        if one.asks_to_pass:
+            moves.let_pass(tx, one.fact.number)
+    settled = Counter(record.settled)
+    if done:
+        settled["completed"] += len(done)
+    settled.update([one.outcome for one in moved])
+    return dict(settled)
+
+
+def asks_hook(tx: Transaction, record: ConsumerRecord, outcome: Recorded | None) -> bool:
+    """Whether `on_failure` is asked about an outcome, before the step. An instruction comes before the hook."""
+    if outcome is None or outcome.kind != "fail" or outcome.dead or outcome.retry_in_ms is not None:
+        return False
+    return bool(tx.memory.by_id[record.queue_id].record.config.on_failure)
+
+
+def failures_to_ask(tx: Transaction, record: ConsumerRecord) -> Iterator[tuple[int, Recorded]]:
+    """Members that the next steps need an answer of the hook for, with their outcomes."""
+    leases = leases_of(tx, record) if record.phase == "closing" else []
+    known = outcomes_of(tx, record).outcomes if leases else {}
+    for number in tx.memory.members_of(leases[0]) if known else ():
+        outcome = known.get(raw_id_of(tx, number))
+        if outcome is not None and asks_hook(tx, record, outcome):
+            yield number, outcome
+
+
+def _move(tx: Transaction, number: int, outcome: Recorded) -> moves.Moved:
+    if outcome.kind == "release":
+        return moves.release(tx, number, keep_order=outcome.keep_order)
+    return moves.fail(
+        tx,
+        number,
+        reason=FailureReason(outcome.reason),
+        error=outcome.error,
+        progress=outcome.progress,
+        retry_in_ms=outcome.retry_in_ms,
+        dead=outcome.dead,
+    )
+
+
+def _release_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -> dict[str, int]:
+    members = tx.memory.members_of(lease)[: step_of(tx, RELEASE_STEP)]
+    tx.bring_chunks(members)
+    moves.add_all(tx, [moves.release(tx, number) for number in members])
+    return record.settled
+
+
+def _forget_outcomes(tx: Transaction, record: ConsumerRecord) -> None:
+    """The last ones first, so that the calls that are left still count from 1."""
+    left = max(0, record.recorded - _ROWS_STEP)
+    calls = [0, *range(left + 1, record.recorded + 1)]
+    tx.add(RecordsChanged(Table.OUTCOMES, {outcomes_key(record.claim_id, call): None for call in calls}))
+    if left:
+        save(tx, record, recorded=left)
+    elif record.dropping:
+        forget_consumer(tx, record)
+    else:
+        save(tx, record.without_claim())
+
+
+def forget_consumer(tx: Transaction, record: ConsumerRecord) -> None:
+    tx.add(RecordsChanged(Table.CONSUMERS, {consumer_key(record.queue, record.name): None}))
+
+
+# The timer
+
+
+def run_consumers_due(tx: Transaction) -> bool:
+    """Consumers that were away for too long let go of their claims; then a step of a claim that is over."""
+    return _end_those_away(tx) or _go_on(tx)
+
+
+def _is_time_to_look(tx: Transaction) -> bool:
+    look_ms = tx.memory.consumers.next_look_ms
+    return look_ms is not None and look_ms <= tx.now_ms
+
+
+def _end_those_away(tx: Transaction) -> bool:
+    if not _is_time_to_look(tx):
+        return False
+    consumers = tx.memory.consumers
+    away = consumers.away(tx.now_ms)
+    for record in away:
+        let_go(tx, record, f"its consumer was not seen for {show_ms(record.ttl_ms)}")
+    consumers.looked()
+    return bool(away)
+
+
+def _go_on(tx: Transaction) -> bool:
+    if not _is_time_to_look(tx):
+        return False
+    record = tx.memory.consumers.left_alone()
+    if record is not None:
+        take_step(tx, record)
+    return record is not None

@@ -1,0 +1,52 @@
+"""What must hold about staged writes: whoever decided to publish can finish, nothing staged is incomplete or left
+behind, and what was published is known as long as it must be.
+"""
+
+from __future__ import annotations
+
+from fairlead.engine.memory import Memory
+from fairlead.engine.staged import StagedIndex
+from fairlead.records.chunk import page_starts
+from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.rows import count_staged_pages, read_parts, read_published, write_key
+
+
+def staging_differences(memory: Memory, again: Memory) -> list[str]:
+    """`again` is what a reopening would build."""
+    if _shown(memory.staged) == _shown(again.staged):
+        return []
+    return ["staged writes differ after a reopening"]
+
+
+def _shown(staged: StagedIndex) -> tuple[object, ...]:
+    return staged.writes, staged.publishing, staged.stored_bytes, staged.chunk_count
+
+
+def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
+    staged, parts, broken = memory.staged, read_parts(store), []
+    for write, chunks in staged.writes.items():
+        record = staged.publishing.get(write)
+        for name, chunk in chunks.items():
+            skipped = record.offset if record is not None and record.chunks[:1] == (name,) else 0
+            for number, count in chunk.parts:
+                skipped -= count
+                if skipped >= 0:
+                    continue  # It is published.
+                part = parts.pop((chunk.queue_id, number), None)
+                if part is None or len(part.messages) != count:
+                    broken.append(f"chunk {name!r} of write {write} lacks messages")
+                elif part.inline is None and chunk.queue_id in memory.by_id:
+                    pages = count_staged_pages(store, chunk.queue_id, number)
+                    if pages != len(page_starts(part.sizes)):
+                        broken.append(f"chunk {name!r} of write {write} has {pages} pages")
+    broken += [f"staged part {where} belongs to nothing" for where in parts]
+    published, ends = read_published(store)
+    for write, record in staged.publishing.items():
+        missing = set(record.chunks) - staged.chunks_of(write).keys()
+        if missing:
+            broken.append(f"write {write} is published, and chunks {missing} are not there")
+        if write_key(write) in published:
+            broken.append(f"write {write} is done, and still to be done")
+    if {key: done.until_ms for key, done in published.items()} != ends:
+        broken.append("published writes are not forgotten when they should be")
+    return broken

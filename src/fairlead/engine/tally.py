@@ -1,0 +1,121 @@
+"""What passed each queue since the engine was opened, counted from the facts of each commit. For looking only:
+nothing decides by it, and it is not stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead.engine.memory import DEAD_LANE, Memory
+from fairlead.model.views import Totals
+from fairlead.records.chunk import by_chunk
+from fairlead.records.facts import (
+    ChunkEnqueued,
+    Claimed,
+    LeaseCompleted,
+    MessageGone,
+    MessageMoved,
+    QueueDeleted,
+    StateFact,
+)
+from fairlead.records.ids import BLOCK_MASK
+
+#: Keys of a queue whose deliveries are counted; past it their counts begin anew.
+_MAX_KEYS = 10_000
+
+
+class Passed:
+    """What passed one queue."""
+
+    __slots__ = ("by_key", "completed", "delivered", "enqueued", "failed")
+
+    def __init__(self) -> None:
+        self.enqueued = self.delivered = self.completed = self.failed = 0
+        self.by_key: Counter[str] = Counter()
+
+    def totals(self) -> Totals:
+        return Totals(self.enqueued, self.delivered, self.completed, self.failed)
+
+
+class Tally:
+    def __init__(self) -> None:
+        self._queues: dict[int, Passed] = {}
+
+    def of(self, queue_id: int) -> Passed:
+        found = self._queues.get(queue_id)
+        return Passed() if found is None else found
+
+    def note(self, facts: Sequence[StateFact], memory: Memory) -> None:
+        """Under the lock, once the facts are written and before memory forgets what they changed."""
+        for fact in facts:
+            note = _NOTES.get(type(fact))
+            if note is not None:
+                note(self, fact, memory)
+
+    def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
+        # What is quarantined never was a message of the queue.
+        dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
+        self._queue(fact.chunk.queue_id).enqueued += fact.chunk.count - fact.duplicates - dead
+
+    def _completed(self, fact: LeaseCompleted, memory: Memory) -> None:
+        self._queue(fact.lease.terms.queue_id).completed += len(fact.numbers)
+
+    def _moved(self, fact: MessageMoved, memory: Memory) -> None:
+        if fact.why == "completed":
+            self._queue(fact.state.queue_id).completed += 1
+        elif fact.ends_failed_try:
+            self._queue(fact.state.source_queue_id or fact.state.queue_id).failed += 1
+
+    def _gone(self, fact: MessageGone, memory: Memory) -> None:
+        if fact.why == "completed":
+            self._queue(fact.queue_id).completed += 1
+
+    def _deleted(self, fact: QueueDeleted, memory: Memory) -> None:
+        for queue_id in self._queues.keys() - memory.by_id.keys():
+            del self._queues[queue_id]
+
+    def _queue(self, queue_id: int) -> Passed:
+        found = self._queues.get(queue_id)
+        if found is None:
+            found = self._queues[queue_id] = Passed()
+        return found
+
+    def _delivered(self, fact: Claimed, memory: Memory) -> None:
+        queue_id, numbers = fact.lease.terms.queue_id, fact.numbers
+        if queue_id not in memory.by_id:
+            # A later fact has deleted it.
+            return
+        passed = self._queue(queue_id)
+        passed.delivered += len(numbers)
+        by_key = passed.by_key
+        if len(by_key) > _MAX_KEYS:
+            by_key.clear()
+        if memory.by_id[queue_id].is_dead_letter_queue:
+            by_key[DEAD_LANE[0]] += len(numbers)
+            return
+        for block, members in by_chunk(numbers):
+            chunk = memory.find_touched_chunk(block)
+            if chunk is None:
+                continue
+            columns = chunk.columns
+            if columns.lane_at is None or len(members) == 1:
+                by_key[chunk.lane_of(members[0])[0]] += len(members)
+                continue
+            if len(members) == chunk.count:
+                lanes = Counter(columns.lane_at)
+            else:
+                lanes = Counter([columns.lane_at[number & BLOCK_MASK] for number in members])
+            for lane, count in lanes.items():
+                by_key[columns.lanes[lane][0]] += count
+
+
+_NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
+    ChunkEnqueued: Tally._enqueued,
+    Claimed: Tally._delivered,
+    LeaseCompleted: Tally._completed,
+    MessageMoved: Tally._moved,
+    MessageGone: Tally._gone,
+    QueueDeleted: Tally._deleted,
+}

@@ -1,0 +1,54 @@
+"""Check a data directory of this engine from outside: every checksum, every row, every law, without changing a
+byte of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fairlead.engine.engine import memory_of
+from fairlead.engine.laws import broken_laws_of_rows
+from fairlead.errors import StoreCorrupt
+from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.store.row_check import find_incomplete, find_unreadable
+from fairlead.store.verify import VerifyReport
+
+
+def verify(path: str | os.PathLike[str]) -> VerifyReport:
+    """Read all of a data directory that no engine has open, also one left by a crash.
+
+    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours and `FormatTooNew`.
+    """
+    try:
+        store = RocksKeyValueStore.open(Path(path), read_only=True)
+    except StoreCorrupt as damage:
+        return VerifyReport([damage.message])
+    try:
+        return verify_store(store)
+    except StoreCorrupt as damage:
+        return VerifyReport([damage.message])
+    finally:
+        store.close()
+
+
+def verify_store(store: KeyValueStore) -> VerifyReport:
+    """The same for a store that is open and that nobody writes to."""
+    problems = find_unreadable(store) or find_incomplete(store)
+    if problems:
+        return VerifyReport(problems)
+    try:
+        memory = memory_of(store)
+    except StoreCorrupt:
+        raise
+    except Exception as trouble:
+        # Each row is sound by itself, and together they make no sense.
+        return VerifyReport([f"the rows do not fit together: {type(trouble).__name__}: {trouble}"])
+    counts = [queue.counts for queue in memory.by_id.values()]
+    return VerifyReport(
+        broken_laws_of_rows(memory, store),
+        sum(count.messages + count.done for count in counts),
+        len(counts),
+        sum(count.leased for count in counts),
+    )

@@ -1,0 +1,170 @@
+"""Claims that wait for messages: who is woken, and in which order.
+
+A message that becomes ready wakes one claim, the one that waits longest; a hundred idle workers do not all look
+for one message. A claim that was woken and leaves messages behind wakes the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.engine.fair_lock import FairLock
+from fairlead.engine.memory import Memory, Queue
+from fairlead.model.limits import MAX_CLAIM
+from fairlead.records.facts import (
+    BucketChanged,
+    ChunkEnqueued,
+    ConfigChanged,
+    MessageMoved,
+    QueueStored,
+    StateFact,
+)
+from fairlead.request import Answer
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
+
+
+class Waiter:
+    __slots__ = ("condition", "consumer", "woken")
+
+    def __init__(self, lock: FairLock, consumer: str) -> None:
+        self.condition = threading.Condition(lock)  # type: ignore[arg-type]
+        self.consumer = consumer
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+        self.condition.notify_all()
+
+
+class Waiters:
+    """False while nobody waits. Used under the engine's lock."""
+
+    def __init__(self) -> None:
+        self.by_queue: dict[int, deque[Waiter]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_queue)
+
+    def of(self, queue_id: int) -> Sequence[Waiter]:
+        """The longest waiting first."""
+        return self.by_queue.get(queue_id, ())
+
+    def listen(self, waiter: Waiter, queue_ids: Sequence[int]) -> None:
+        for queue_id in queue_ids:
+            self.by_queue.setdefault(queue_id, deque()).append(waiter)
+
+    def leave(self, waiter: Waiter, queue_ids: Sequence[int]) -> None:
+        for queue_id in queue_ids:
+            waiters = self.by_queue[queue_id]
+            waiters.remove(waiter)
+            if not waiters:
+                del self.by_queue[queue_id]
+
+    def wake(self, queue_id: int, count: int) -> None:
+        for waiter in self.of(queue_id):
+            if count <= 0:
+                return
+            if not waiter.woken:
+                waiter.wake()
+                count -= 1
+
+    def wake_all(self) -> None:
+        for waiters in self.by_queue.values():
+            for waiter in waiters:
+                waiter.wake()
+
+    def notice(self, memory: Memory, facts: Sequence[StateFact]) -> None:
+        """A transaction is written: wake as many claims as messages became ready, and all of them where more
+        than that changed for a claim. `memory.changes` still has what the transaction touched.
+        """
+        ready: Counter[int] = Counter()
+        for fact in facts:
+            match fact:
+                case ChunkEnqueued():
+                    ready[fact.chunk.queue_id] += fact.chunk.count
+                case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
+                    ready[fact.state.queue_id] += 1
+                case QueueStored() | ConfigChanged() | BucketChanged():
+                    self.wake_all()
+                    return
+        for queue_id in memory.changes.counts:
+            queue = memory.by_id.get(queue_id)
+            if queue is None or _depends_on_leases(queue):
+                self.wake(queue_id, len(self.of(queue_id)))
+            elif ready[queue_id]:
+                self.wake(queue_id, ready[queue_id])
+
+
+def _depends_on_leases(queue: Queue) -> bool:
+    """Whether the end of a lease lets a claim take more: the next message of a stream, or one within a limit.
+    The claim that waits longest may be one that is still at its limit, so all of them look.
+    """
+    config = queue.record.config
+    return bool(config.max_unsettled_per_consumer or config.max_unsettled_per_key or queue.streams.by_name)
+
+
+def allowance(memory: Memory, queue: Queue, consumer: str) -> int:
+    """How many more messages of the queue the consumer may hold."""
+    most = queue.record.config.max_unsettled_per_consumer
+    if not most:
+        return MAX_CLAIM
+    leases = memory.by_consumer.get(consumer, ())
+    return most - sum(lease.live for lease in leases if lease.terms.queue_id == queue.record.queue_id)
+
+
+def wait_for(
+    engine: Engine, names: Sequence[str], consumer: str, patience_ms: int, take: Callable[[], Answer]
+) -> Answer:
+    """Under the lock, which is free while the call waits: what `take` gives as soon as it gives anything, tried
+    again whenever these queues may have something for the consumer. What it gives at the end may be empty.
+    """
+    deadline_ms = engine.clock.monotonic_ms() + patience_ms
+    waiter, queue_ids = Waiter(engine.lock, consumer), list[int]()
+    try:
+        while True:
+            # Looked up each time: a queue may be deleted, and made again, while the call waits.
+            present_ids = _present(engine.memory, names)
+            if present_ids != queue_ids:
+                engine.waiters.leave(waiter, queue_ids)
+                queue_ids = present_ids
+                engine.waiters.listen(waiter, queue_ids)
+            left_ms = deadline_ms - engine.clock.monotonic_ms()
+            waiter.woken = False
+            if left_ms > 0 and not engine.waits_over:
+                token_ms = _next_token_ms(engine, queue_ids, consumer)
+                engine.clock.wait(waiter.condition, left_ms if token_ms is None else min(left_ms, token_ms))
+            answer = take()
+            if answer or left_ms <= 0 or engine.waits_over:
+                return answer
+    finally:
+        engine.waiters.leave(waiter, queue_ids)
+        for queue_id in queue_ids if waiter.woken else ():
+            queue = engine.memory.by_id.get(queue_id)
+            if queue is not None and queue.counts.ready:
+                # It was woken for this queue, and took from another or left some: the next one must not sleep
+                # beside a message.
+                engine.waiters.wake(queue_id, 1)
+
+
+def _present(memory: Memory, names: Sequence[str]) -> list[int]:
+    found = [memory.by_name[name].record.queue_id for name in names if name in memory.by_name]
+    return list(dict.fromkeys(found))
+
+
+def _next_token_ms(engine: Engine, queue_ids: Sequence[int], consumer: str) -> int | None:
+    """How long until a parked lane may get a token; only where this consumer could take it, or it would look
+    again for ever.
+    """
+    memory = engine.memory
+    open_to_it = [
+        queue
+        for queue in [memory.by_id[queue_id] for queue_id in queue_ids]
+        if not queue.record.paused and allowance(memory, queue, consumer) > 0
+    ]
+    times = [at_ms for queue in open_to_it if (at_ms := queue.schedule.next_wake_ms()) is not None]
+    return max(1, min(times) - engine.time.now_ms()) if times else None

@@ -1,0 +1,105 @@
+"""Requests that are too large for one hold of the lock are taken in parts: each part is one transaction, and threads
+that wait for the lock go in between.
+
+A request that joins a transaction, or that must have its effect once, stays whole: it is one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlead.decide.exchange import check_item_count, check_items
+from fairlead.engine.chunk_messages import with_bodies
+from fairlead.engine.transaction import NO_ANSWERS
+from fairlead.engine.work.claim import check_claim, claim_now, still_leased
+from fairlead.engine.work.settle import settle
+from fairlead.errors import FairleadError
+from fairlead.model.delivery import Delivery
+from fairlead.model.limits import MAX_ANSWER_BYTES
+from fairlead.model.settle import Complete, Release, SettleResult
+from fairlead.request import Caller, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.settle import Settle
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
+
+#: Messages of one part.
+CLAIM_PART = 2000
+SETTLE_PART = 400
+#: Completions cost a fraction of other outcomes, and a chunk that is completed at once needs no row of states.
+COMPLETE_PART = 2000
+
+
+def is_large(request: Request[Any]) -> bool:
+    if type(request) is Claim:
+        return isinstance(request.limit, int) and request.limit > CLAIM_PART
+    items = request.items if type(request) is Settle else ()
+    # A list is a sequence: asking the abstract class costs more than all the rest.
+    return (type(items) is list or isinstance(items, Sequence)) and len(items) > _part_of(items)
+
+
+def _part_of(items: Sequence[Any]) -> int:
+    if len(items) <= SETTLE_PART:
+        return SETTLE_PART
+    return COMPLETE_PART if set(map(type, items)) == {Complete} else SETTLE_PART
+
+
+def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Delivery]:
+    """The first part waits, if need be. An error in a later part ends the claim with what it has."""
+    check_claim(request)
+    if request.token:
+        with engine.transaction() as tx:
+            held, unread = still_leased(tx, request.token), engine.take_unread()
+        if held := with_bodies(engine, unread, held):
+            return held
+    part = msgspec.structs.replace(request, limit=CLAIM_PART)
+    found: list[Delivery] = engine.do(part, caller)
+    count = len(found)
+    while count == CLAIM_PART and len(found) < request.limit:
+        room_bytes = MAX_ANSWER_BYTES - sum([len(one.payload) for one in found])
+        if room_bytes <= 0:
+            break
+        part = msgspec.structs.replace(part, limit=min(CLAIM_PART, request.limit - len(found)))
+        try:
+            with engine.transaction() as tx:
+                queues = [tx.queue(name) for name in dict.fromkeys(request.queues())]
+                more, unread = claim_now(tx, queues, part, max_bytes=room_bytes), engine.take_unread()
+            more = with_bodies(engine, unread, more)
+        except FairleadError:
+            break
+        found += more
+        count = len(more)
+    return found
+
+
+def settle_in_parts(engine: Engine, request: Settle, caller: Caller) -> list[SettleResult]:
+    """In the order of the items. An error leaves the parts before it settled: a repeated call finds these over."""
+    items = check_items(request.items)
+    check_item_count(items)
+    results: list[SettleResult] = []
+    for some in _parts(items):
+        part = Settle(some)
+        answers = engine.hooking.ask([part]) if engine.hooking.is_used else NO_ANSWERS
+        with engine.transaction(answers) as tx:
+            results += settle(tx, part)
+    engine.confirm()
+    return results
+
+
+def _parts(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """Whether a release lets its message pass depends on the failures of the same call, which then stays whole."""
+    if any(isinstance(item, Release) and not item.keep_order for item in items):
+        return [items]
+    size = _part_of(items)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+#: The work of a request that is large.
+IN_PARTS: dict[type[Request[Any]], Callable[[Any, Any, Caller], Any]] = {
+    Claim: claim_in_parts,
+    Settle: settle_in_parts,
+}

@@ -1,0 +1,240 @@
+"""From a staged write to messages: steps that follow from the decision to publish, whatever happens.
+
+A step turns some parts into chunks of messages and forgets what they were made of, in one transaction; payloads
+stay in the pages where they were staged. A call that is interrupted leaves the rest to the timer, in this process
+or after a crash. A queue that is deleted meanwhile takes with it what was still to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.decide.staging import ended_record
+from fairlead.engine import moves
+from fairlead.engine.memory import Queue
+from fairlead.engine.transaction import Transaction
+from fairlead.engine.work.enqueue import to_columns
+from fairlead.model.checks import CheckedMessage, by_column
+from fairlead.model.failure import FailureReason
+from fairlead.model.names import Scoped
+from fairlead.model.staging import Published, Publishing, StagedChunk
+from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head
+from fairlead.records.facts import ChunkEnqueued, KeysRemembered, PagesStaged, RecordsChanged
+from fairlead.records.ids import id_of
+from fairlead.records.staging import StagedPart
+from fairlead.records.state import DedupRow, OwnState
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import (
+    chunk_key,
+    end_of_published,
+    part_key,
+    published_end_key,
+    write_key,
+    write_of_published_end,
+)
+
+#: Messages, and parts, of one step. There is always at least one part, of at most 4,096 messages.
+STEP_MESSAGES = 4096
+STEP_PARTS = 256
+#: Chunks, or remembered writes, that one step forgets.
+STEP_CHUNKS = 500
+
+
+class _Next(NamedTuple):
+    """The parts of a step, with their chunks; how many chunks are done with them, and how many messages of the
+    first chunk that is not.
+    """
+
+    parts: list[tuple[StagedChunk, int]]
+    done: int
+    offset: int
+
+
+def take_step(tx: Transaction, record: Publishing) -> None:
+    """One bounded step of a write that is decided."""
+    chunks = tx.memory.staged.chunks_of(record.write)
+    step = _next_parts(record, chunks)
+    keys = [part_key(chunk.queue_id, number) for chunk, number in step.parts]
+    parts: list[StagedPart] = tx.records(Table.STAGED_PARTS, keys)
+    for (chunk, number), part in zip(step.parts, parts, strict=True):
+        queue = tx.memory.by_id.get(chunk.queue_id)
+        if queue is None or not _publish(tx, queue, number, part, record.published_ms):
+            tx.add(PagesStaged(chunk.queue_id, number, None))
+    if keys:
+        tx.add(RecordsChanged(Table.STAGED_PARTS, dict.fromkeys(keys)))
+    left = record.chunks[step.done :]
+    published = record.chunks[: step.done]
+    # Behind the last chunk of the write, those that it does not name are dropped.
+    names = published if left else (*published, *[name for name in chunks if name not in published])
+    drop_chunks(tx, [chunks[name] for name in names[: 2 * STEP_CHUNKS]], set(published))
+    if left or tx.memory.staged.chunks_of(record.write):
+        _save(tx, msgspec.structs.replace(record, chunks=left, offset=step.offset))
+    else:
+        _end(tx, record)
+
+
+def _next_parts(record: Publishing, chunks: dict[str, StagedChunk]) -> _Next:
+    found: list[tuple[StagedChunk, int]] = []
+    messages, skip = 0, record.offset
+    for done, name in enumerate(record.chunks):
+        chunk, offset = chunks[name], 0
+        if done >= STEP_CHUNKS:
+            return _Next(found, done, 0)
+        for number, count in chunk.parts:
+            if offset >= skip:
+                if found and (messages + count > STEP_MESSAGES or len(found) >= STEP_PARTS):
+                    return _Next(found, done, offset)
+                found.append((chunk, number))
+                messages += count
+            offset += count
+        skip = 0
+    return _Next(found, len(record.chunks), 0)
+
+
+def _save(tx: Transaction, record: Publishing) -> None:
+    tx.add(RecordsChanged(Table.PUBLISHING, {write_key(record.write): record}))
+
+
+def _end(tx: Transaction, record: Publishing) -> None:
+    key, done = write_key(record.write), ended_record(record)
+    tx.add(RecordsChanged(Table.PUBLISHING, {key: None}))
+    tx.add(RecordsChanged(Table.PUBLISHED, {key: done}))
+    tx.add(RecordsChanged(Table.PUBLISHED_END, {published_end_key(done.until_ms, record.write): True}))
+    tx.memory.staged.look_by(done.until_ms)
+
+
+def find_published(tx: Transaction, write: Scoped) -> Published | None:
+    found: Published | None = tx.record(Table.PUBLISHED, write_key(write))
+    return found
+
+
+def drop_chunks(
+    tx: Transaction, chunks: Sequence[StagedChunk], published: set[str] | frozenset[str] = frozenset()
+) -> None:
+    """Forget staged chunks; with their messages, unless these were published."""
+    if not chunks:
+        return
+    lost = [
+        (chunk.queue_id, number)
+        for chunk in chunks
+        if chunk.chunk not in published
+        for number, _ in chunk.parts
+    ]
+    if lost:
+        tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(*where): None for where in lost}))
+    for queue_id, number in lost:
+        tx.add(PagesStaged(queue_id, number, None))
+    tx.add(RecordsChanged(Table.STAGED, {chunk_key(chunk.write, chunk.chunk): None for chunk in chunks}))
+
+
+# A part becomes a chunk of messages
+
+
+def _publish(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int) -> bool:
+    """As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from there.
+    Returns whether the pages of the part are in use.
+    """
+    if part.deaths:
+        return _publish_dead(tx, queue, number, part, at_ms)
+    is_new, remembered = _find_new(tx, queue, part.messages, at_ms)
+    if not any(is_new):
+        return False
+    messages = part.messages if all(is_new) else _without_duplicates(part.messages, is_new)
+    given = by_column(messages)
+    columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms)
+    delays = given.delays or [0] * given.length
+    states = None
+    if any(delays) or not all(is_new):
+        states = bytearray(
+            [
+                GONE if not new else OWN if delay else IMPLIED
+                for new, delay in zip(is_new, delays, strict=True)
+            ]
+        )
+    head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
+    chunk = Chunk(queue.record.queue_id, head, part.inline, states)
+    waiting = {
+        one: OwnState(chunk.queue_id, due_ms=at_ms + delays[one - chunk.first])
+        for one in chunk.with_own_rows()
+    }
+    tx.add(ChunkEnqueued(chunk, waiting, duplicates=is_new.count(False)))
+    if remembered:
+        window_ms = queue.record.config.dedup_window_ms
+        until_ms = at_ms + window_ms if window_ms else 0
+        rows = {
+            key: DedupRow(id_of(chunk.prefix, chunk.first + at), until_ms) for key, at in remembered.items()
+        }
+        tx.add(KeysRemembered(queue.record.queue_id, rows))
+    return not chunk.is_inline
+
+
+def _find_new(
+    tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage], at_ms: int
+) -> tuple[list[bool], dict[str, int]]:
+    """Which messages are no duplicates, and the first index of each new dedup key."""
+    keys = list(dict.fromkeys(message.dedup_key for message in messages if message.dedup_key))
+    rows = tx.dedup_rows(queue.record.queue_id, keys) if keys else {}
+    known = {key for key, row in rows.items() if row.holds(at_ms)}
+    first: dict[str, int] = {}
+    is_new = []
+    for at, message in enumerate(messages):
+        key = message.dedup_key
+        is_new.append(not key or (key not in known and key not in first))
+        if key and is_new[-1]:
+            first[key] = at
+    return is_new, first
+
+
+def _without_duplicates(messages: Sequence[CheckedMessage], is_new: Sequence[bool]) -> list[CheckedMessage]:
+    """A duplicate keeps its index, because of the pages, and nothing else: it opens no lane and no stream."""
+    blank = CheckedMessage(messages[is_new.index(True)].lane, 1, b"", b"", 0, 0, "", "")
+    return [message if new else blank for message, new in zip(messages, is_new, strict=True)]
+
+
+def _publish_dead(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int) -> bool:
+    plain = [
+        msgspec.structs.replace(message, ttl_ms=0, delay_ms=0, dedup_key="") for message in part.messages
+    ]
+    if not plain:
+        return False
+    given = by_column(plain)
+    columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms, joins_streams=False)
+    head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
+    chunk = Chunk(queue.record.queue_id, head, part.inline, bytearray([OWN]) * len(plain))
+    dead = {}
+    for at, one in enumerate(chunk.numbers):
+        death = part.death(at)
+        dead[one] = moves.quarantine(tx, one, queue, death.error, FailureReason(death.reason))
+    tx.add(ChunkEnqueued(chunk, dead))
+    return not chunk.is_inline
+
+
+# The timer
+
+
+def run_staging_due(tx: Transaction) -> bool:
+    """Steps of writes that are decided; then writes that nobody published in time go, and writes that were
+    published long ago are forgotten.
+    """
+    staged = tx.memory.staged
+    if staged.next_look_ms is None or staged.next_look_ms > tx.now_ms:
+        return False
+    record = next(iter(staged.publishing.values()), None)
+    if record is not None:
+        take_step(tx, record)
+        return True
+    over = staged.over(tx.now_ms)
+    if over:
+        drop_chunks(tx, [*staged.chunks_of(over[0]).values()][:STEP_CHUNKS])
+        return True
+    rows = tx.scan_records(Table.PUBLISHED_END, limit=STEP_CHUNKS + 1)
+    ended = [key for key, _ in rows if end_of_published(key) <= tx.now_ms][:STEP_CHUNKS]
+    if ended:
+        tx.add(RecordsChanged(Table.PUBLISHED_END, dict.fromkeys(ended)))
+        tx.add(RecordsChanged(Table.PUBLISHED, {write_of_published_end(key): None for key in ended}))
+    left = rows[len(ended) :]
+    staged.looked(end_of_published(left[0][0]) if left else None)
+    return bool(ended)

@@ -1,0 +1,18 @@
+"""Keys of numbers: big-endian, so that keys sort by them."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+_PACK = [Struct(f">{count}Q").pack for count in range(4)]
+#: The keys that nearly every commit makes.
+pack_one, pack_two = _PACK[1], _PACK[2]
+
+
+def pack_key(*numbers: int) -> bytes:
+    return _PACK[len(numbers)](*numbers)
+
+
+def numbers_in(key: bytes) -> list[int]:
+    """The numbers that a key begins with."""
+    return [int.from_bytes(key[at : at + 8], "big") for at in range(0, len(key) - 7, 8)]

@@ -1,0 +1,148 @@
+"""Every stored message, read from all rows: for laws, verification and repair, which must not trust an index or a
+counter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fairlead.model.lane import DEFAULT_KEY, lane_key, lane_throttle_keys
+from fairlead.model.queue import QueueRecord
+from fairlead.records.chunk import OWN, Chunk, LaneName
+from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.lease import LeaseTerms
+from fairlead.records.state import Counts, OwnState, RunRow
+from fairlead.store.cold_rows import run_key
+from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.row_keys import pack_key
+from fairlead.store.rows import encode_value, read_chunks, read_leases, read_own, read_queues, read_table
+
+
+class StoredMessage(NamedTuple):
+    """`state` is the one that its chunk implies, if it has no row of its own. `terms`: None while no claim holds
+    it. `in_stream`: a stream orders it, and brings it into its lane.
+    """
+
+    chunk: Chunk
+    number: int
+    state: OwnState
+    terms: LeaseTerms | None
+    in_stream: bool
+
+    @property
+    def is_own(self) -> bool:
+        return self.chunk.state_of(self.number) == OWN
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.terms is None and self.state.due_ms != 0
+
+    @property
+    def is_in_lane(self) -> bool:
+        is_ready = not self.state.due_ms and not self.state.done_ms
+        return self.terms is None and is_ready and not self.in_stream
+
+    @property
+    def lane(self) -> LaneName:
+        packed = self.state.lane
+        if self.state.source_queue_id:
+            return (DEFAULT_KEY,)
+        return (lane_key(packed), *lane_throttle_keys(packed)) if packed else self.chunk.lane_of(self.number)
+
+    @property
+    def end_of_life(self) -> int:
+        """0: never, as for a message that was dead, or is done."""
+        is_in_first_life = self.state.queue_id == self.chunk.queue_id and not self.state.redrives
+        has_end = is_in_first_life and not self.state.done_ms
+        return self.chunk.expires_ms(self.number) if has_end else 0
+
+
+def read_messages(store: KeyValueStore) -> list[StoredMessage]:
+    homes = [record for record in read_queues(store) if not record.source_id]
+    return [message for record in homes for message in _read_home(store, record)]
+
+
+def _read_home(store: KeyValueStore, record: QueueRecord) -> Iterator[StoredMessage]:
+    home_id, is_ordered = record.queue_id, record.config.ordering != "none"
+    own = read_own(store, home_id)
+    chunks = {chunk.block: chunk for chunk in read_chunks(store, home_id)}
+    held = read_leases(store, home_id, chunks, own)
+    for chunk in chunks.values():
+        for number in [*chunk.implied(), *chunk.with_own_rows()]:
+            is_own = chunk.state_of(number) == OWN
+            state = own[number] if is_own else OwnState(home_id, number)
+            in_stream = is_ordered and state.queue_id == home_id and chunk.stream_of(number) != ""
+            terms = held[number].terms if number in held else None
+            yield StoredMessage(chunk, number, state, terms, in_stream)
+
+
+def count_messages(store: KeyValueStore) -> dict[int, Counts]:
+    """What each queue has, counted message by message."""
+    found = {record.queue_id: Counts() for record in read_queues(store)}
+    for message in read_messages(store):
+        counts = found[message.state.queue_id]
+        if message.state.done_ms:
+            counts.done += 1
+            continue
+        counts.bytes += message.chunk.columns.size_of(message.number & BLOCK_MASK)
+        if message.terms is not None:
+            counts.leased += 1
+        elif message.is_waiting:
+            counts.waiting += 1
+        else:
+            counts.ready += 1
+    for key, _ in read_table(store, Table.COLD):
+        found[int.from_bytes(key[:8], "big")].cold += 1
+    return found
+
+
+def index_rows(store: KeyValueStore) -> dict[Table, dict[bytes, bytes]]:
+    """The rows that must lead to messages, by table and key."""
+    found: dict[Table, dict[bytes, bytes]] = {
+        table: {} for table in (Table.DUE, Table.DONE, Table.LIVES, Table.RUNS)
+    }
+    in_chunks: Counter[tuple[Chunk, LaneName]] = Counter()
+    weights: dict[tuple[Chunk, LaneName], int] = {}
+    for message in read_messages(store):
+        chunk, number, state = message.chunk, message.number, message.state
+        home_id = chunk.queue_id
+        if message.is_waiting:
+            found[Table.DUE][pack_key(home_id, state.due_ms, number)] = b""
+        if state.done_ms:
+            found[Table.DONE][pack_key(home_id, state.done_ms, number)] = b""
+        if message.end_of_life and message.terms is None:
+            found[Table.LIVES][pack_key(home_id, message.end_of_life, chunk.first)] = b""
+        if message.is_in_lane and message.is_own:
+            weight = 1 if state.source_queue_id else state.weight or chunk.weight_of(number)
+            key = run_key(home_id, state.queue_id, message.lane, state.place, True)
+            found[Table.RUNS][key] = encode_value(RunRow(number, 0, weight))
+        if chunk.has_runs and not message.is_own:
+            in_chunks[chunk, message.lane] += 1
+            weights[chunk, message.lane] = chunk.weight_of(number)
+    for (chunk, lane), count in in_chunks.items():
+        first = chunk.first_of_lanes()[lane]
+        key = run_key(chunk.queue_id, chunk.queue_id, lane, first, False)
+        found[Table.RUNS][key] = encode_value(RunRow(first, count, weights[chunk, lane]))
+    return found
+
+
+def find_wrong_indexes(store: KeyValueStore) -> list[str]:
+    """Rows that are missing, or lead nowhere. The rows of a chunk may stay until it is gone."""
+    expected = index_rows(store)
+    allowed = {table: set(rows) for table, rows in expected.items()}
+    for chunk in {message.chunk.first: message.chunk for message in read_messages(store)}.values():
+        home_id = chunk.queue_id
+        allowed[Table.LIVES] |= {pack_key(home_id, end_ms, chunk.first) for end_ms in chunk.ends_of_life()}
+        if chunk.has_runs:
+            firsts = chunk.first_of_lanes().items()
+            allowed[Table.RUNS] |= {run_key(home_id, home_id, lane, first, False) for lane, first in firsts}
+    found = []
+    for table, rows in expected.items():
+        stored = {key for key, _ in read_table(store, table)}
+        found += [f"{table.name.lower()} {key.hex()} is missing" for key in sorted(rows.keys() - stored)]
+        found += [
+            f"{table.name.lower()} {key.hex()} leads nowhere" for key in sorted(stored - allowed[table])
+        ]
+    return found

@@ -1,0 +1,54 @@
+"""A directory of the former engine: every command says why it is of no use, and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import fairlead
+from tests.cli_views.conftest import COMMAND, Run
+
+WORDS = ("got 1, which an earlier fairlead wrote", "use the version that wrote it")
+
+
+@pytest.fixture
+def old(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("TEST_ENGINE", raising=False)
+    fairlead.open(place / "old").close()
+    monkeypatch.setenv("TEST_ENGINE", "new")
+    return place / "old"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--data", "{old}", "queue", "list"),
+        ("verify", "{old}"),
+        ("repair", "{old}", "{new}"),
+        ("--data", "{new}", "restore", "{old}"),
+        ("--data", "{old}", "backup", "copy"),
+    ],
+    ids=lambda command: next(word for word in command if word.isalpha()),
+)
+def test_a_command_refuses_a_directory_of_the_former_engine(
+    command: tuple[str, ...], run: Run, old: Path, place: Path
+) -> None:
+    words = [word.format(old=old, new=place / "new") for word in command]
+    found = run(*words, code=6)
+    assert all(said in found.stderr for said in WORDS)
+    assert not (place / "new").exists()
+
+
+def test_a_server_does_not_start_on_a_directory_of_the_former_engine(old: Path) -> None:
+    found = subprocess.run(
+        [*COMMAND, "--data", str(old), "serve"], capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 6
+    assert all(said in found.stderr for said in WORDS)
+
+
+def test_the_doctor_finds_a_directory_of_the_former_engine(run: Run, old: Path) -> None:
+    found = run("--data", old, "doctor", code=1)
+    assert all(said in " ".join(found.stdout.split()) for said in WORDS)

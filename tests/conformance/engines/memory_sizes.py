@@ -1,0 +1,27 @@
+"""How much the new engine holds in memory, by seed: everything, a few messages, or nothing that it need not hold.
+
+With large windows a defect of reading on stays invisible, so they have a few messages too.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from fairlead.engine import cold
+
+
+def memory_sizes(seed: int) -> Any:
+    """A context in which every third run has the default sizes."""
+    random = Random(f"sizes of {seed}")
+    if seed % 3 == 0:
+        return nullcontext()
+    hot = 0 if seed % 3 == 1 else random.choice((1, 7, 20))
+    return patch.multiple(
+        cold,
+        HOT_MESSAGES=hot,
+        CACHED_MESSAGES=random.choice((0, 5)),
+        WINDOW_MESSAGES=random.randint(3, 7),
+    )

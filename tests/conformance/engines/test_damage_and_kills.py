@@ -1,0 +1,119 @@
+"""A sample of the damage sweep and of the torture on the new engine, drawn anew on every run.
+
+`make torture ENGINE=new` has all of it. A failure prints its seed and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead import Complete, NewMessage
+from fairlead.engine.engine import Engine
+from fairlead.engine.verify import verify, verify_store
+from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.store.kv.port import Table
+from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.testing import ManualClock
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.queues import CreateQueue
+from fairlead.verbs.settle import Settle
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["damage", "--sample", "40"], id="files"),
+        pytest.param(["damage", "--of", "tables", "--sample", "10"], id="many tables"),
+        pytest.param(["damage", "--of", "checkpoint", "--sample", "10"], id="checkpoint"),
+        pytest.param(["damage", "--power", "restarted", "--sample", "15"], id="power cut"),
+        pytest.param(["torture", "--rounds", "1", "--work", "load"], id="kills"),
+    ],
+)
+def test_damage_is_named_and_nothing_confirmed_is_lost(arguments: list[str]) -> None:
+    """In a process that has never opened RocksDB, because it forks."""
+    name, *options = arguments
+    command = [sys.executable, "-m", f"tests.crash.{name}", *options]
+    environment = {**os.environ, "COLUMNS": "150", "TEST_ENGINE": "new"}
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+
+
+# What a checksum does not see
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """A chunk with pages, a chunk with its payloads inside, and messages with rows of their own."""
+    made = Engine(DictionaryStore(), clock=ManualClock())
+    made.do(CreateQueue("q", {"dedup": "5m"}))
+    made.do(EnqueueMany("q", [NewMessage(b"x" * 9_000, dedup_key=f"d{n}") for n in range(8)]))
+    made.do(EnqueueMany("q", [NewMessage(b"%d" % n, delay="1m" if n == 2 else None) for n in range(5)]))
+    claimed = made.do(Claim("q", 4))
+    made.do(Settle([Complete(claimed[0])]))
+    assert verify_store(made.store).ok
+    return made
+
+
+def change(engine: Engine, table: Table, value: bytes | None, *, at: int = 0) -> None:
+    """Replace or delete a row behind the back of the engine."""
+    key = engine.store.scan(table, limit=at + 1)[at][0]
+    batch = engine.store.batch()
+    if value is None:
+        batch.delete(table, key)
+    else:
+        batch.put(table, key, value)
+    engine.store.write(batch, engine.store.acquire(), engine.store.last_commit + 1)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table.QUEUES,
+        Table.COUNTERS,
+        Table.CHUNKS,
+        Table.PAGES,
+        Table.STATES,
+        Table.OWN,
+        Table.LEASES,
+        Table.DEDUP_END,
+    ],
+)
+def test_verify_misses_each_row_that_is_gone(engine: Engine, table: Table) -> None:
+    change(engine, table, None)
+    assert not verify_store(engine.store).ok
+
+
+@pytest.mark.parametrize(
+    "table", [table for table in Table if table.name in "QUEUES COUNTERS CHUNKS PAGES OWN LEASES DEDUP"]
+)
+def test_verify_names_a_row_that_cannot_be_decoded(engine: Engine, table: Table) -> None:
+    change(engine, table, b"\xc1")
+    problem, *_ = verify_store(engine.store).problems
+    assert problem.startswith(f"table {table.name.lower()}, row ")
+
+
+def test_verify_reports_wrong_states(engine: Engine) -> None:
+    change(engine, Table.STATES, b"\x07" * 8)
+    assert not verify_store(engine.store).ok
+
+
+def test_verify_does_not_change_a_directory_that_a_crash_left(tmp_path: Path) -> None:
+    store = RocksKeyValueStore.open(tmp_path / "data")
+    made = Engine(store, clock=ManualClock())
+    made.do(CreateQueue("q"))
+    made.do(EnqueueMany("q", [NewMessage(b"%d" % n) for n in range(30)]))
+    copy = tmp_path / "left"
+    store.checkpoint(copy)
+    before = {file.name: file.read_bytes() for file in copy.iterdir()}
+    report = verify(copy)
+    assert (report.problems, report.messages, report.queues) == ([], 30, 2)
+    assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
+    made.close()

@@ -1,0 +1,249 @@
+"""The bugs: each replaces one piece of text that occurs once in its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Arguments of pytest. A suite takes seconds, so that all bugs take minutes.
+SUITES = {
+    "engines": [
+        "tests/conformance/engines",
+        "--ignore=tests/conformance/engines/test_damage_and_kills.py",
+        "--ignore=tests/conformance/engines/test_missing.py",
+    ],
+    "store": ["tests/conformance/kv", "--ignore=tests/conformance/kv/test_rocks_full_disk.py"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    file: str
+    before: str
+    after: str
+    suite: str = "engines"
+
+
+BUGS = (
+    Bug(
+        "a late ack is accepted",
+        "engine/work/settle.py",
+        "            if holder is not lease or delivery.claim_id != claim_id:\n",
+        "            if holder is not lease:\n",
+    ),
+    Bug(
+        "a settle counts twice in one call",
+        "engine/work/settle.py",
+        "        if number in self._over or lease.terms.claim_id != claim_id:\n",
+        "        if lease.terms.claim_id != claim_id:\n",
+    ),
+    Bug("an answer does not wait for the sync", "engine/engine.py", "self.store.sync()\n", "pass\n"),
+    Bug(
+        "a bucket is full again when it is configured",
+        "schedule/throttle.py",
+        "return Bucket(rate, burst, min(burst, self.tokens_at(now_ms)), max(now_ms, self.at_ms))",
+        "return Bucket(rate, burst, burst, max(now_ms, self.at_ms))",
+    ),
+    Bug(
+        "the states of a chunk are not written",
+        "store/rows.py",
+        '        batch.put(Table.STATES, key, bytes(chunk.states or b""))\n        chunk.has_states_row = True\n',
+        "        chunk.has_states_row = True\n",
+    ),
+    Bug(
+        "a window of a dedup key is forgotten",
+        "records/state.py",
+        "return self.until_ms == 0 or self.until_ms > now_ms",
+        "return self.until_ms == 0",
+    ),
+    Bug(
+        "a lease is not written",
+        "store/rows.py",
+        "            batch.put(Table.LEASES, _lease_key(lease), _encode(lease.row()))\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a completion is not counted",
+        "engine/memory.py",
+        "        counts.leased -= len(numbers)\n",
+        "",
+    ),
+    Bug(
+        "the number of a commit is given again",
+        "engine/engine.py",
+        "        self._commit = tx.commit\n",
+        "",
+    ),
+    Bug(
+        "a former owner may write",
+        "store/kv/fence.py",
+        "        if epoch != self.epoch:\n            raise StaleEpoch(epoch, self.epoch)\n",
+        "",
+    ),
+    Bug(
+        "a place is given twice",
+        "engine/transaction.py",
+        "        self._place += 1\n        return self._place - 1\n",
+        "        self._place |= 1\n        return self._place\n",
+    ),
+    Bug(
+        "a row that is put stays hidden from scans",
+        "store/kv/rocks_database.py",
+        "                self._empty_ranges[table].fill(key)\n",
+        "                pass\n",
+        "store",
+    ),
+    Bug(
+        "a sync does not reach the disk",
+        "store/kv/rocks.py",
+        "            self._database.db.flush_wal(True)\n",
+        "            pass\n",
+        "store",
+    ),
+    Bug(
+        "the fence is not stored with the rows",
+        "store/kv/rocks.py",
+        "        batch.raw.put(FENCE_KEY, fence.packed())\n",
+        "",
+        "store",
+    ),
+    Bug(
+        "a completed message comes back at the next open",
+        "engine/memory.py",
+        "        chunk.mark(members, GONE)\n",
+        "        chunk.states = chunk.states\n",
+    ),
+    Bug(
+        "a message that is gone keeps its own row",
+        "store/rows.py",
+        "            batch.delete(Table.OWN, _key_of_two(queue_id, number))\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a lease that ended stays stored",
+        "store/rows.py",
+        "            batch.delete(Table.LEASES, _lease_key(lease))\n",
+        "            pass\n",
+    ),
+    Bug(
+        "tokens that a claim took are not stored",
+        "engine/memory.py",
+        "            self.changes.buckets.update(fact.plan.buckets)\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a token is not taken",
+        "schedule/throttle.py",
+        "            self._tokens[throttle_key] = max(0.0, tokens - 1)\n",
+        "            self._tokens[throttle_key] = tokens\n",
+    ),
+    Bug(
+        "a configured weight does not reach the backlog",
+        "schedule/drr.py",
+        "            found.weight = weight\n",
+        "            pass\n",
+    ),
+    Bug(
+        "a delivery that never began is charged when its lease ends",
+        "engine/moves.py",
+        "    if lease.terms.started and tx.memory.is_first_of_run(number):\n",
+        "    if tx.memory.is_first_of_run(number):\n",
+    ),
+    Bug(
+        "a failure is not counted",
+        "engine/moves.py",
+        "    attempts = state.attempts + 1\n",
+        "    attempts = max(1, state.attempts)\n",
+    ),
+    Bug(
+        "a redriven message keeps its former order in its stream",
+        "engine/moves.py",
+        "        seq=place if stream else 0,\n",
+        "        seq=0,\n",
+    ),
+    Bug(
+        "a redriven message loses its progress",
+        "engine/moves.py",
+        "        progress=state.progress,\n        carry=state.carry,\n        failures=state.failures,\n",
+        "        carry=state.carry,\n        failures=state.failures,\n",
+    ),
+    Bug(
+        "a dead letter forgets its queue",
+        "engine/moves.py",
+        "        source_queue_id=queue.record.queue_id,\n        dead_since_ms=tx.now_ms,\n",
+        "        source_queue_id=0,\n        dead_since_ms=tx.now_ms,\n",
+    ),
+    Bug(
+        "a claim id comes again after a power cut",
+        "engine/transaction.py",
+        "        return self.epoch << 44 | self.commit << BLOCK_SHIFT | self._claims\n",
+        "        return self.commit << BLOCK_SHIFT | self._claims\n",
+    ),
+    Bug(
+        "a dedup key outlives its message",
+        "engine/memory.py",
+        "            self.changes.dedup[chunk.queue_id, key] = None\n\n    def _schedule",
+        "            pass\n\n    def _schedule",
+    ),
+    Bug(
+        "a stream is overtaken by its second message",
+        "engine/streams.py",
+        "            if name and (name in by_name or waits(number)):\n",
+        "            if name and waits(number):\n",
+    ),
+    Bug(
+        "a failed write leaves its changes in memory",
+        "engine/engine.py",
+        "                self._reload(_touched(self.memory))\n",
+        "                pass\n",
+    ),
+    Bug(
+        "a refusal in the middle of a request is for that request alone",
+        "engine/engine.py",
+        "        if tx.lost is None and (not is_refusal or tx.has_changed):\n",
+        "        if tx.lost is None and not is_refusal:\n",
+    ),
+    Bug(
+        "an extension is only in memory",
+        "engine/memory.py",
+        "        self.changes.new_leases[terms.group] = lease\n",
+        "        if not self.held or lease.terms.claim_id == terms.group:\n            self.changes.new_leases[terms.group] = lease\n",
+    ),
+    Bug(
+        "a member of a numbered claim can be settled alone",
+        "engine/work/settle.py",
+        "                if holder is None or holder.is_numbered:\n",
+        "                if holder is None:\n",
+    ),
+    Bug(
+        "a remembered answer has a second effect",
+        "engine/work/exchange.py",
+        "    if kept is not None:\n        assert work.request_id is not None\n",
+        "    if kept is not None and not work.items:\n        assert work.request_id is not None\n",
+    ),
+    Bug(
+        "a commit is written twice",
+        "store/kv/fence.py",
+        "        if self.commit_epoch != epoch or commit > self.commit:\n            return False\n",
+        "        if self.commit_epoch != epoch or commit >= self.commit:\n            return False\n",
+        "store",
+    ),
+    Bug(
+        "a batch has a hole: its later messages are never handed out",
+        "engine/memory.py",
+        "        self._schedule(queue, chunk, numbers)\n",
+        "        self._schedule(queue, chunk, numbers[:30])\n",
+    ),
+    Bug(
+        "a late failure is accepted",
+        "engine/work/settle.py",
+        "        if number in self._over or lease.terms.claim_id != claim_id:\n",
+        "        if number in self._over:\n",
+    ),
+    Bug(
+        "a failed write of a stream alone stays in memory",
+        "engine/engine.py",
+        "    for rows in (*by_queue, changes.ended_windows, memory.touched_streams):\n",
+        "    for rows in ():\n",
+    ),
+)
