@@ -21,7 +21,7 @@ import fairlead
 from bench.backlog import run_child
 from bench.lifecycle import DURABILITIES, drafts_over
 from bench.rates import Spread, per_second, ratio, spread
-from fairlead.broker.broker import Durability
+from fairlead.engine.broker import Durability
 from fairlead.store.rocks.census import examine
 from fairlead.store.rocks.marks import Mark, Marks, read_mark
 

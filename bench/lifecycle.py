@@ -18,7 +18,7 @@ import msgspec
 import fairlead
 from bench.bare import Bare
 from bench.rates import Spread, Timed, ratio, spread, timed
-from fairlead.broker.broker import Durability
+from fairlead.engine.broker import Durability
 from fairlead.model.ids import IdSource
 
 PAYLOAD_BYTES = 1024

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import fairlead
 from bench.doors.contender import PRODUCERS, cycle_for, in_batches, ping, threads_for
-from fairlead.broker.broker import Durability
+from fairlead.engine.broker import Durability
 
 KEYS = 10
 QUEUE = "work"

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fairlead import errors
 
 if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker, Durability
     from fairlead.client.client import Client
     from fairlead.client.tls import Tls, TlsChoice
     from fairlead.clock import Clock
     from fairlead.config import HookSettings, Settings
     from fairlead.decide.dead_filter import DeadFilter
     from fairlead.decide.policy_lint import PolicyLint, lint_policy
+    from fairlead.engine.broker import Broker, Durability
+    from fairlead.engine.verify import VerifyReport, verify
     from fairlead.model.delivery import Delivery
     from fairlead.model.durations import Duration
     from fairlead.model.failure import FailureReason, FailureRecord, Progress
@@ -28,27 +29,24 @@ if TYPE_CHECKING:
     from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
     from fairlead.salvage.repair import repair
     from fairlead.salvage.report import RepairReport
-    from fairlead.salvage.verify import verify
-    from fairlead.store.verify import VerifyReport
 else:
     # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait
     # for the engine, and a queue in process needs no pyarrow.
     _MODULES = {
         "aio": (),
-        "broker.broker": ("Broker",),
         "client.client": ("Client",),
         "client.tls": ("Tls",),
         "config": ("HookSettings", "Settings"),
         "decide.dead_filter": ("DeadFilter",),
         "decide.policy_lint": ("PolicyLint", "lint_policy"),
+        "engine.broker": ("Broker",),
+        "engine.verify": ("VerifyReport", "verify"),
         "model.delivery": ("Delivery",),
         "model.failure": ("FailureReason", "FailureRecord", "Progress"),
         "model.message": ("NewMessage",),
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
         "salvage.repair": ("repair",),
         "salvage.report": ("RepairReport",),
-        "salvage.verify": ("verify",),
-        "store.verify": ("VerifyReport",),
         "worker.step": ("BatchStep", "Step", "StepFailed"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
@@ -108,24 +106,9 @@ def open(
     `StoreLocked`.
     """
     from fairlead.config import Settings
-    from fairlead.which_engine import is_new_engine
+    from fairlead.engine.broker import open_directory
 
-    chosen = settings or Settings()
-    if is_new_engine():
-        from fairlead.engine.broker import open_directory
-
-        return cast("Broker", open_directory(Path(path), clock=clock, durability=durability, settings=chosen))
-    from fairlead.broker.broker import Broker
-    from fairlead.store.rocks.store import RocksStore
-
-    store = RocksStore.open(
-        Path(path), disk_reserve_bytes=chosen.disk_reserve_bytes, cache_bytes=chosen.block_cache_bytes
-    )
-    try:
-        return Broker(store, clock=clock, durability=durability, settings=chosen)
-    except BaseException:
-        store.close()
-        raise
+    return open_directory(Path(path), clock=clock, durability=durability, settings=settings or Settings())
 
 
 def connect(

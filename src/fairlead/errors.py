@@ -245,16 +245,15 @@ class FormatTooNew(Rejected):
 
 
 class FormatTooOld(Rejected):
-    """The data directory was written by an earlier fairlead, and there is no converter."""
+    """The data directory is from before the first release, and there is no converter."""
 
     code = "format_too_old"
 
-    def __init__(self, path: str, found: int, known: int) -> None:
+    def __init__(self, path: str, known: int) -> None:
         super().__init__(
-            f"expected {path} to have format {known}, got {found}, which an earlier fairlead wrote; there is no"
-            " converter: use the version that wrote it, or begin with a new directory",
+            f"expected {path} to have format {known}, got one from before the first release of fairlead; there is no"
+            " converter: begin with a new directory",
             path=path,
-            found=found,
             known=known,
         )
 

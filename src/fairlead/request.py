@@ -20,7 +20,6 @@ from fairlead.model.durations import to_ms
 from fairlead.model.views import MessageInfo, OperatorResult, RedriveResult
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 Answer = TypeVar("Answer")
@@ -107,10 +106,6 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     paged: ClassVar[bool] = False
     #: The field that names the queue the request is about; "" when none does.
     queue_field: ClassVar[str] = "queue"
-
-    def run(self, tx: Transaction) -> Answer:
-        """Carry the request out. Raises before anything has changed, or not at all."""
-        raise NotImplementedError
 
     def patience_ms(self) -> int | None:
         """How long the caller waits while the answer is empty; None for a verb that never waits."""

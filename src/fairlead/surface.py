@@ -18,8 +18,8 @@ from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
-from fairlead.model.facts import Intent
 from fairlead.model.failure import FailureReason
+from fairlead.model.intent import Intent
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.message import NewMessage

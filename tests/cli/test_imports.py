@@ -37,7 +37,7 @@ def test_every_file_of_commands_is_in_the_table() -> None:
 
 
 def test_the_package_alone_brings_no_engine() -> None:
-    assert {"fairlead.broker.broker", "rocksdict", "lupa", "pyarrow", "msgspec"}.isdisjoint(
+    assert {"fairlead.engine.broker", "rocksdict", "lupa", "pyarrow", "msgspec"}.isdisjoint(
         modules_after("import fairlead")
     )
 
@@ -50,7 +50,7 @@ def test_a_command_brings_its_own_file_and_not_those_of_the_others() -> None:
 def test_a_command_at_a_server_brings_no_engine_and_no_pandas() -> None:
     found = after_command("queue", "list", "--addr", "no address")
     assert "fairlead.client.client" in found
-    assert {"fairlead.broker.broker", "rocksdict", "lupa", "pandas"}.isdisjoint(found)
+    assert {"fairlead.engine.broker", "rocksdict", "lupa", "pandas"}.isdisjoint(found)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "as it is"])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead import Delivery, Extend, Fail, NewMessage, Settings
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import StoreFull
 
 LEASES = 500

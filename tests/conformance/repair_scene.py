@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead import Complete, Fail, NewMessage
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.store.rocks import RocksStore, codec
 from fairlead.store.rocks.layout import FAMILIES
 from fairlead.testing import ManualClock

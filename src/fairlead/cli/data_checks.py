@@ -15,11 +15,8 @@ from fairlead.cli.findings import Finding
 from fairlead.cli.lock_holder import find_holder, name_holder
 from fairlead.config import Settings
 from fairlead.errors import FairleadError
-from fairlead.store.kv import rocks_files
 from fairlead.store.modes import readable_by_others, show_mode
-from fairlead.store.rocks import format as old_format
-from fairlead.store.rocks.format import FORMAT_FILE, read_format
-from fairlead.which_engine import is_new_engine
+from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, check_format, read_format
 
 _SKEW_S = 5.0
 _FSYNCS = 20
@@ -64,15 +61,14 @@ def data_format(path: Path) -> Finding:
                 "choose a new or empty directory",
             )
         return _finding("format", "info", f"{path} is empty: a broker will make it a data directory")
-    known = rocks_files if is_new_engine() else old_format
     try:
-        known.check_format(path)
+        check_format(path)
     except FairleadError as error:
         return _finding(
             "format", "bad", error.message, "restore a backup, or use the version of fairlead that wrote it"
         )
     return _finding(
-        "format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {known.FORMAT}"
+        "format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {FORMAT}"
     )
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.from_table import Command, add_group
 from fairlead.cli.output import age, table
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 
 
 def register(app: typer.Typer) -> None:

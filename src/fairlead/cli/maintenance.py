@@ -18,8 +18,8 @@ from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.cli.output import clean, console, count_of, show
 from fairlead.cli.restoring import restore as restore_backup
 from fairlead.cli.target import open_target
+from fairlead.engine.verify import VerifyReport
 from fairlead.errors import StoreCorrupt
-from fairlead.store.verify import VerifyReport
 from fairlead.wire.statuses import STATUSES
 
 

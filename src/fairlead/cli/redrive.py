@@ -21,7 +21,7 @@ from fairlead.cli.output import console, count_of, show, tell
 from fairlead.cli.root import INTERRUPTED
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import MessageNotFound
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.model.names import DEAD_LETTER_SUFFIX
 from fairlead.model.views import RedriveResult
 

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.cli.lock_holder import refuse_if_open
+from fairlead.engine.verify import VerifyReport, verify
 from fairlead.errors import InvalidRequest, StoreCorrupt, StoreFull
-from fairlead.salvage.verify import verify
 from fairlead.store.modes import DIRECTORY_MODE, open_private
 from fairlead.store.rocks.format import sync_directory
-from fairlead.store.verify import VerifyReport
 
 _CHUNK = 1024 * 1024
 #: RocksDB makes these anew; they say nothing about messages.

@@ -13,7 +13,8 @@ import fairlead.verbs  # noqa: F401 - fills the table
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.engine.audit_trail import AuditTrail
-from fairlead.engine.engine import Durability, Engine
+from fairlead.engine.engine import Durability as Durability
+from fairlead.engine.engine import Engine
 from fairlead.engine.find_ids import full_id, queues_of
 from fairlead.engine.key_ring import KeyRing
 from fairlead.engine.measures import measure

@@ -6,15 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairlead.model.facts import Fact
 from fairlead.model.timings import Timing
 from fairlead.records.facts import StateFact
 
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: An observer of the old engine.
-Observer = Callable[[Sequence[Fact]], None]
 #: The facts of a commit, and memory, whose `changes` still has what they touched.
 FactObserver = Callable[[Sequence[StateFact], "Memory"], None]
 TimingObserver = Callable[[Timing], None]

@@ -26,7 +26,7 @@ from fairlead.engine.room import SHORT_STEP
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.walk import walk, walk_streams
 from fairlead.errors import ServerStopping
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.records.facts import RecordsChanged
 from fairlead.store.kv.port import Table
 

@@ -1,10 +1,11 @@
-"""Check a data directory of this engine from outside: every checksum, every row, every law, without changing a
+"""Check a data directory from outside: every checksum, every row, every law, without changing a
 byte of it.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.engine.engine import memory_of
@@ -13,13 +14,28 @@ from fairlead.errors import StoreCorrupt
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.row_check import find_incomplete, find_unreadable
-from fairlead.store.verify import VerifyReport
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """`problems` are sentences; `ok` says there are none. Counts are of what could be read."""
+
+    problems: list[str] = field(default_factory=list)
+    messages: int = 0
+    queues: int = 0
+    leases: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
-    """Read all of a data directory that no engine has open, also one left by a crash.
+    """Read all of a data directory that no broker has open, also one left by a crash: every checksum, every row,
+    every law. Nothing in it is changed.
 
-    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours and `FormatTooNew`.
+    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours, `FormatTooNew` and
+    `FormatTooOld`.
     """
     try:
         store = RocksKeyValueStore.open(Path(path), read_only=True)

@@ -11,8 +11,8 @@ from fairlead.middleware.rights import Rights
 from fairlead.request import Answer, Caller, Handler, Request
 
 if TYPE_CHECKING:
-    from fairlead.broker.audit import AuditTrail
-    from fairlead.broker.broker import Broker
+    from fairlead.engine.audit_trail import AuditTrail
+    from fairlead.engine.broker import Broker
 
 
 class Entry:

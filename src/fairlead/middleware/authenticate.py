@@ -9,7 +9,7 @@ from fairlead.errors import Unauthenticated
 from fairlead.request import Answer, Caller, Handler, Request
 
 if TYPE_CHECKING:
-    from fairlead.broker.keys import KeyRing
+    from fairlead.engine.key_ring import KeyRing
 
 ANONYMOUS = "anonymous"
 

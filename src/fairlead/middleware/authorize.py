@@ -8,7 +8,7 @@ from fairlead.middleware.rights import Rights
 from fairlead.request import Answer, Caller, Handler, Request
 
 if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker
+    from fairlead.engine.broker import Broker
 
 
 class Authorize:

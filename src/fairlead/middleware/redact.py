@@ -11,7 +11,7 @@ from fairlead.request import Answer, Caller, Handler, Request
 from fairlead.verbs.inspect import Explain, Find
 
 if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker
+    from fairlead.engine.broker import Broker
 
 
 class Redact:

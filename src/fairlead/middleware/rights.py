@@ -28,7 +28,7 @@ from fairlead.model.views import MessageInfo
 from fairlead.request import Caller
 
 if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker
+    from fairlead.engine.broker import Broker
 
 #: Replaces the id of a message that is not the caller's: no message has it.
 _NOBODY = bytes(16)

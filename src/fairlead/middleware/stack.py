@@ -31,7 +31,7 @@ from fairlead.surface import Surface
 from fairlead.verbs.browse import Browse
 
 if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker
+    from fairlead.engine.broker import Broker
     from fairlead.wire.tracing import Tracing
 
 _PAGE = 10_000

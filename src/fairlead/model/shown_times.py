@@ -14,8 +14,8 @@ import msgspec
 
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.delivery import Delivery
-from fairlead.model.facts import Intent
 from fairlead.model.failure import FailureRecord
+from fairlead.model.intent import Intent
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.settle import SettleResult
 from fairlead.model.staging import StagedWrite

@@ -16,21 +16,17 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from fairlead.errors import FairleadError, FormatTooNew, FormatTooOld, InvalidRequest, StoreCorrupt
+from fairlead.engine.verify import verify
+from fairlead.errors import FairleadError, FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.salvage.cut import find_cuts
-from fairlead.salvage.rebuild import rebuild
-from fairlead.salvage.rebuild_rows import LAYOUT, rebuild_rows
+from fairlead.salvage.rebuild import LAYOUT, rebuild
 from fairlead.salvage.report import QueueReport, RepairReport
 from fairlead.salvage.unfinished import copy_file, give_name, unfinished
-from fairlead.salvage.verify import is_rows, verify
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.store.kv.rocks_files import FORMAT
-from fairlead.store.rocks import RocksStore
-from fairlead.store.rocks.format import FORMAT_FILE, read_format, sync_directory
+from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, read_format, sync_directory
 from fairlead.store.rocks.marks import hold_unchanged
 from fairlead.store.rocks.salvage import Damage, Salvage
 from fairlead.store.rows import read_counts, read_queues
-from fairlead.which_engine import is_new_engine
 
 #: RocksDB makes these anew; they say nothing about messages.
 _LEFT_OUT = ("LOCK", "LOG")
@@ -115,10 +111,7 @@ def _open_once(finished: Path) -> None:
     """The new directory has marks and a manifest of its own, and no closed log that the manifest expects
     longer than it is.
     """
-    if is_rows(finished):
-        RocksKeyValueStore.open(finished).close()
-    else:
-        RocksStore.open(finished).close()
+    RocksKeyValueStore.open(finished).close()
 
 
 def _rebuild(source: Path, folder: Path, finished: Path, told: Progress) -> RepairReport:
@@ -136,32 +129,19 @@ def _rebuild(source: Path, folder: Path, finished: Path, told: Progress) -> Repa
     def read(name: str) -> None:
         told(f"reading {name}", 0, 0)
 
-    if is_rows(source):
-        salvage = Salvage(source, scratch, step=read, layout=LAYOUT)
-        with closing(salvage), closing(RocksKeyValueStore.open(finished)) as rows:
-            rebuild_rows(salvage, rows, report, step=step)
-    else:
-        salvage = Salvage(source, scratch, step=read)
-        with closing(salvage), closing(RocksStore.open(finished)) as store:
-            rebuild(salvage, store, report, step=step)
-            store.sync(store.last_commit)
+    salvage = Salvage(source, scratch, step=read, layout=LAYOUT)
+    with closing(salvage), closing(RocksKeyValueStore.open(finished)) as store:
+        rebuild(salvage, store, report, step=step)
     report.damages, report.gaps = salvage.damages, salvage.gaps
     return report
 
 
 def _count(finished: Path) -> list[QueueReport]:
-    return [QueueReport(name, messages, messages, 0) for name, messages in _counted(finished)]
-
-
-def _counted(finished: Path) -> list[tuple[str, int]]:
-    if is_rows(finished):
-        with closing(RocksKeyValueStore.open(finished, read_only=True)) as rows:
-            counts = read_counts(rows)
-            found = [(record.name, counts[record.queue_id]) for record in read_queues(rows)]
-            return [(name, counted.messages + counted.done) for name, counted in found]
-    with closing(RocksStore.open(finished, read_only=True)) as store:
-        stored = [(record.name, store.counters(record.queue_id)) for record in store.queues()]
-    return [(name, counts.messages + counts.done) for name, counts in stored]
+    with closing(RocksKeyValueStore.open(finished, read_only=True)) as store:
+        counts = read_counts(store)
+        names = {record.name: counts[record.queue_id] for record in read_queues(store)}
+    messages = {name: counted.messages + counted.done for name, counted in names.items()}
+    return [QueueReport(name, count, count, 0) for name, count in messages.items()]
 
 
 def _check_source(source: Path) -> list[Damage]:
@@ -180,8 +160,6 @@ def _check_source(source: Path) -> list[Damage]:
         return [Damage(FORMAT_FILE, 0, 0, "the file is missing or damaged", harmless=True)]
     if found > FORMAT:
         raise FormatTooNew(str(source), found, FORMAT)
-    if found < FORMAT and is_new_engine():
-        raise FormatTooOld(str(source), found, FORMAT)
     return []
 
 

@@ -16,6 +16,11 @@ _SPECK = 1e-9
 _MAX_KNOWN_ORDERS = 10_000
 
 
+def default_burst(rate: float) -> float:
+    """As much as a second brings, and at least one message."""
+    return max(1.0, rate)
+
+
 class Bucket(NamedTuple):
     """`tokens` are those of `at_ms`."""
 

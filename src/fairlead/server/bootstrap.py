@@ -10,7 +10,7 @@ import stat
 from enum import StrEnum
 from pathlib import Path
 
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, read_grants
 from fairlead.model.api_keys import make_token, read_token

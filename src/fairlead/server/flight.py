@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import (
     FairleadError,
     InvalidRequest,

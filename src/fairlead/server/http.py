@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 import fairlead
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError, ServerStopping
 from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import join_address, split_address

@@ -18,17 +18,15 @@ from prometheus_client.metrics_core import (
 )
 
 import fairlead
-from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import MetricSettings
-from fairlead.engine.broker import Broker as EngineBroker
+from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError
 from fairlead.middleware.metrics import RequestCounts
 from fairlead.model.distribution import Distribution
 from fairlead.model.measures import Measures, QueueMeasures
 from fairlead.server import metric_names as names
 from fairlead.server.limits import Limit, Limits
-from fairlead.server.metric_counts import Counts
 from fairlead.server.metric_facts import FactCounts
 from fairlead.server.metric_labels import QueueLabels
 from fairlead.server.metric_names import Definition
@@ -64,8 +62,7 @@ class Metrics:
         self._certificate_ends = certificate_ends
         self._requests = {} if requests is None else requests
         self._labels = QueueLabels(chosen.max_queues)
-        counts = FactCounts if isinstance(broker, EngineBroker) else Counts
-        self._counts: FactCounts | Counts = counts(clock or SystemClock(), self._labels)
+        self._counts = FactCounts(clock or SystemClock(), self._labels)
         self._throttles = _Bounded(chosen.max_throttle_keys)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)

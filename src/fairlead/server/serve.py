@@ -21,9 +21,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import fairlead
-from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
 from fairlead.decide.redact import Redaction
+from fairlead.engine.broker import Broker
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import split_address

@@ -57,7 +57,7 @@ from fairlead.model.answered import Kept
 from fairlead.model.clock_mark import ClockMark
 from fairlead.model.config_keys import throttle_entries
 from fairlead.model.consumer import ConsumerRecord
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk

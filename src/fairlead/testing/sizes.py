@@ -11,65 +11,18 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from fairlead.testing.which_engine import is_new_engine
-
 _PLACES = {
     # Long operations: purge, delete, redrive.
-    "operation_step_messages": "broker.intents.HOLD_MESSAGES",
-    "scan_page_messages": "broker.walk.HOLD_MESSAGES",
-    "operator_scan_messages": "broker.operators.SCAN_LIMIT",
-    "operator_step_messages": "broker.operators.STEP_MESSAGES",
-    # What time brings.
-    "timer_step_messages": "broker.timers.STEP",
-    "timer_sleep_ms": "broker.timers.LONGEST_SLEEP_MS",
-    "request_kept_ms": "broker.core.REQUEST_KEPT_MS",
-    # Streams.
-    "let_by_per_stream": "broker.streams.MAX_LET_BY",
-    "stream_page_messages": "broker.streams._PAGE",
-    # Numbered claims.
-    "claim_piece_messages": "broker.consumer_claims.PIECE",
-    "close_step_messages": "broker.consumer_close.STEP",
-    "close_step_outcomes": "broker.consumer_close.SAID_STEP",
-    "close_step_hook_calls": "broker.consumer_close.HOOKED_STEP",
-    "release_step_messages": "broker.consumer_close.RELEASE_STEP",
-    "read_page_messages": "broker.consumer_read._PAGE_MESSAGES",
-    "read_page_bytes": "broker.consumer_read._PAGE_BYTES",
-    "touches_per_ttl": "broker.consumer_read._TOUCHES",
-    "recorded_bytes": "broker.consumer_record.MAX_RECORDED_BYTES",
-    # Staged writes.
-    "publish_step_messages": "broker.publish.PUBLISH_STEP_MESSAGES",
-    "publish_step_bytes": "broker.publish.PUBLISH_STEP_BYTES",
-    "chunks_per_write": "broker.staging.MAX_WRITE_CHUNKS",
-    "staged_chunks": "broker.staging.MAX_STAGED_CHUNKS",
-    # Looking.
-    "browse_page_bytes": "broker.browse.PAGE_BYTES",
-    "browse_walked_rows": "store.rocks.questions._WALKED",
-    # Bounds of what is kept.
-    "config_keys": "broker.runtime_config.MAX_CONFIG_KEYS",
-    "config_characters": "broker.runtime_config.MAX_CONFIG_CHARACTERS",
-    "api_keys": "broker.keys.MAX_KEYS",
-    "audit_records": "broker.audit.MAX_AUDIT_RECORDS",
-    "audit_page_records": "broker.audit._PAGE",
-    # Disk.
-    "disk_reserve_bytes": "store.rocks.reserve.DISK_RESERVE_BYTES",
-    "min_disk_reserve_bytes": "store.rocks.reserve.MIN_DISK_RESERVE_BYTES",
-    "disk_reserve_floor_bytes": "store.rocks.reserve.FLOOR_BYTES",
-}
-
-#: Where the new engine keeps sizes that today's engine keeps elsewhere.
-_NEW_PLACES = {
     "operation_step_messages": "engine.operations.STEP_MESSAGES",
     "scan_page_messages": "engine.walk.STEP_MESSAGES",
     "operator_step_messages": "engine.act.STEP_MESSAGES",
+    # What time brings.
     "timer_step_messages": "engine.moves.STEP_MESSAGES",
     "timer_sleep_ms": "engine.timer.MAX_SLEEP_MS",
-    "let_by_per_stream": "decide.fronts.MAX_LET_BY",
     "request_kept_ms": "engine.answers.REQUEST_KEPT_MS",
-    "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
-    "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",
-    "api_keys": "engine.work.keys.MAX_KEYS",
-    "audit_records": "engine.audit_trail.MAX_AUDIT_RECORDS",
-    "audit_page_records": "engine.audit_trail._FORGET_EVERY",
+    # Streams.
+    "let_by_per_stream": "decide.fronts.MAX_LET_BY",
+    # Numbered claims.
     "claim_piece_messages": "engine.work.consumer_claims.PIECE",
     "close_step_messages": "engine.work.consumer_claims.PIECE",
     "close_step_outcomes": "engine.consumer_steps.OUTCOMES_STEP",
@@ -78,16 +31,27 @@ _NEW_PLACES = {
     "read_page_bytes": "engine.work.consumer_read.PAGE_BYTES",
     "touches_per_ttl": "engine.work.consumer_read.TOUCHES",
     "recorded_bytes": "engine.work.consumers.MAX_RECORDED_BYTES",
+    # Staged writes.
     "publish_step_messages": "engine.work.publish_steps.STEP_MESSAGES",
     "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
     "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
+    # Looking.
+    # Bounds of what is kept.
+    "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
+    "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",
+    "api_keys": "engine.work.keys.MAX_KEYS",
+    "audit_records": "engine.audit_trail.MAX_AUDIT_RECORDS",
+    "audit_page_records": "engine.audit_trail._FORGET_EVERY",
+    # Disk.
+    "disk_reserve_bytes": "store.rocks.reserve.DISK_RESERVE_BYTES",
+    "min_disk_reserve_bytes": "store.rocks.reserve.MIN_DISK_RESERVE_BYTES",
+    "disk_reserve_floor_bytes": "store.rocks.reserve.FLOOR_BYTES",
 }
 
 
 def size(name: str) -> str:
     """Where the size is kept, as a dotted name for `monkeypatch.setattr`."""
-    place = _NEW_PLACES.get(name) if is_new_engine() else None
-    return f"fairlead.{place or _PLACES[name]}"
+    return f"fairlead.{_PLACES[name]}"
 
 
 def read_size(name: str) -> Any:

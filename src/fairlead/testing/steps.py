@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fairlead.broker.broker import Broker
-from fairlead.engine.broker import Broker as NewBroker
+from fairlead.engine.broker import Broker
 from fairlead.engine.engine import Engine
 from fairlead.engine.transaction import Transaction
 from fairlead.model.timings import Timing
-from fairlead.store.rocks.store import RocksStore
 from fairlead.testing.changes import Change as Change
 from fairlead.testing.changes import What as What
 from fairlead.testing.changes import changes_of
-from fairlead.testing.old_changes import WORDS, change_of
 
 
 class Step:
@@ -52,10 +49,7 @@ class Step:
 
     def _changes(self) -> Iterator[Change]:
         for fact in self.facts:
-            if type(fact) in WORDS:
-                yield change_of(fact)
-            else:
-                yield from changes_of(fact)
+            yield from changes_of(fact)
 
 
 def ignore(step: Step) -> None:
@@ -63,7 +57,7 @@ def ignore(step: Step) -> None:
 
 
 def observe(
-    broker: Broker | NewBroker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
+    broker: Broker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
 ) -> None:
     """Call `seen` after each step. It is first told of the queues that there are, as one step that saves
     them.
@@ -77,7 +71,7 @@ def observe(
 
 @contextmanager
 def stop_before(
-    broker: Broker | NewBroker, chosen: Callable[[Step], bool], stop: Exception | Callable[[], None]
+    broker: Broker, chosen: Callable[[Step], bool], stop: Exception | Callable[[], None]
 ) -> Iterator[list[Step]]:
     """Fail the commit of every chosen step with an error, or run `stop` first and let it pass.
 
@@ -86,27 +80,23 @@ def stop_before(
     """
     stopped: list[Step] = []
 
-    def look(facts: Sequence[Any]) -> None:
-        step = Step(facts)
+    engine = broker.engine
+    write = engine._write
+
+    def watched(tx: Transaction) -> None:
+        step = Step(tx.facts)
         if chosen(step):
             stopped.append(step)
             if isinstance(stop, Exception):
                 raise stop
             stop()
+        write(tx)
 
-    core: Any = broker.engine if isinstance(broker, NewBroker) else broker._core
-    name = "_write" if isinstance(broker, NewBroker) else "commit"
-    commit = getattr(core, name)
-
-    def watched(written: Any) -> Any:
-        look(written.facts if isinstance(written, Transaction) else written)
-        return commit(written)
-
-    setattr(core, name, watched)
+    engine._write = watched  # type: ignore[method-assign]
     try:
         yield stopped
     finally:
-        setattr(core, name, commit)
+        engine._write = write  # type: ignore[method-assign]
 
 
 def kill_process_at(nth: int, *what: What, before: bool) -> None:
@@ -119,19 +109,14 @@ def kill_process_at(nth: int, *what: What, before: bool) -> None:
         step = Step(facts)
         return any(word in step for word in what) and next(numbers) == nth
 
-    def kill_around(
-        write: Callable[..., Any], facts_of: Callable[[Any], Sequence[Any]]
-    ) -> Callable[..., Any]:
-        def write_and_die(self: object, written: Any, *rest: Any, **named: Any) -> Any:
-            is_fatal = dies_at(facts_of(written))
-            if is_fatal and before:
-                os.kill(os.getpid(), signal.SIGKILL)
-            answer = write(self, written, *rest, **named)
-            if is_fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+    write = Engine._write
 
-        return write_and_die
+    def write_and_die(engine: Engine, tx: Transaction) -> None:
+        is_fatal = dies_at(tx.facts)
+        if is_fatal and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(engine, tx)
+        if is_fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    RocksStore.commit = kill_around(RocksStore.commit, lambda facts: facts)  # type: ignore[method-assign]
-    Engine._write = kill_around(Engine._write, lambda tx: tx.facts)  # type: ignore[method-assign]
+    Engine._write = write_and_die  # type: ignore[method-assign, assignment]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fairlead.broker.broker import Broker, Durability
+import msgspec
+
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.engine.broker import Broker as NewBroker
+from fairlead.engine.broker import Broker, Durability
+from fairlead.engine.engine import Engine
+from fairlead.engine.laws import broken_laws
+from fairlead.engine.transaction import Transaction
 from fairlead.errors import StoreFull
-from fairlead.model.facts import Fact
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.port import NO_EPOCHS
+from fairlead.records.facts import StateFact
+from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
+from fairlead.store.kv.port import Batch
+from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES
-from fairlead.store.rocks.store import RocksStore
+from fairlead.testing.manual_clock import ManualClock
 from fairlead.testing.steps import Step, ignore
-from fairlead.testing.which_engine import is_new_engine
 
 SMALL_CACHE_BYTES = 8 * 1024 * 1024
 
@@ -30,7 +33,8 @@ SMALL_CACHE_BYTES = 8 * 1024 * 1024
 Trouble = Literal["before", "after", "power", "full"]
 
 T = TypeVar("T")
-_Opener = Callable[[], MemoryStore | RocksStore]
+_Inner = DictionaryStore | RocksKeyValueStore
+_Opener = Callable[[], _Inner]
 
 
 class Cut(BaseException):
@@ -40,9 +44,13 @@ class Cut(BaseException):
 class Storage:
     """One life of the data, from `Storage()` or `reopen` to `close`. A broker on it works as on the real one.
 
-    `on_step` is called with each step before it is written; an exception of its own fails the step.
-    `after_step` is called once it is written. Other attributes are those of the store inside.
+    A step is one write; the facts in it are those of its transaction. `on_step` is called with each step before
+    it is written; an exception of its own fails the step. `after_step` is called once it is written. Other
+    attributes are those of the store inside.
     """
+
+    #: Of the transaction that is being written.
+    _facts: Sequence[StateFact] = ()
 
     def __init__(
         self,
@@ -54,21 +62,16 @@ class Storage:
     ) -> None:
         """`path` None: in memory. `forgets=True` allows `lose_unsynced`, and copies all data at every sync."""
 
-        def open_store() -> MemoryStore | RocksStore:
+        def open_store() -> _Inner:
             if path is None:
-                return MemoryStore()
-            return RocksStore.open(path, cache_bytes=cache_bytes, disk_reserve_bytes=disk_reserve_bytes)
+                return DictionaryStore()
+            return RocksKeyValueStore.open(
+                path, cache_bytes=cache_bytes, disk_reserve_bytes=disk_reserve_bytes
+            )
 
         self._begin(open_store, open_store(), forgets)
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Storage:
-        if cls is Storage and is_new_engine():
-            from fairlead.testing.kv_storage import KeyValueStorage
-
-            return super().__new__(KeyValueStorage)
-        return super().__new__(cls)
-
-    def _begin(self, open_store: _Opener, inner: MemoryStore | RocksStore, forgets: bool) -> None:
+    def _begin(self, open_store: _Opener, inner: _Inner, forgets: bool) -> None:
         self.inner = inner
         self._open_store = open_store
         self._forgets = forgets
@@ -83,7 +86,13 @@ class Storage:
         self._synced = self.snapshot() if self._forgets else None
 
     def laws(self) -> list[str]:
-        return check_laws(self.inner)
+        """Of the engine that is open on it; or of one that is opened for the question, also where a failed store has
+        stopped the engine, whose memory need not be what is stored.
+        """
+        engine: Engine | None = self.__dict__.get("_engine")
+        if engine is None or engine._over is not None:
+            engine = Engine(self, clock=ManualClock())
+        return broken_laws(engine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
@@ -95,21 +104,28 @@ class Storage:
         durability: Durability = "fsync",
         settings: Settings | None = None,
     ) -> Broker:
-        return Broker(self, clock=clock, durability=durability, settings=settings)
+        broker = Broker(self, clock=clock, durability=durability, settings=settings)
+        self._engine = engine = broker.engine
+        write = engine._write
+
+        def watched(tx: Transaction) -> None:
+            self._facts = tx.facts
+            write(tx)
+
+        engine._write = watched  # type: ignore[method-assign]
+        return broker
 
     def reopen(self) -> Storage:
         """The next life of the same data, with nothing armed. This object is closed."""
-        again = Storage.__new__(Storage)
-        if isinstance(self.inner, MemoryStore):
-            again._begin(self._open_store, self.inner.reopen(), self._forgets)
-        else:
-            self.inner.close()
-            again._begin(self._open_store, self._open_store(), self._forgets)
+        again, inner = Storage.__new__(Storage), self.inner
+        inner.close()
+        reopened = DictionaryStore(inner.data) if isinstance(inner, DictionaryStore) else self._open_store()
+        again._begin(self._open_store, reopened, self._forgets)
         return again
 
     @property
     def in_memory(self) -> bool:
-        return isinstance(self.inner, MemoryStore)
+        return isinstance(self.inner, DictionaryStore)
 
     @property
     def last_commit(self) -> int:
@@ -121,8 +137,16 @@ class Storage:
         self._left, self._trouble = nth, trouble
         self.struck = False
 
-    def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
-        return self._take(Step(facts), lambda: self.inner.commit(facts, epochs))
+    # The port
+
+    def acquire(self) -> int:
+        epoch = self.inner.acquire()
+        if self._forgets:
+            self._synced = self.snapshot()
+        return epoch
+
+    def write(self, batch: Batch, epoch: int, commit: int) -> bool:
+        return self._take(Step(self._facts), lambda: self.inner.write(batch, epoch, commit))
 
     def _take(self, step: Step, store: Callable[[], T]) -> T:
         """Store a step, unless trouble is armed for it."""
@@ -141,12 +165,14 @@ class Storage:
             raise Cut
         return answer
 
-    def sync(self, commit: int) -> None:
+    def sync(self) -> None:
         self.sync_calls += 1
-        self.inner.sync(commit)
+        self.inner.sync()
         if self._forgets:
             self._synced = self.snapshot()
         self.on_sync()
+
+    # Going back
 
     def lose_unsynced(self) -> None:
         """Go back to the last sync, as after a power cut. Does nothing on disk, where the operating system
@@ -158,40 +184,41 @@ class Storage:
 
     def snapshot(self) -> Any:
         """All that is stored in memory now; None on disk."""
-        return _copy_data(self.inner._data) if isinstance(self.inner, MemoryStore) else None
+        return _copy_data(self.inner.data) if isinstance(self.inner, DictionaryStore) else None
 
     def restore(self, snapshot: Any) -> None:
         """Put back what `snapshot` gave. It can be put back again later."""
-        if snapshot is not None and isinstance(self.inner, MemoryStore):
-            self.inner._data = _copy_data(snapshot)
+        if snapshot is not None and isinstance(self.inner, DictionaryStore):
+            # The epoch stays: acquiring the store is synced at once.
+            epoch = max(snapshot.fence.epoch, self.inner.data.fence.epoch)
+            self.inner.data = _copy_data(snapshot)
+            self.inner.data.fence = msgspec.structs.replace(self.inner.data.fence, epoch=epoch)
 
 
 @contextmanager
-def read_only(path: Path) -> Iterator[Any]:
+def read_only(path: Path) -> Iterator[RocksKeyValueStore]:
     """The store of a data directory that nobody writes to, as a crash may have left it."""
-    store = RocksStore.open(path, read_only=True)
+    store = RocksKeyValueStore.open(path, read_only=True)
     try:
         yield store
     finally:
         store.close()
 
 
-def fail_syncs(broker: Broker | NewBroker, error: Exception) -> None:
+def fail_syncs(broker: Broker, error: Exception) -> None:
     """Every sync of an open broker fails from here on, as on a broken disk."""
 
-    def fail(commit: int = 0) -> None:
+    def fail() -> None:
         raise error
 
-    store: Any = broker.engine.store if isinstance(broker, NewBroker) else broker._core.store
+    store: Any = broker.engine.store
     store.sync = fail
 
 
-def _copy_data(stored: Any) -> Any:
-    """Tables hold frozen records, so the tables themselves are all there is to copy."""
-    data = copy(stored)
-    data._journal, data.counted = [], set()
-    for name in type(data).__annotations__:
-        table = copy(getattr(data, name))
-        table.rows, table.order, table._journal = dict(table.rows), list(table.order), data._journal
-        setattr(data, name, table)
-    return data
+def _copy_data(data: DictionaryData) -> DictionaryData:
+    copied = DictionaryData()
+    copied.fence = data.fence
+    copied.tables = [copy(table) for table in data.tables]
+    for table in copied.tables:
+        table.rows, table.keys = dict(table.rows), list(table.keys)
+    return copied

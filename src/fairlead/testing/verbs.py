@@ -17,18 +17,15 @@ def replaced_work(
     """`replacement` runs in the place of the verb's work, and gets the work as a function to call or not."""
     tables: list[dict[Any, Any]] = [table for table in (WORK, WORK_IN_STEPS) if request in table]
     originals = [table[request] for table in tables]
-    run = request.run
 
     def in_place(work: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: replacement(lambda: work(*arguments))
 
     for table, work in zip(tables, originals, strict=True):
         table[request] = in_place(work)
-    request.run = in_place(run)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        request.run = run  # type: ignore[method-assign]
         for table, work in zip(tables, originals, strict=True):
             table[request] = work
 

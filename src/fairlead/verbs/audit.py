@@ -12,7 +12,6 @@ from fairlead.model.limits import MAX_NUMBER
 from fairlead.request import Request, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -38,16 +37,6 @@ class AuditRead(Request[list[AuditRecord]], frozen=True):
     since: Annotated[
         int | None, Meta(description="Only entries from this time on, in epoch milliseconds.")
     ] = None
-
-    def run(self, tx: Transaction) -> list[AuditRecord]:
-        return tx.core.audit.read(
-            limit=self.limit,
-            before=self.before,
-            who=self.who,
-            verb=self.verb,
-            queue=self.queue,
-            since=self.since,
-        )
 
     def authorize(self, rights: Rights) -> AuditRead:
         rights.need_everywhere(Right.ADMIN)

@@ -12,7 +12,6 @@ from fairlead.model.views import MessageInfo
 from fairlead.request import Request, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -38,19 +37,6 @@ class Browse(Request[list[MessageInfo]], frozen=True):
         str, Meta(description="The id of the last message of the page before; empty: from the start.")
     ] = ""
 
-    def run(self, tx: Transaction) -> list[MessageInfo]:
-        from fairlead.broker.browse import browse
-
-        return browse(
-            tx.core,
-            self.queue,
-            view=self.view,
-            low=self.low,
-            high=self.high,
-            limit=self.limit,
-            after=self.after,
-        )
-
     def visible(self, answer: list[MessageInfo], rights: Rights) -> list[MessageInfo]:
         return rights.readable_parts(answer)
 
@@ -65,8 +51,3 @@ class BrowseSplits(Request[list[tuple[str, str]]], frozen=True):
     queue: QueueName
     view: View = "messages"
     n: Annotated[int, Meta(description="How many ranges at most.", ge=1, le=MAX_SPLITS)] = 1
-
-    def run(self, tx: Transaction) -> list[tuple[str, str]]:
-        from fairlead.broker.browse import browse_splits
-
-        return browse_splits(tx.core, self.queue, self.view, self.n)

@@ -15,7 +15,6 @@ from fairlead.model.limits import MAX_CLAIM, MAX_CLAIM_TOKEN_BYTES
 from fairlead.request import Request, Room, patience_of, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -44,20 +43,6 @@ class Claim(Request[list[Delivery]], frozen=True):
         Meta(description="Makes the claim idempotent.", min_length=1, max_length=MAX_CLAIM_TOKEN_BYTES),
     ] = None
     started: Annotated[bool, Meta(description="Whether work begins at once.")] = True
-
-    def run(self, tx: Transaction) -> list[Delivery]:
-        import fairlead.broker.claim as engine
-
-        return engine.claim(
-            tx.core,
-            self.queue,
-            limit=self.limit,
-            wait=self.wait,
-            consumer=self.consumer,
-            token=self.token,
-            started=self.started,
-            max_per_stream=self.max_per_stream,
-        )
 
     def patience_ms(self) -> int:
         return patience_of(self.wait)

@@ -16,7 +16,6 @@ from fairlead.model.names import check_queue_name
 from fairlead.request import Answer, Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -36,11 +35,6 @@ class ConfigGet(ConfigRequest[str], frozen=True):
 
     key: ConfigKey
 
-    def run(self, tx: Transaction) -> str:
-        from fairlead.broker.runtime_config import get_value
-
-        return get_value(tx.core, self.key)
-
 
 @verb("config.set")
 class ConfigSet(ConfigRequest[None], frozen=True):
@@ -59,11 +53,6 @@ class ConfigSet(ConfigRequest[None], frozen=True):
         ),
     ]
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.runtime_config import set_value
-
-        set_value(tx.core, self.key, self.value)
-
     def audit_details(self) -> Mapping[str, object]:
         """Values may be secrets of hooks."""
         return {"key": self.key}
@@ -78,11 +67,6 @@ class ConfigDelete(ConfigRequest[None], frozen=True):
 
     key: ConfigKey
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.runtime_config import delete_value
-
-        delete_value(tx.core, self.key)
-
 
 @verb("config.list")
 class ConfigList(Request[dict[str, str]], frozen=True):
@@ -93,11 +77,6 @@ class ConfigList(Request[dict[str, str]], frozen=True):
     prefix: Annotated[
         str, Meta(description="Only keys that begin with it.", max_length=MAX_CONFIG_KEY_BYTES)
     ] = ""
-
-    def run(self, tx: Transaction) -> dict[str, str]:
-        from fairlead.broker.runtime_config import list_values
-
-        return list_values(tx.core, self.prefix)
 
     def visible(self, answer: dict[str, str], rights: Rights) -> dict[str, str]:
         return {key: value for key, value in answer.items() if rights.may(Right.ADMIN, queue_of(key))}

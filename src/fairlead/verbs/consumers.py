@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from fairlead.errors import InvalidRequest
 from fairlead.fields import (
     ClaimNumber,
     ConsumerName,
@@ -41,7 +40,6 @@ from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 from fairlead.request import Request, Room, patience_of, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -70,11 +68,6 @@ class ConsumersRegister(Request[ConsumerInfo], frozen=True):
     unspoken: Annotated[
         Unspoken, Meta(description="What a close does with messages that have no outcome.")
     ] = "complete"
-
-    def run(self, tx: Transaction) -> ConsumerInfo:
-        from fairlead.broker import consumers
-
-        return consumers.register(tx.core, self.name, self.queue, ttl=self.ttl, unspoken=self.unspoken)
 
 
 @verb("consumers.claim")
@@ -106,22 +99,6 @@ class ConsumersClaim(Request[NumberedClaim], frozen=True):
         int | None, Meta(description="A place, as `ceiling` returns it: nothing behind it is taken.", ge=0)
     ] = None
     max_per_stream: MaxPerStream = MAX_CLAIM
-
-    def run(self, tx: Transaction) -> NumberedClaim:
-        from fairlead.broker import consumers
-
-        return consumers.claim(
-            tx.core,
-            self.name,
-            self.queue,
-            self.generation,
-            self.number,
-            limit=self.limit,
-            max_bytes=self.max_bytes,
-            wait=self.wait,
-            up_to=self.up_to,
-            max_per_stream=self.max_per_stream,
-        )
 
     def patience_ms(self) -> int:
         return patience_of(self.wait)
@@ -156,23 +133,6 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
     slices: Slices = 1
     unsettled: Annotated[bool, Meta(description="Leave out messages that have an outcome.")] = False
     after: Annotated[bytes, Meta(description="The id of the last message that was read before.")] = b""
-
-    def run(self, tx: Transaction) -> Iterator[Sequence[Delivery]]:
-        from fairlead.broker import consumers
-
-        if not isinstance(self.after, bytes):
-            raise InvalidRequest("after", "the id of a message in bytes", self.after)
-        return consumers.read_pages(
-            tx.core,
-            self.name,
-            self.queue,
-            self.generation,
-            self.number,
-            slice=self.slice,
-            slices=self.slices,
-            unsettled=self.unsettled,
-            after=self.after,
-        )
 
     def visible(self, answer: Iterator[Sequence[Delivery]], rights: Rights) -> Iterator[Sequence[Delivery]]:
         """The right is checked again before each page."""
@@ -213,13 +173,6 @@ class ConsumersRecord(Request[None], frozen=True):
         ),
     ] = ""
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker import consumers
-
-        consumers.record(
-            tx.core, self.name, self.queue, self.generation, self.number, self.items, part=self.part
-        )
-
 
 @verb("consumers.take_up")
 class ConsumersTakeUp(Request[TakenUp], frozen=True):
@@ -240,19 +193,6 @@ class ConsumersTakeUp(Request[TakenUp], frozen=True):
     number: ClaimNumber
     slice: Slice = 0
     slices: Slices = 1
-
-    def run(self, tx: Transaction) -> TakenUp:
-        from fairlead.broker import consumers
-
-        return consumers.take_up(
-            tx.core,
-            self.name,
-            self.queue,
-            self.generation,
-            self.number,
-            slice=self.slice,
-            slices=self.slices,
-        )
 
 
 @verb("consumers.choose")
@@ -276,13 +216,6 @@ class ConsumersChoose(Request[None], frozen=True):
     ]
     add: Annotated[bool, Meta(description="Whether parts that were chosen before count too.")] = False
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker import consumers
-
-        consumers.choose(
-            tx.core, self.name, self.queue, self.generation, self.number, self.parts, add=self.add
-        )
-
 
 @verb("consumers.close")
 class ConsumersClose(Request[CloseResult], frozen=True):
@@ -302,11 +235,6 @@ class ConsumersClose(Request[CloseResult], frozen=True):
     generation: Generation
     up_to: Annotated[int, Meta(description="Number of the claim in hand.", ge=0)]
 
-    def run(self, tx: Transaction) -> CloseResult:
-        from fairlead.broker import consumers
-
-        return consumers.close(tx.core, self.name, self.queue, self.generation, self.up_to)
-
 
 @verb("consumers.heartbeat")
 class ConsumersHeartbeat(Request[ConsumerInfo], frozen=True):
@@ -322,11 +250,6 @@ class ConsumersHeartbeat(Request[ConsumerInfo], frozen=True):
     queue: QueueName
     generation: Generation
 
-    def run(self, tx: Transaction) -> ConsumerInfo:
-        from fairlead.broker import consumers
-
-        return consumers.heartbeat(tx.core, self.name, self.queue, self.generation)
-
 
 @verb("consumers.ceiling")
 class ConsumersCeiling(Request[int], frozen=True):
@@ -340,11 +263,6 @@ class ConsumersCeiling(Request[int], frozen=True):
     name: ConsumerName
     queue: QueueName
     generation: Generation
-
-    def run(self, tx: Transaction) -> int:
-        from fairlead.broker import consumers
-
-        return consumers.ceiling(tx.core, self.name, self.queue, self.generation)
 
 
 @verb("consumers.release")
@@ -363,11 +281,6 @@ class ConsumersRelease(Request[int], frozen=True):
     name: ConsumerName
     queue: QueueName
 
-    def run(self, tx: Transaction) -> int:
-        from fairlead.broker import consumers
-
-        return consumers.release(tx.core, self.name, self.queue)
-
     def audit_details(self) -> Mapping[str, object]:
         return {"consumer": self.name}
 
@@ -384,11 +297,6 @@ class ConsumersDrop(Request[None], frozen=True):
     name: ConsumerName
     queue: QueueName
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker import consumers
-
-        consumers.drop(tx.core, self.name, self.queue)
-
     def audit_details(self) -> Mapping[str, object]:
         return {"consumer": self.name}
 
@@ -398,11 +306,6 @@ class ConsumersList(Request[list[ConsumerInfo]], frozen=True):
     """All durable consumers, in order of their queues and names."""
 
     repeatable = True
-
-    def run(self, tx: Transaction) -> list[ConsumerInfo]:
-        from fairlead.broker import consumers
-
-        return consumers.list_all(tx.core)
 
     def visible(self, answer: list[ConsumerInfo], rights: Rights) -> list[ConsumerInfo]:
         return [info for info in answer if rights.sees(info.queue)]
@@ -416,8 +319,3 @@ class ConsumersShow(Request[ConsumerInfo], frozen=True):
 
     name: ConsumerName
     queue: QueueName
-
-    def run(self, tx: Transaction) -> ConsumerInfo:
-        from fairlead.broker import consumers
-
-        return consumers.show(tx.core, self.name, self.queue)

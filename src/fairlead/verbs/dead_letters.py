@@ -10,14 +10,13 @@ from msgspec import Meta
 
 from fairlead.fields import DryRun, Filter, Ids, QueueName
 from fairlead.model.access import EVERYTHING, Right
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.model.limits import MAX_REDRIVE_COUNT, MAX_REDRIVE_RATE
 from fairlead.model.views import RedriveResult
 from fairlead.request import Request, Room, verb
 from fairlead.verbs.operate import Operation
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -44,31 +43,12 @@ class Redrive(Operation[RedriveResult], frozen=True):
     ] = None
     clear_progress: Annotated[bool, Meta(description="Forget which steps were already done.")] = False
 
-    def run(self, tx: Transaction) -> RedriveResult:
-        from fairlead.broker.dead_letters import redrive
-
-        return redrive(
-            tx.core,
-            self.queue,
-            ids=self.ids,
-            filter=self.filter,
-            count=self.count,
-            dry_run=self.dry_run,
-            rate=self.rate,
-            clear_progress=self.clear_progress,
-        )
-
 
 @verb("intents")
 class Intents(Request[list[Intent]], frozen=True):
     """The long operations under way."""
 
     repeatable = True
-
-    def run(self, tx: Transaction) -> list[Intent]:
-        with tx.core.lock:
-            tx.core.check_open()
-            return list(tx.core.intents.values())
 
     def visible(self, answer: list[Intent], rights: Rights) -> list[Intent]:
         everything = rights.sees_everything()
@@ -88,11 +68,6 @@ class CancelIntent(Request[bool], frozen=True):
     room = Room.FITS
 
     intent_id: Annotated[int, Meta(description="The number that the list of intents shows.")]
-
-    def run(self, tx: Transaction) -> bool:
-        from fairlead.broker.intents import cancel_intent
-
-        return cancel_intent(tx.core, self.intent_id)
 
     def authorize(self, rights: Rights) -> CancelIntent:
         """A caller who does not see the operation is answered as if there were none."""

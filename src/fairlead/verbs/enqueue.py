@@ -23,7 +23,7 @@ from fairlead.model.message import NewMessage
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
+    pass
 
 
 @verb("enqueue")
@@ -79,11 +79,6 @@ class Enqueue(Request[str], frozen=True):
             self.ttl,
         )
 
-    def run(self, tx: Transaction) -> str:
-        import fairlead.broker.enqueue as engine
-
-        return engine.enqueue_many(tx.core, self.queue, [self.message()])[0]
-
 
 @verb("enqueue_many")
 class EnqueueMany(Request[list[str]], frozen=True):
@@ -96,11 +91,6 @@ class EnqueueMany(Request[list[str]], frozen=True):
 
     queue: QueueName
     messages: Messages
-
-    def run(self, tx: Transaction) -> list[str]:
-        import fairlead.broker.enqueue as engine
-
-        return engine.enqueue_many(tx.core, self.queue, self.messages)
 
 
 @verb("quarantine")
@@ -116,11 +106,6 @@ class Quarantine(Request[list[str]], frozen=True):
     reason: Reason = FailureReason.UNKNOWN
     error: ErrorText = ""
 
-    def run(self, tx: Transaction) -> list[str]:
-        from fairlead.broker.enqueue import quarantine
-
-        return quarantine(tx.core, self.queue, self.messages, self.reason, self.error)
-
 
 @verb("twin")
 class Twin(Request[str | None], frozen=True):
@@ -131,8 +116,3 @@ class Twin(Request[str | None], frozen=True):
 
     queue: QueueName
     dedup_key: DedupKey
-
-    def run(self, tx: Transaction) -> str | None:
-        from fairlead.broker.looking import twin
-
-        return twin(tx.core, self.queue, self.dedup_key)

@@ -15,7 +15,6 @@ from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 #: What an exchange may contain, and at most one `Claim`. None of these is audited.
@@ -80,11 +79,6 @@ class Exchange(Request[list[Any]], frozen=True):
     room = Room.WEIGHS
 
     requests: Sequence[Request[Any]]
-
-    def run(self, tx: Transaction) -> list[Any]:
-        import fairlead.broker.exchange as engine
-
-        return engine.carry_out(tx.core, self.requests, tx.caller.request_id, tx.caller.answered)
 
     def authorize(self, rights: Rights) -> Exchange:
         """Each request needs its own right, before any of them runs."""

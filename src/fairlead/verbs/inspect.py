@@ -14,7 +14,6 @@ from fairlead.model.views import Explanation, FailureMetrics, MessageInfo, Queue
 from fairlead.request import Request, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -28,11 +27,6 @@ class Stats(Request[QueueStats], frozen=True):
     queue: QueueName
     keys: Annotated[bool, Meta(description="Add the fairness keys that are active.")] = False
     key_limit: Annotated[int, Meta(description="Most keys.", ge=1, le=COUNT_LIMIT)] = 1000
-
-    def run(self, tx: Transaction) -> QueueStats:
-        from fairlead.broker.looking import stats
-
-        return stats(tx.core, self.queue, keys=self.keys, key_limit=self.key_limit)
 
     def visible(self, answer: QueueStats, rights: Rights) -> QueueStats:
         """Throttle keys are shared by all queues, so only a caller who sees all queues sees them."""
@@ -51,11 +45,6 @@ class Find(Request[MessageInfo], frozen=True):
 
     message_id: AnyMessageId
     queue: Annotated[str | None, Meta(description="Look only in this queue.")] = None
-
-    def run(self, tx: Transaction) -> MessageInfo:
-        from fairlead.broker.looking import find
-
-        return find(tx.core, self.message_id, self.queue)
 
     def authorize(self, rights: Rights) -> Find:
         return msgspec.structs.replace(self, message_id=rights.visible_id(self.message_id, self.queue))
@@ -84,11 +73,6 @@ class Peek(Request[list[MessageInfo]], frozen=True):
     ] = None
     after: Annotated[str | None, Meta(description="Go on behind this message.")] = None
 
-    def run(self, tx: Transaction) -> list[MessageInfo]:
-        from fairlead.broker.looking import peek
-
-        return peek(tx.core, self.queue, limit=self.limit, where=self.where, key=self.key, after=self.after)
-
     def authorize(self, rights: Rights) -> Peek:
         super().authorize(rights)
         return msgspec.structs.replace(self, after=rights.visible_place(self.after))
@@ -107,11 +91,6 @@ class GetFailureMetrics(Request[FailureMetrics], frozen=True):
     queue: QueueName
     streams: Annotated[int, Meta(description="How many blocked streams to list.", ge=1, le=SCAN_LIMIT)] = 100
 
-    def run(self, tx: Transaction) -> FailureMetrics:
-        from fairlead.broker.failure_metrics import failure_metrics
-
-        return failure_metrics(tx.core, self.queue, streams=self.streams)
-
 
 @verb("explain")
 class Explain(Request[Explanation], frozen=True):
@@ -122,11 +101,6 @@ class Explain(Request[Explanation], frozen=True):
 
     message_id: AnyMessageId
     queue: Annotated[str | None, Meta(description="Look only in this queue.")] = None
-
-    def run(self, tx: Transaction) -> Explanation:
-        from fairlead.broker.explain import explain_message
-
-        return explain_message(tx.core, self.message_id, self.queue)
 
     def authorize(self, rights: Rights) -> Explain:
         return msgspec.structs.replace(self, message_id=rights.visible_id(self.message_id, self.queue))
@@ -141,8 +115,3 @@ class ExplainQueue(Request[Explanation], frozen=True):
     slow = True
 
     name: QueueName
-
-    def run(self, tx: Transaction) -> Explanation:
-        from fairlead.broker.explain import explain_queue
-
-        return explain_queue(tx.core, self.name)

@@ -21,7 +21,6 @@ from fairlead.model.limits import MAX_GRANTS, MAX_KEY_NAME_BYTES
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -46,15 +45,6 @@ class KeysCreate(Request[NewKey], frozen=True):
         int | None, Meta(description="When it ends, in epoch milliseconds, instead of `expires_in`.")
     ] = None
 
-    def run(self, tx: Transaction) -> NewKey:
-        return tx.core.keys.create(
-            self.name,
-            self.grants,
-            expires_in=self.expires_in,
-            expires_at=self.expires_at,
-            created_by=tx.caller.who,
-        )
-
     def authorize(self, rights: Rights) -> KeysCreate:
         wanted = read_grants(self.grants)
         if not any(grant.right is Right.ADMIN for grant in rights.grants()):
@@ -76,9 +66,6 @@ class KeysList(Request[list[KeyInfo]], frozen=True):
 
     repeatable = True
 
-    def run(self, tx: Transaction) -> list[KeyInfo]:
-        return tx.core.keys.list()
-
     def visible(self, answer: list[KeyInfo], rights: Rights) -> list[KeyInfo]:
         own = rights.own_key()
         if own is None:
@@ -94,10 +81,6 @@ class KeysShow(Request[KeyInfo], frozen=True):
     repeatable = True
 
     key_id: KeyId = ""
-
-    def run(self, tx: Transaction) -> KeyInfo:
-        own = tx.caller.key_id
-        return tx.core.keys.show(own if own is not None and self.key_id == "" else self.key_id)
 
     def authorize(self, rights: Rights) -> KeysShow:
         own = rights.own_key()
@@ -116,9 +99,6 @@ class KeysSetGrants(Request[KeyInfo], frozen=True):
 
     key_id: KeyId
     grants: Grants
-
-    def run(self, tx: Transaction) -> KeyInfo:
-        return tx.core.keys.set_grants(self.key_id, self.grants, only_if=_may_change(tx.own_key()))
 
     def authorize(self, rights: Rights) -> KeysSetGrants:
         wanted = read_grants(self.grants)
@@ -147,11 +127,6 @@ class KeysChangeGrants(Request[KeyInfo], frozen=True):
         Meta(description="Take these rights away; the key must have them.", max_length=MAX_GRANTS),
     ] = ()
 
-    def run(self, tx: Transaction) -> KeyInfo:
-        return tx.core.keys.change_grants(
-            self.key_id, add=self.add, remove=self.remove, only_if=_may_change(tx.own_key())
-        )
-
     def authorize(self, rights: Rights) -> KeysChangeGrants:
         more, less = read_grants(self.add), read_grants(self.remove)
         record = _find(rights, self.key_id)
@@ -171,9 +146,6 @@ class KeysRevoke(Request[None], frozen=True):
     room = Room.FITS
 
     key_id: KeyId
-
-    def run(self, tx: Transaction) -> None:
-        tx.core.keys.revoke(self.key_id, only_if=_may_change(tx.own_key()))
 
     def authorize(self, rights: Rights) -> KeysRevoke:
         _find(rights, self.key_id)
@@ -199,11 +171,6 @@ class KeysRotate(Request[NewKey], frozen=True):
     keep: Annotated[
         Duration | None, lasting("How much longer the old key is good; None: it ends now.", at_least_ms=1)
     ] = None
-
-    def run(self, tx: Transaction) -> NewKey:
-        own = tx.own_key()
-        only_if = None if own is not None and own.key_id == self.key_id else _may_change(own)
-        return tx.core.keys.rotate(self.key_id, keep=self.keep, created_by=tx.caller.who, only_if=only_if)
 
     def authorize(self, rights: Rights) -> KeysRotate:
         own = rights.own_key()

@@ -12,7 +12,6 @@ from fairlead.model.access import Right
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -30,11 +29,6 @@ class Checkpoint(Request[None], frozen=True):
     slow = True
 
     path: Annotated[str | Path, Meta(description="Where the copy goes; must not exist.")]
-
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.checkpoints import checkpoint
-
-        checkpoint(tx.core, self.path)
 
     def authorize(self, rights: Rights) -> Checkpoint:
         rights.need_everywhere(Right.ADMIN)

@@ -25,7 +25,6 @@ from fairlead.model.views import MessageInfo, OperatorResult
 from fairlead.request import Answer, Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -72,13 +71,6 @@ class Retry(Operation[OperatorResult], frozen=True):
     ] = False
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker.operators import retry
-
-        return retry(
-            tx.core, self.queue, self.ids, self.filter, keep_count=self.keep_count, dry_run=self.dry_run
-        )
-
 
 @verb("reset")
 class Reset(Operation[OperatorResult], frozen=True):
@@ -94,19 +86,6 @@ class Reset(Operation[OperatorResult], frozen=True):
     filter: Filter = None
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-
-        return operators.act(
-            tx.core,
-            self.queue,
-            self.ids,
-            self.filter,
-            operators.reset,
-            among=operators.LIVE,
-            dry_run=self.dry_run,
-        )
-
 
 @verb("drop")
 class Drop(Operation[OperatorResult], frozen=True):
@@ -121,11 +100,6 @@ class Drop(Operation[OperatorResult], frozen=True):
     ids: Ids = None
     filter: Filter = None
     dry_run: DryRun = False
-
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-
-        return operators.act(tx.core, self.queue, self.ids, self.filter, operators.drop, dry_run=self.dry_run)
 
 
 @verb("done")
@@ -144,11 +118,6 @@ class Done(Operation[OperatorResult], frozen=True):
     filter: Filter = None
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-
-        return operators.act(tx.core, self.queue, self.ids, self.filter, operators.done, dry_run=self.dry_run)
-
 
 @verb("bury")
 class Bury(Operation[OperatorResult], frozen=True):
@@ -165,15 +134,6 @@ class Bury(Operation[OperatorResult], frozen=True):
     error: ErrorText = "buried by an operator"
     reason: Reason = FailureReason.UNKNOWN
     dry_run: DryRun = False
-
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-        from fairlead.decide.arguments import check_error
-
-        act = operators.bury(*check_error(self.error, self.reason))
-        return operators.act(
-            tx.core, self.queue, self.ids, self.filter, act, dry_run=self.dry_run, grows=True
-        )
 
 
 @verb("hold")
@@ -196,18 +156,6 @@ class Hold(Operation[OperatorResult], frozen=True):
     reason: OptionalReason = None
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-        from fairlead.decide.arguments import check_error
-
-        act: operators.Act = operators.hold
-        if self.reason is not None or self.error:
-            reason = FailureReason.UNKNOWN if self.reason is None else self.reason
-            act = operators.hold_because(*check_error(self.error, reason))
-        return operators.act(
-            tx.core, self.queue, self.ids, self.filter, act, dry_run=self.dry_run, grows=True
-        )
-
 
 @verb("unhold")
 class Unhold(Operation[OperatorResult], frozen=True):
@@ -222,20 +170,6 @@ class Unhold(Operation[OperatorResult], frozen=True):
     ids: Ids = None
     filter: Filter = None
     dry_run: DryRun = False
-
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-
-        return operators.act(
-            tx.core,
-            self.queue,
-            self.ids,
-            self.filter,
-            operators.unhold,
-            among=operators.WAITING,
-            dry_run=self.dry_run,
-            grows=True,
-        )
 
 
 @verb("fail")
@@ -254,13 +188,6 @@ class FailLeased(Operation[OperatorResult], frozen=True):
     reason: Reason = FailureReason.UNKNOWN
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker import operators
-        from fairlead.decide.arguments import check_error
-
-        error, reason = check_error(self.error, self.reason)
-        return operators.fail(tx.core, self.queue, self.ids, self.filter, error, reason, dry_run=self.dry_run)
-
 
 @verb("drain")
 class Drain(Operation[list[MessageInfo]], frozen=True):
@@ -272,11 +199,6 @@ class Drain(Operation[list[MessageInfo]], frozen=True):
 
     queue: QueueName
     limit: PageLimit = 10_000
-
-    def run(self, tx: Transaction) -> list[MessageInfo]:
-        from fairlead.broker.operators import drain
-
-        return drain(tx.core, self.queue, limit=self.limit)
 
 
 @verb("prune")
@@ -294,11 +216,6 @@ class Prune(Operation[OperatorResult], frozen=True):
     ] = "all"
     dry_run: DryRun = False
 
-    def run(self, tx: Transaction) -> OperatorResult:
-        from fairlead.broker.operators import prune
-
-        return prune(tx.core, self.queue, older_than=self.older_than, which=self.which, dry_run=self.dry_run)
-
 
 @verb("release_stream")
 class ReleaseStream(Operation[bool], frozen=True):
@@ -313,8 +230,3 @@ class ReleaseStream(Operation[bool], frozen=True):
 
     queue: QueueName
     stream: StreamName
-
-    def run(self, tx: Transaction) -> bool:
-        from fairlead.broker.operators import release_stream
-
-        return release_stream(tx.core, self.queue, self.stream)

@@ -13,7 +13,6 @@ from fairlead.model.views import QueueInfo
 from fairlead.request import Request, Room, details_of, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -29,11 +28,6 @@ class CreateQueue(Request[QueueInfo], frozen=True):
 
     name: NewQueueName
     options: Annotated[Mapping[str, Any], Meta(description="See [queue options](queue-options.md).")] = {}
-
-    def run(self, tx: Transaction) -> QueueInfo:
-        from fairlead.broker.queues import create_queue
-
-        return create_queue(tx.core, self.name, self.options)
 
     def audit_details(self) -> Mapping[str, object]:
         return details_of(self.options)
@@ -53,11 +47,6 @@ class UpdateQueue(Request[QueueInfo], frozen=True):
     name: QueueName
     options: Annotated[Mapping[str, Any], Meta(description="See [queue options](queue-options.md).")] = {}
 
-    def run(self, tx: Transaction) -> QueueInfo:
-        from fairlead.broker.queues import update_queue
-
-        return update_queue(tx.core, self.name, self.options)
-
     def audit_details(self) -> Mapping[str, object]:
         return details_of(self.options)
 
@@ -74,11 +63,6 @@ class Pause(Request[None], frozen=True):
 
     name: QueueName
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.queues import set_paused
-
-        set_paused(tx.core, self.name, True)
-
 
 @verb("resume")
 class Resume(Request[None], frozen=True):
@@ -91,11 +75,6 @@ class Resume(Request[None], frozen=True):
     queue_field = "name"
 
     name: QueueName
-
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.queues import set_paused
-
-        set_paused(tx.core, self.name, False)
 
 
 @verb("purge")
@@ -110,11 +89,6 @@ class Purge(Request[int], frozen=True):
 
     name: QueueName
 
-    def run(self, tx: Transaction) -> int:
-        from fairlead.broker.queues import purge
-
-        return purge(tx.core, self.name)
-
 
 @verb("delete_queue")
 class DeleteQueue(Request[None], frozen=True):
@@ -128,11 +102,6 @@ class DeleteQueue(Request[None], frozen=True):
 
     name: QueueName
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.queues import delete_queue
-
-        delete_queue(tx.core, self.name)
-
 
 @verb("queues")
 class ListQueues(Request[list[QueueInfo]], frozen=True):
@@ -141,11 +110,6 @@ class ListQueues(Request[list[QueueInfo]], frozen=True):
     repeatable = True
 
     prefix: QueuePrefix = ""
-
-    def run(self, tx: Transaction) -> list[QueueInfo]:
-        from fairlead.broker.queues import list_queues
-
-        return list_queues(tx.core, self.prefix)
 
     def visible(self, answer: list[QueueInfo], rights: Rights) -> list[QueueInfo]:
         return [queue for queue in answer if rights.sees(queue.name)]

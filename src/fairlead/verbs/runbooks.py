@@ -18,7 +18,6 @@ from fairlead.model.names import check_project
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -38,11 +37,6 @@ class RunbooksSave(Request[None], frozen=True):
         str, Meta(description="The runbook in its stored form.", min_length=1, max_length=MAX_RUNBOOK_BYTES)
     ]
 
-    def run(self, tx: Transaction) -> None:
-        from fairlead.broker.runbooks import save_runbook
-
-        save_runbook(tx.core, self.project, self.text)
-
     def authorize(self, rights: Rights) -> RunbooksSave:
         pattern = _pattern_of(check_project(self.project))
         if not covers(rights.grants(), Grant(Right.ADMIN, pattern)):
@@ -61,11 +55,6 @@ class RunbooksGet(Request[str], frozen=True):
 
     project: Project
 
-    def run(self, tx: Transaction) -> str:
-        from fairlead.broker.runbooks import get_runbook
-
-        return get_runbook(tx.core, self.project)
-
     def authorize(self, rights: Rights) -> RunbooksGet:
         if not _sees(rights, check_project(self.project)):
             raise Forbidden("some right", _pattern_of(self.project))
@@ -77,11 +66,6 @@ class RunbooksList(Request[dict[str, str]], frozen=True):
     """The texts of all runbooks by project, in order of the projects."""
 
     repeatable = True
-
-    def run(self, tx: Transaction) -> dict[str, str]:
-        from fairlead.broker.runbooks import list_runbooks
-
-        return list_runbooks(tx.core)
 
     def visible(self, answer: dict[str, str], rights: Rights) -> dict[str, str]:
         return {project: text for project, text in answer.items() if _sees(rights, project)}

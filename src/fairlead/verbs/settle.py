@@ -12,11 +12,10 @@ from fairlead.fields import Consumer, ErrorText, MessageId, QueueName, Reason
 from fairlead.model.access import Right
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_BATCH_MESSAGES
-from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.model.settle import Settlement, SettleResult
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -31,11 +30,6 @@ class Settle(Request[list[SettleResult]], frozen=True):
     room = Room.WEIGHS
 
     items: Annotated[Sequence[Settlement], Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES)]
-
-    def run(self, tx: Transaction) -> list[SettleResult]:
-        import fairlead.broker.settle as engine
-
-        return engine.settle(tx.core, self.items)
 
     def authorize(self, rights: Rights) -> Settle:
         return msgspec.structs.replace(self, items=rights.own_items(self.items))
@@ -56,11 +50,6 @@ class Ack(Request[SettleResult], frozen=True):
     queue: QueueName
     message_id: MessageId
 
-    def run(self, tx: Transaction) -> SettleResult:
-        from fairlead.broker.settle import settle_current
-
-        return settle_current(tx.core, self.queue, self.message_id, Complete)
-
 
 @verb("nack")
 class Nack(Request[SettleResult], frozen=True):
@@ -74,13 +63,6 @@ class Nack(Request[SettleResult], frozen=True):
     error: ErrorText = ""
     reason: Reason = FailureReason.UNKNOWN
 
-    def run(self, tx: Transaction) -> SettleResult:
-        from fairlead.broker.settle import settle_current
-
-        return settle_current(
-            tx.core, self.queue, self.message_id, Fail, error=self.error, reason=self.reason
-        )
-
 
 @verb("goodbye")
 class Goodbye(Request[int], frozen=True):
@@ -89,11 +71,6 @@ class Goodbye(Request[int], frozen=True):
     room = Room.FITS
 
     consumer: Consumer
-
-    def run(self, tx: Transaction) -> int:
-        from fairlead.broker.settle import goodbye
-
-        return goodbye(tx.core, self.consumer)
 
     def authorize(self, rights: Rights) -> Goodbye:
         return msgspec.structs.replace(self, consumer=rights.scoped_consumer(self.consumer))

@@ -22,7 +22,6 @@ from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
-    from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
 
@@ -60,20 +59,6 @@ class StagingStage(Request[StageResult], frozen=True):
         Meta(description="(reason, error) of dead letters, for all messages or for each."),
     ] = None
 
-    def run(self, tx: Transaction) -> StageResult:
-        from fairlead.broker import staging
-
-        return staging.stage(
-            tx.core,
-            self.token,
-            self.chunk,
-            self.queue,
-            self.messages,
-            ttl=self.ttl,
-            skip_invalid=self.skip_invalid,
-            dead=self.dead,
-        )
-
     def authorize(self, rights: Rights) -> StagingStage:
         rights.need(Right.PRODUCE if self.dead is None else Right.QUARANTINE, self.queue)
         return self
@@ -98,11 +83,6 @@ class StagingPublish(Request[PublishResult], frozen=True):
     queue: QueueName
     chunks: Annotated[Sequence[str], Meta(description="The chunks, in order.", max_length=MAX_WRITE_CHUNKS)]
 
-    def run(self, tx: Transaction) -> PublishResult:
-        from fairlead.broker import staging
-
-        return staging.publish_write(tx.core, self.token, self.queue, self.chunks)
-
     def authorize(self, rights: Rights) -> StagingPublish:
         _need_for_write(rights, self.token, self.queue)
         return self
@@ -120,11 +100,6 @@ class StagingDiscard(Request[int], frozen=True):
     token: WriteToken
     queue: QueueName
 
-    def run(self, tx: Transaction) -> int:
-        from fairlead.broker import staging
-
-        return staging.discard(tx.core, self.token, self.queue)
-
     def authorize(self, rights: Rights) -> StagingDiscard:
         _need_for_write(rights, self.token, self.queue)
         return self
@@ -140,11 +115,6 @@ class StagingList(Request[list[StagedWrite]], frozen=True):
     """
 
     repeatable = True
-
-    def run(self, tx: Transaction) -> list[StagedWrite]:
-        from fairlead.broker import staging
-
-        return staging.list_writes(tx.core, tx.sees)
 
 
 def _need_for_write(rights: Rights, token: str, queue: str) -> None:

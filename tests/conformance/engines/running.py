@@ -20,7 +20,7 @@ from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import FairleadError
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.consumer import ConsumerInfo
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.model.failure import FailureRecord
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.settle import DeliveryRef

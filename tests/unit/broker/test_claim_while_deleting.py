@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.facts import Fact
 from fairlead.store.memory import MemoryStore

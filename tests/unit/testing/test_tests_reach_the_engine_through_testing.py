@@ -52,7 +52,7 @@ def test_no_test_but_those_of_its_parts_imports_the_inside_of_the_engine() -> No
         "import fairlead.store",
         "import fairlead.broker.core as core",
         "from fairlead import broker",
-        "from fairlead.broker.broker import Broker",
+        "from fairlead.engine.broker import Broker",
         "from fairlead.store.rocks import RocksStore",
         "from fairlead.model import facts as f",
         "from fairlead.model.facts import Moved",

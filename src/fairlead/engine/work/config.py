@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairlead.decide.throttle import default_burst
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
@@ -14,7 +13,7 @@ from fairlead.model.limits import (
     MAX_CONFIG_VALUE_BYTES,
 )
 from fairlead.records.facts import BucketChanged, ConfigChanged
-from fairlead.schedule.throttle import Bucket
+from fairlead.schedule.throttle import Bucket, default_burst
 from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 
 

@@ -18,7 +18,7 @@ from fairlead.engine.operations import end_operation, find_operation, next_dead_
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import InvalidRequest
-from fairlead.model.facts import Intent
+from fairlead.model.intent import Intent
 from fairlead.model.limits import MAX_REDRIVE_COUNT
 from fairlead.model.views import RedriveResult
 from fairlead.request import Caller

@@ -6,9 +6,9 @@ Lists show a throttle as one entry, `throttle.<name>` = `<rate>,<burst>`, and no
 
 from __future__ import annotations
 
-from fairlead.decide.throttle import default_burst
 from fairlead.errors import ConfigKeyNotFound, InvalidRequest
 from fairlead.model.config_keys import FILA_THROTTLE, THROTTLE, WEIGHT, throttle_entries
+from fairlead.schedule.throttle import default_burst
 from fairlead.surface import ConfigGroup
 
 MAX_KEY_BYTES = 256

@@ -9,8 +9,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
+from fairlead.engine.broker import Broker
 from fairlead.errors import AddressUnavailable
 from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import join_address, split_address

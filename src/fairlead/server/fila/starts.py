@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from fairlead.broker.broker import Broker
+from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError
 from fairlead.model.settle import LeaseRef, Settlement, Start
 

@@ -27,6 +27,7 @@ from fairlead.store.kv.port import SUFFIX_BYTES, Batch, Row, Table, behind_group
 from fairlead.store.kv.rocks_batch import RepeatableBatch, RocksBatch
 from fairlead.store.kv.rocks_database import Database, first_of_groups, scan, scan_back
 from fairlead.store.rocks import faults
+from fairlead.store.rocks.format import check_format
 from fairlead.store.rocks.marks import Marks
 from fairlead.store.rocks.options import CACHE_BYTES
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, REOPEN_BYTES, check_reserve
@@ -77,7 +78,7 @@ class RocksKeyValueStore:
         marks = None
         try:
             if read_only:
-                files.check_format(directory)
+                check_format(directory)
             else:
                 marks = files.hold(directory)
             return cls(Database(directory, disk_reserve_bytes, cache_bytes), marks)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.errors import FairleadError, FormatTooNew, FormatTooOld, InvalidRequest, StoreCorrupt
-from fairlead.store.modes import DIRECTORY_MODE, open_private
+from fairlead.errors import FairleadError, StoreCorrupt
+from fairlead.store.modes import DIRECTORY_MODE
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.census import Census, examine, find_bad_checksum
 from fairlead.store.rocks.format import (
     FORMAT_FILE,
+    check_format,
     is_new,
     make_directory,
     mirror,
-    read_format,
     sync_directory,
+    write_format,
 )
 from fairlead.store.rocks.marks import Mark, Marks, read_mark, write_mark
 from fairlead.store.rocks.private import find_refused_in
-
-#: The number in the format file. 1 is the layout of the engine before the key-value port: that engine refuses
-#: this number as too new, and this store refuses that one.
-FORMAT = 2
 
 _log = logging.getLogger("fairlead.store")
 
@@ -47,32 +43,6 @@ def hold(path: Path) -> Marks:
         marks.forget()
         raise
     return marks
-
-
-def check_format(path: Path) -> None:
-    """Raises `InvalidRequest` for a directory that is none of ours, `FormatTooNew`, `FormatTooOld`, `StoreCorrupt`."""
-    file = path / FORMAT_FILE
-    if not file.exists() and (not path.is_dir() or is_new(path)):
-        raise InvalidRequest("path", f"a data directory with a {FORMAT_FILE} file", str(path))
-    found = read_format(path)
-    if found > FORMAT:
-        raise FormatTooNew(str(path), found, FORMAT)
-    if found < FORMAT:
-        raise FormatTooOld(str(path), found, FORMAT)
-    present = os.listdir(path)
-    # RocksDB would take a directory without CURRENT for a new one, and start empty.
-    if "CURRENT" not in present and any(map(_holds_data, present)):
-        raise StoreCorrupt(str(path / "CURRENT"), "the file is missing")
-
-
-def write_format(path: Path) -> None:
-    unfinished = path / (FORMAT_FILE + ".tmp")
-    with open(unfinished, "wb", opener=open_private) as file:
-        file.write(b"%d %08x\n" % (FORMAT, zlib.crc32(b"%d" % FORMAT)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path / FORMAT_FILE)
-    sync_directory(path)
 
 
 def take_census(path: Path) -> Census | None:
@@ -150,8 +120,3 @@ def named_open_fault(trouble: BaseException, path: Path) -> FairleadError:
         return StoreCorrupt(str(log), f"wrong checksum of the record at byte {at}; {trouble}")
     logs = ", ".join(sorted(log.name for log in path.glob("*.log")))
     return StoreCorrupt(str(path), f"{trouble}, in one of its logs ({logs})")
-
-
-def _holds_data(name: str) -> bool:
-    """The first manifest alone does not: a database is made in the order manifest, CURRENT, first log."""
-    return name.endswith((".sst", ".log")) or (name.startswith("MANIFEST-") and name != "MANIFEST-000001")

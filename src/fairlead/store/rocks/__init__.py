@@ -1,48 +1,18 @@
-"""RocksDB through rocksdict: one database, one column family per kind of row, one write batch per commit.
+"""The files of a RocksDB database: what RocksDB itself does not check, tell or repair.
 
-Promises: what `store/port.py` promises, with the settings of docs/decisions/0003-rocksdb-settings.md. Must
-not: decide anything, read a clock, or let bytes, handles and iterators out of this folder. Start at
-`store.py`; keys are made in `layout.py`, values in `codec.py`, and `commit.py` turns facts into rows.
+| module          | contents                                                                                   |
+|-----------------|--------------------------------------------------------------------------------------------|
+| `options.py`    | how RocksDB is set                                                                         |
+| `format.py`     | the directory's format number, read before RocksDB touches anything                        |
+| `census.py`     | reads every record of every log before an open, and compares them with the synced mark     |
+| `marks.py`      | the lock of the directory, and the mark of what was synced                                 |
+| `log_format.py` | records of a log                                                                           |
+| `manifest.py`   | the manifest: which tables and logs there must be                                          |
+| `reserve.py`    | how much disk space is kept free, and what for                                             |
+| `faults.py`     | RocksDB's errors as ours, with the file that is damaged                                    |
+| `private.py`    | a private database of links to some of the tables                                          |
+| `mend.py`       | a table with damaged properties, made readable                                             |
+| `salvage.py`    | every row of a damaged directory that can be read                                          |
 
-Numbers are big-endian, so that keys sort by them; `q` is a queue id in 4 bytes, times and places have 8, ids
-16. The first byte of every value is the version of its record.
-
-| family         | key                     | value                                                            |
-|----------------|-------------------------|------------------------------------------------------------------|
-| `messages`     | id                      | queue, weight, enqueued, place, lane, headers, extras, payload; written once |
-| `state`        | id                      | what happened since (msgpack array); absent until the first move |
-| `ready`        | q, lane, place          | id, weight, flags, size, stream: the rest of the row             |
-| `waiting`      | q, due, id              | weight, flags, size, lane, stream; due 2^63-1 is held            |
-| `leases`       | id                      | queue, claim, expiry, deliveries, started, place, weight, flags, size, lane, stream |
-| `lease_expiry` | expires, claim          | the claim (msgpack map); one row per group that expires together |
-| `done`         | q, done, id             | place (0), weight, flags, size, lane (completed ones that are kept) |
-| `ttl`          | q, expires, id          | nothing; q is where the message is now                           |
-| `dedup`        | q, dedup key            | id, until (0: as long as the message is live)                    |
-| `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |
-| `streams`      | q, stream               | key, live count, first message, front, who is let by (msgpack array) |
-| `stream_rows`  | q, stream, seq          | lane and row of a live message behind the first (msgpack array)  |
-| `requests`     | request id              | the answer to it, until it has arrived or for twenty minutes      |
-| `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
-| `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
-| `config`       | configuration key       | its value                                                        |
-| `clock`        | `mark`                  | the store's time, wall time and steady time of one moment (msgpack array) |
-| `buckets`      | throttle key            | tokens, when, rate, burst: what a token bucket held              |
-| `intents`      | intent id (8)           | the intent (msgpack map)                                         |
-| `meta`         | a name                  | a number: `boot`, `last_commit`, `last_queue_id`                 |
-| `keys`         | key id                  | an API key (msgpack map), with a digest in place of its secret   |
-| `audit`        | number (8)              | who did what (msgpack map)                                       |
-| `runbooks`     | project                 | the runbook in force                                             |
-| `consumers`    | queue, name             | a durable consumer and the claim it has in hand (msgpack map)    |
-| `claim_members` | consumer, number, page (8) | ids of a numbered claim, in its order; gone when it is over      |
-| `claim_outcomes` | consumer, number, call (8) | part, and what was said about members (msgpack arrays)          |
-| `claim_choices` | consumer, number        | the parts whose outcomes count (msgpack array)                   |
-| `staged`       | queue, token, chunk     | the checked messages of a chunk (msgpack array)                  |
-| `staged_chunks`| queue, token, chunk     | queue, counts, sizes, times of a chunk (msgpack array)           |
-| `publishing`   | queue, token            | a published write that is not yet all messages: chunks to come, offset (msgpack array) |
-| `published`    | queue, token            | a write that is done (msgpack array)                             |
-| `published_end`| until, queue, token     | nothing; when it is forgotten                                    |
+The store itself is `store/kv/rocks.py`. Must not: know a row, or a table of the port.
 """
-
-from fairlead.store.rocks.store import RocksStore
-
-__all__ = ["RocksStore"]

@@ -7,12 +7,14 @@ import shutil
 import zlib
 from pathlib import Path
 
-from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
+from fairlead.errors import FormatTooNew, FormatTooOld, InvalidRequest, StoreCorrupt
 from fairlead.store.modes import DIRECTORY_MODE, open_private
 from fairlead.store.rocks.marks import MARKS_FILE
 
 FORMAT = 1
 FORMAT_FILE = "FAIRLEAD_FORMAT"
+#: Begins the file. Files from before the first release have no word before the number.
+_WORD = b"fairlead "
 _UNFINISHED = FORMAT_FILE + ".tmp"
 
 
@@ -44,6 +46,7 @@ def is_new(path: Path) -> bool:
 
 
 def check_format(path: Path) -> None:
+    """Raises `InvalidRequest` for a directory that is none of ours, `FormatTooNew`, `FormatTooOld`, `StoreCorrupt`."""
     if not (path / FORMAT_FILE).exists() and (not path.is_dir() or is_new(path)):
         raise InvalidRequest("path", f"a data directory with a {FORMAT_FILE} file", str(path))
     found = read_format(path)
@@ -56,17 +59,21 @@ def check_format(path: Path) -> None:
 
 
 def read_format(path: Path) -> int:
+    """Raises `FormatTooOld`, `StoreCorrupt`."""
     file = path / FORMAT_FILE
     content = file.read_bytes()[:64]
-    number, _, _ = content.partition(b" ")
-    if not number.isdigit() or content != _content(int(number)):
+    number = content.removeprefix(_WORD).partition(b" ")[0]
+    if number.isdigit() and content == _content(b"", int(number)):
+        raise FormatTooOld(str(path), FORMAT)
+    if not number.isdigit() or content != _content(_WORD, int(number)):
         raise StoreCorrupt(str(file), f"expected a format number and its checksum, got {content!r}")
     return int(number)
 
 
-def _content(number: int) -> bytes:
+def _content(word: bytes, number: int) -> bytes:
     """The checksum tells a damaged number from a newer one."""
-    return b"%d %08x\n" % (number, zlib.crc32(b"%d" % number))
+    told = b"%s%d" % (word, number)
+    return b"%s %08x\n" % (told, zlib.crc32(told))
 
 
 def _holds_data(name: str) -> bool:
@@ -88,7 +95,7 @@ def mirror(path: Path, into: Path) -> None:
 def write_format(path: Path) -> None:
     unfinished = path / _UNFINISHED
     with open(unfinished, "wb", opener=open_private) as file:
-        file.write(_content(FORMAT))
+        file.write(_content(_WORD, FORMAT))
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path / FORMAT_FILE)

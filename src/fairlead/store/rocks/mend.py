@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocksdict import Cache, Rdict
+from rocksdict import Cache, Options, Rdict
 
 from fairlead.store.rocks.manifest import packed_numbers, read_number
-from fairlead.store.rocks.options import MIB, family_options
+from fairlead.store.rocks.options import MIB, Shape, family_options
 
 #: Type of checksum (1), places of metaindex and index (40), version (4), magic number (8).
 _FOOTER_BYTES = 53
@@ -56,7 +56,7 @@ def has_no_ranges(table: Path) -> bool:
 
 def _write_longer_table(scratch: Path, size: int) -> Path:
     """A sound table whose only block of data is longer than `size`."""
-    options = family_options(Cache(MIB))["meta"]
+    options = family_options(Shape(), Cache(MIB), Options(raw_mode=True))
     options.create_if_missing(True)
     database = Rdict(str(scratch), options=options)
     database.put(b"", bytes(size))

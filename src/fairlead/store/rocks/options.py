@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
-
-from fairlead.store.rocks.layout import FAMILIES
 
 MIB = 1 << 20
 
@@ -15,22 +14,15 @@ CACHE_BYTES = 32 * MIB
 WAL_BYTES = 256 * MIB
 #: Over all families: beyond it the largest memtable is flushed.
 MEMTABLE_BYTES = 64 * MIB
-#: Families with a write per message get room for rows to be written and deleted before they are flushed.
-_WRITE_BUFFER = {
-    "messages": 32 * MIB,
-    "ready": 16 * MIB,
-    "leases": 16 * MIB,
-    "waiting": 16 * MIB,
-    "state": 16 * MIB,
-}
-_SMALL_WRITE_BUFFER = 4 * MIB
+#: The largest write buffer of a table: it bounds the largest compaction.
+MAX_WRITE_BUFFER_BYTES = 32 * MIB
 #: Small tables and levels, so that one compaction needs little space: it writes its output before its input
 #: goes.
 _TABLE_BYTES = 8 * MIB
 _FIRST_LEVEL_BYTES = 64 * MIB
 _FIRST_LEVEL_TRIGGER = 4
 #: The largest compaction: all flushed memtables of the largest family, with all of the first level.
-COMPACTION_BYTES = _FIRST_LEVEL_TRIGGER * max(_WRITE_BUFFER.values()) + _FIRST_LEVEL_BYTES
+COMPACTION_BYTES = _FIRST_LEVEL_TRIGGER * MAX_WRITE_BUFFER_BYTES + _FIRST_LEVEL_BYTES
 #: How a family is compacted: as usual, after each flush, or not at all.
 COMPACTION_MODES = {
     "usual": {
@@ -40,7 +32,6 @@ COMPACTION_MODES = {
     "eager": {"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": "1"},
     "off": {"disable_auto_compactions": "true"},
 }
-_POINT_LOOKUPS = ("messages", "state", "leases", "dedup", "published")
 _TRACKING = """\
 [Version]
   rocksdb_version=9.8.4
@@ -50,12 +41,24 @@ _TRACKING = """\
 [CFOptions "default"]
 [TableOptions/BlockBasedTable "default"]
 """
-#: Rows here are deleted from the front while a scan starts at the front.
-_QUEUE_SHAPED = ("ready", "waiting", "ttl", "dedup_end", "published_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the rows of one column family are written and read.
+
+    `looked_up`: single rows are looked up by their key. `queue_shaped`: rows are deleted from the front while scans
+    start at the front.
+    """
+
+    write_buffer_bytes: int = 4 * MIB
+    block_bytes: int = 8 * 1024
+    looked_up: bool = False
+    queue_shaped: bool = False
 
 
 def database_options(cache: Cache) -> Options:
-    options = _family_options("default", cache, _tracking_options())
+    options = family_options(Shape(), cache, _tracking_options())
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_max_background_jobs(2)
@@ -71,13 +74,6 @@ def database_options(cache: Cache) -> Options:
     return options
 
 
-def family_options(cache: Cache, *, compacts: bool = True) -> dict[str, Options]:
-    families = {name: _family_options(name, cache, Options(raw_mode=True)) for name in FAMILIES}
-    for options in families.values():
-        options.set_disable_auto_compactions(not compacts)
-    return families
-
-
 def _tracking_options() -> Options:
     """RocksDB then notes in its manifest which closed logs must exist. rocksdict can set this only by reading
     a file.
@@ -89,8 +85,9 @@ def _tracking_options() -> Options:
     return options
 
 
-def _family_options(name: str, cache: Cache, options: Options) -> Options:
-    options.set_write_buffer_size(_WRITE_BUFFER.get(name, _SMALL_WRITE_BUFFER))
+def family_options(shape: Shape, cache: Cache, options: Options) -> Options:
+    """Set `options` for a column family, and return them."""
+    options.set_write_buffer_size(shape.write_buffer_bytes)
     options.set_max_write_buffer_number(3)
     options.set_target_file_size_base(_TABLE_BYTES)
     options.set_max_bytes_for_level_base(_FIRST_LEVEL_BYTES)
@@ -103,13 +100,13 @@ def _family_options(name: str, cache: Cache, options: Options) -> Options:
     )
     table = BlockBasedOptions()
     table.set_block_cache(cache)
-    table.set_block_size(16 * 1024 if name == "messages" else 8 * 1024)
+    table.set_block_size(shape.block_bytes)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_format_version(5)
-    if name in _POINT_LOOKUPS:
+    if shape.looked_up:
         table.set_bloom_filter(10, False)
-    if name in _QUEUE_SHAPED:
+    if shape.queue_shaped:
         options.add_compact_on_deletion_collector_factory(4096, 2048, 0.5)
     options.set_block_based_table_factory(table)
     return options

@@ -24,7 +24,6 @@ from pathlib import Path
 from rocksdict import Rdict, RdictIter, ReadOptions
 
 from fairlead.errors import StoreCorrupt
-from fairlead.store.rocks.layout import FAMILIES
 from fairlead.store.rocks.log_format import (
     HEADER_BYTES,
     RecordWalk,
@@ -110,12 +109,9 @@ class SalvageLayout:
         return int.from_bytes(batch[start : start + 8], "big") if at >= 0 else 0
 
 
-LAYOUT = SalvageLayout(FAMILIES, b"\x0blast_commit\x09\x01")
-
-
 class Salvage:
     def __init__(
-        self, damaged: Path, scratch: Path, *, step: Callable[[str], None], layout: SalvageLayout = LAYOUT
+        self, damaged: Path, scratch: Path, *, step: Callable[[str], None], layout: SalvageLayout
     ) -> None:
         """Reads all logs. `scratch` is an empty directory; `step` is called with the name of each file."""
         self._path, self._scratch = damaged, scratch
