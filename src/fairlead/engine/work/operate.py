@@ -62,7 +62,7 @@ def bury(engine: Engine, request: Bury, caller: Caller) -> OperatorResult:
             return "already dead"
         return COMPLETED if tx.state_of(number).done_ms else moves.bury(tx, number, error, reason)
 
-    return act(engine, request, decide)
+    return act(engine, request, decide, grows=True)
 
 
 def hold(engine: Engine, request: Hold, caller: Caller) -> OperatorResult:
@@ -83,7 +83,7 @@ def hold(engine: Engine, request: Hold, caller: Caller) -> OperatorResult:
             state = moves.with_record(tx, state, *record)
         return moves.hold(tx, number, state)
 
-    return act(engine, request, decide)
+    return act(engine, request, decide, grows=True)
 
 
 def unhold(engine: Engine, request: Unhold, caller: Caller) -> OperatorResult:
@@ -91,7 +91,7 @@ def unhold(engine: Engine, request: Unhold, caller: Caller) -> OperatorResult:
         state = tx.state_of(number)
         return "not held" if state.due_ms != HELD else moves.make_due(tx, number, state)
 
-    return act(engine, request, decide, among={"waiting"})
+    return act(engine, request, decide, among={"waiting"}, grows=True)
 
 
 def reset(engine: Engine, request: Reset, caller: Caller) -> OperatorResult:
