@@ -21,7 +21,8 @@ def release_stream(tx: Transaction, request: ReleaseStream) -> bool:
     if found is None:
         return False
     all_after, number = found
-    tx.add(PassAllowed(queue.record.queue_id, name, [number] if number else [], all_after))
+    if number or all_after > stream.all_after:
+        tx.add(PassAllowed(queue.record.queue_id, name, [number] if number else [], all_after))
     return True
 
 
