@@ -110,8 +110,9 @@ def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int, max_byt
         claimed_ms=tx.now_ms,
         expires_ms=tx.now_ms + lease_ms,
         lease_ms=lease_ms,
-        consumer=request.consumer,
-        token=request.token or "",
+        # Text of a kind of the caller's own cannot be stored.
+        consumer=str(request.consumer),
+        token=str(request.token or ""),
         started=request.started,
     )
     lease = GroupLease(terms, plan.numbers)
