@@ -80,8 +80,8 @@ def _held_up(engine: Engine, tx: Transaction, queue: Queue, name: str) -> HeldUp
     if stream is None or blocker is None or len(stream.numbers) < 2:
         return None
     is_leased = blocker.met.terms is not None
-    if not is_leased and stream.front:
-        # Another message may pass the one that waits.
+    if not is_leased and (stream.front or stream.leased):
+        # Another message may pass the one that waits, or a consumer works on one.
         return None
     state = blocker.met.state
     since = state.failures[-1].at_ms if state.failures else blocker.met.chunk.enqueued_ms
