@@ -52,7 +52,7 @@ from fairlead.records.facts import (
     StatesRead,
     WindowsEnded,
 )
-from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, find_number
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES, find_number
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, OwnState, RunRow
 from fairlead.records.stream import Stream
@@ -186,6 +186,10 @@ class Memory:
             bring_chunks(self, self._store, [number])
             chunk = self.chunks[number >> BLOCK_SHIFT]
         return chunk
+
+    def most_lanes(self) -> int:
+        """An upper bound of the lanes of all queues: each has a message."""
+        return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
 
     def homes_with_cold(self) -> list[int]:
         return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]

@@ -12,6 +12,7 @@ from itertools import groupby
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from fairlead.config import Settings
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine.chunk_messages import ChunkMessages
@@ -121,8 +122,8 @@ class Transaction:
         return self._engine.answered
 
     @property
-    def max_queues(self) -> int:
-        return self._engine.settings.max_queues
+    def settings(self) -> Settings:
+        return self._engine.settings
 
     def add(self, fact: StateFact) -> None:
         self.facts.append(fact)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from fairlead.engine import moves
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
-from fairlead.errors import InvalidRequest, QueueFull
+from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
 from fairlead.model.checks import (
     CheckedMessage,
     MessageColumns,
@@ -126,6 +127,8 @@ def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded:
         size = sum([columns.total_bytes() for columns, _ in batches])
         check_bounds(tx, queue, count, size)
         tx.store.check_room(size + MESSAGE_BYTES * count)
+        lanes = [columns.lanes for columns, _ in batches]
+        check_lanes(tx, queue, sum(map(len, lanes)), lambda: {*chain.from_iterable(lanes)})
     return Prepared(queue, batches, found, first)
 
 
@@ -276,6 +279,30 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
         raise QueueFull(queue.name, "max_messages", config.max_messages)
     if config.max_bytes and counts.bytes + coming_bytes + size > config.max_bytes:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
+
+
+def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
+    """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
+    Messages that come back are never refused.
+    """
+    settings, memory, schedule = tx.settings, tx.memory, queue.schedule
+    if (
+        schedule.most_lanes + most <= settings.lanes_per_queue
+        and memory.most_lanes() + most <= settings.active_lanes
+    ):
+        return
+    new = sum([not schedule.has_lane(lane) for lane in find_lanes()])
+    if new and schedule.lane_count + new > settings.lanes_per_queue:
+        raise TooManyLanes(settings.lanes_per_queue)
+    if new and sum([one.schedule.lane_count for one in memory.by_id.values()]) + new > settings.active_lanes:
+        raise TooManyLanes(settings.active_lanes)
+
+
+def lanes_of(messages: Sequence[CheckedMessage]) -> set[LaneName]:
+    if not messages:
+        return set()
+    columns = by_column(messages)
+    return set(_lanes(columns.keys, columns.throttle_keys)[0])
 
 
 WORK: WorkTable = {

@@ -40,8 +40,8 @@ def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
         if taken in tx.memory.by_name:
             raise QueueExists(taken)
     # Each queue has its dead-letter queue beside it.
-    if len(tx.memory.by_name) // 2 >= tx.max_queues:
-        raise LimitReached("queues", tx.max_queues)
+    if len(tx.memory.by_name) // 2 >= tx.settings.max_queues:
+        raise LimitReached("queues", tx.settings.max_queues)
     first_id = tx.memory.last_queue_id + 1
     tx.add(QueueStored(QueueRecord(first_id, name, config, tx.now_ms, dlq_id=first_id + 1)))
     dead_letters = QueueRecord(

@@ -25,7 +25,7 @@ from fairlead.engine.key_ring import load_key
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
-from fairlead.engine.work.enqueue import check_bounds
+from fairlead.engine.work.enqueue import check_bounds, check_lanes, lanes_of
 from fairlead.engine.work.publish_steps import STEP_CHUNKS, drop_chunks, find_published, take_step
 from fairlead.errors import InvalidRequest, LimitReached, StagedChunkMissing, StagedQueueGone
 from fairlead.model.checks import CheckedMessage, check_each, check_messages
@@ -41,7 +41,7 @@ from fairlead.model.staging import (
     StageResult,
     read_deaths,
 )
-from fairlead.records.chunk import PAGE_BYTES, page_starts
+from fairlead.records.chunk import PAGE_BYTES, LaneName, page_starts
 from fairlead.records.facts import PagesStaged, RecordsChanged
 from fairlead.records.ids import MAX_CHUNK_MESSAGES
 from fairlead.records.staging import StagedPart
@@ -191,10 +191,16 @@ def _decide(tx: Transaction, write: Scoped, names: tuple[str, ...]) -> Publishin
     if living:
         queue = tx.memory.by_id[living[0].queue_id]
         check_bounds(tx, queue, sum(chunk.count for chunk in living), sum(chunk.bytes for chunk in living))
+        check_lanes(tx, queue, sum(chunk.lanes for chunk in living), lambda: _lanes_of(tx, living))
     count, size = sum(chunk.count for chunk in listed), sum(chunk.bytes for chunk in listed)
     tx.store.check_room(size + MESSAGE_BYTES * count)
     staged_ms = min((chunk.staged_ms for chunk in known.values()), default=tx.now_ms)
     return Publishing(write.name, names, tx.now_ms, staged_ms, len(names), count, size, write.queue)
+
+
+def _lanes_of(tx: Transaction, chunks: list[StagedChunk]) -> set[LaneName]:
+    keys = [part_key(chunk.queue_id, number) for chunk in chunks for number, _ in chunk.parts]
+    return set().union(*[lanes_of(part.messages) for part in tx.records(Table.STAGED_PARTS, keys)])
 
 
 def _go_on(engine: Engine, write: Scoped) -> bool:
