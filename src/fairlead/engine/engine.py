@@ -48,7 +48,7 @@ from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
-from fairlead.records.facts import BucketChanged, QueueStored, RecordsChanged
+from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStored, RecordsChanged, StateFact
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import KeyValueStore, Table
@@ -97,6 +97,8 @@ class Engine:
         self._epoch = store.acquire()
         self._commit = store.last_commit
         self._synced = self._commit
+        #: The last commit that a power cut must not undo.
+        self._must_keep = self._commit
         self._id_ms = 0
         #: Whether memory may differ from the store, because loading it anew failed.
         self._is_stale = False
@@ -139,14 +141,14 @@ class Engine:
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._commit, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.unread and self.take_unread()
         if asks:
             self._check_open()
             answers = self.hooking.ask([request])
             with self.lock:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._commit, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.unread and self.take_unread()
         if unread:
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync:
@@ -161,7 +163,7 @@ class Engine:
     def _do_in_steps(self, request: Request[Answer], caller: Caller) -> Answer:
         work = WORK_IN_STEPS.get(type(request))
         if work is None:
-            raise InvalidRequest("request", "a verb that the new engine can do", request.verb_name)
+            raise InvalidRequest("request", "a verb of the engine", request.verb_name)
         answer: Answer = work(self, request, caller)
         return answer
 
@@ -379,6 +381,8 @@ class Engine:
             self.time.marked()
         # First of all: a number that is used again would lose the next commit.
         self._commit = tx.commit
+        if not all(map(_may_be_lost, tx.facts)):
+            self._must_keep = tx.commit
         if tx.forgotten:
             self.answered.add(tx.forgotten)
         try:
@@ -514,6 +518,17 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     for queue in queues:
         queue.schedule.order_ring()
     memory.let_go()
+
+
+def _may_be_lost(fact: StateFact) -> bool:
+    """Whether nobody is wronged if a power cut undoes it: the messages of a lost claim, or of a lost start or
+    extension, go out again, and an answer that is remembered for one is not needed then.
+    """
+    if isinstance(fact, RecordsChanged):
+        return fact.table in (Table.ANSWERS, Table.META)
+    if isinstance(fact, Claimed):
+        return not fact.lease.is_numbered
+    return isinstance(fact, (LeaseSplit, BucketChanged))
 
 
 def _touched(memory: Memory) -> set[int] | None:
