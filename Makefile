@@ -14,9 +14,6 @@ STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 KILLS ?= 1000
 SPARK_ROUNDS ?= 10
-# ENGINE=new: tests that can run on either engine run on the one that will replace today's.
-ENGINE ?= $(TEST_ENGINE)
-export TEST_ENGINE := $(ENGINE)
 RUNS ?= 1000
 SEED ?=
 SECONDS ?= 60
@@ -27,7 +24,7 @@ JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 # A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
 SPARK_JOBS ?= $(if $(ARGS),0,2)
 
-.PHONY: help demo test test-new test-crash test-spark again check fix bench walk torture sim fuzz docs lock clean
+.PHONY: help demo test test-crash test-spark again check fix bench walk torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -37,9 +34,6 @@ demo: $(STAMP) ## Tell the whole story on Spark: orders, failures of several kin
 
 test: $(STAMP) ## Run the tests side by side, but for test-crash and test-spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
 	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not rounds")
-
-test-new: $(STAMP) ## Run the tests that the new engine passes on it; ARGS="--find tests/integration": add more of them to the list
-	@$(RUN) -m tests.new_engine --jobs $(or $(filter-out 0,$(JOBS)),2) $(ARGS)
 
 test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn anew: 35 kills; damage a sample of files
 	@$(RUN) -m pytest tests/crash tests/faults -m rounds -n $(JOBS) --dist worksteal $(ARGS)
@@ -55,7 +49,6 @@ check: $(STAMP) ## Check the format, lint, check types, check the direction of i
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
-	@$(RUN) -m fairlead.engine.missing
 
 fix: $(STAMP) ## Format, and repair what the linter can repair
 	@$(RUN) -m ruff check --fix .
@@ -74,7 +67,7 @@ torture: $(STAMP) ## Damage every file in every way; kill a loaded broker KILLS 
 	@$(RUN) -m tests.crash.damage --power restarted
 	@$(RUN) -m tests.crash.damage --power no-boot-id
 	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
-	@$(if $(filter new,$(ENGINE)),true,$(RUN) -m tests.spark.crash.torture --rounds $(SPARK_ROUNDS))
+	@$(RUN) -m tests.spark.crash.torture --rounds $(SPARK_ROUNDS)
 
 sim: $(STAMP) ## Simulate RUNS lives of a broker (default 1000), or replay one: SEED=n tells every step
 	@$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED),--runs $(RUNS)) $(ARGS)

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.store.laws import check_laws
-from tests.conformance.scene import Factory, MemoryFactory, RocksFactory, Scene
-
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
@@ -22,34 +19,3 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="fairlead-test-", dir=shared_memory) as made:
         yield Path(made)
-
-
-@pytest.fixture(params=["memory", "rocks"])
-def factory(request: pytest.FixtureRequest, directory: Path) -> Factory:
-    return MemoryFactory() if request.param == "memory" else RocksFactory(directory)
-
-
-@pytest.fixture
-def rocks(directory: Path) -> RocksFactory:
-    return RocksFactory(directory)
-
-
-@pytest.fixture
-def scene(factory: Factory) -> Iterator[Scene]:
-    """A fresh store with its queues. Whatever a test does to it, the laws hold at the end."""
-    scene = Scene(factory)
-    scene.make_queues()
-    yield scene
-    try:
-        assert check_laws(scene.store) == []
-    finally:
-        scene.store.close()
-
-
-@pytest.fixture
-def rocks_scene(rocks: RocksFactory) -> Iterator[Scene]:
-    """For what only a store on disk can show."""
-    scene = Scene(rocks)
-    scene.make_queues()
-    yield scene
-    scene.store.close()

@@ -15,7 +15,6 @@ import msgspec
 import fairlead
 from fairlead.clock import SystemClock
 from fairlead.testing import Durability
-from fairlead.testing.engine import open_directory
 
 from .bulk import Bulk, die_at_step
 from .journal import Journal, RecordedBroker
@@ -49,7 +48,7 @@ def main(life: Life) -> None:
         die_at_step(
             life.die_at, before=life.die_before
         )  # armed before opening, because an intent may resume in there
-    broker = open_directory(life.data, durability=life.durability)
+    broker = fairlead.open(life.data, durability=life.durability)
     threading.Thread(target=do_what_is_due, args=(broker,), daemon=True).start()
     recorded = RecordedBroker(broker, Journal(life.journal(life.number), life.number, SystemClock().now_ms))
     if life.work in LOADS:

@@ -22,8 +22,6 @@ import msgspec
 import fairlead
 from fairlead.errors import InvalidRequest
 from fairlead.testing import Durability, ManualClock
-from fairlead.testing.engine import open_directory, verify_directory
-from fairlead.testing.which_engine import is_new_engine
 
 from .bulk import VERBS, half_done, happened
 from .child import LOADS, Life
@@ -32,8 +30,7 @@ from .journal import Journal, RecordedBroker, read_journal, read_tag
 from .ledger import check
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The new engine has no operations of many steps yet.
-WORKS = (*LOADS,) if is_new_engine() else (*LOADS, *VERBS)
+WORKS = (*LOADS, *VERBS)
 #: Opening and preparing 30,000 messages takes a second or two; a child that says nothing for so long hangs.
 PATIENCE_S = 60
 
@@ -153,7 +150,7 @@ def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: 
         if complaint:
             report.problems.append(complaint)
             return
-        verified = verify_directory(data)
+        verified = fairlead.verify(data)
         if not verified.ok:
             report.problems += [f"verify after kill {number}: {problem}" for problem in verified.problems]
             return
@@ -210,14 +207,14 @@ def drain_and_verify(data: Path, journal: Path, life: int, report: Report) -> di
     """Completes whatever there is, in a broker of its own. Gives id -> (tag, queue)."""
     clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
     told = Journal(journal, life, clock.now_ms)
-    with open_directory(data, durability="os", clock=clock) as broker:
+    with fairlead.open(data, durability="os", clock=clock) as broker:
         counted, drained = _drain(RecordedBroker(broker, told), clock)
     told.close()
     if counted != len(drained):
         report.problems.append(
             f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}"
         )
-    verified = verify_directory(data)
+    verified = fairlead.verify(data)
     report.problems += [f"verify after the drain: {problem}" for problem in verified.problems]
     if verified.messages:
         report.problems.append(

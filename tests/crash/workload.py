@@ -10,14 +10,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import fairlead
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
-from fairlead.errors import InvalidRequest
-from fairlead.testing.which_engine import is_new_engine
 
 from .journal import RecordedBroker, make_payload, read_journal
 
@@ -199,9 +196,7 @@ class Workload:
             lambda: broker.explain_queue(queue),
         ]
         for look in looks:
-            # The new engine refuses verbs that it does not know yet.
-            with suppress(InvalidRequest) if is_new_engine() else nullcontext():
-                look()
+            look()
 
     def _settle_what_was_held(self, previous: Path) -> None:
         held: dict[str, fairlead.DeliveryRef] = {}

@@ -12,13 +12,10 @@ from fairlead import Broker, Settings
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.testing import ManualClock, Step, Storage, laws
-from fairlead.testing.engine import abandon, replace_hooks, seed_ids, seed_jitter
+from fairlead.testing.engine import abandon, replace_hooks, seed_jitter
 from fairlead.testing.sizes import sized
-from fairlead.testing.which_engine import is_new_engine
-from tests.simulation import old_facts
 from tests.simulation.facts_seen import FactsSeen
 from tests.simulation.looks import Look
-from tests.simulation.old_looks import OldLook
 from tests.simulation.picture import DONE, Doing, must
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.traffic import STREAMS
@@ -63,7 +60,7 @@ class Running:
         self.acknowledged: list[tuple[dict[str, Any], Broker]] = []
         self.made = 0
         self.cuts = 0
-        self.stored: Look | OldLook = Look(self) if is_new_engine() else OldLook(self)
+        self.stored = Look(self)
         self._seen = FactsSeen()
         self.broker = self._open()
 
@@ -91,14 +88,10 @@ class Running:
         broker = self.store.open_broker(clock=self.clock, settings=self.settings)
         replace_hooks(broker, self.hooks)
         seed_jitter(broker, random.Random(self.rng.random()))
-        seed_ids(broker, random.Random(self.rng.random()))
         return broker
 
     def _events_of(self, step: Step) -> Iterator[Any]:
-        if is_new_engine():
-            broker: Any = self.broker
-            return self._seen.events_of(step.facts, broker.engine.memory)
-        return old_facts.events_of(step.facts)
+        return self._seen.events_of(step.facts, self.broker.engine.memory)
 
     @contextmanager
     def doing(self, verb: str, **fields: Any) -> Iterator[Doing]:
@@ -113,7 +106,6 @@ class Running:
         step, page = self.sizes["step"], self.sizes["page"]
         with sized(
             let_by_per_stream=self.sizes["let_by"],
-            stream_page_messages=page,
             operation_step_messages=step,
             timer_step_messages=min(step, 1000),
             scan_page_messages=page,

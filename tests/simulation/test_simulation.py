@@ -17,30 +17,18 @@ LIVES = int(os.environ.get("FAIRLEAD_SIM_LIVES", "600"))
 GROUPS = 6
 
 
-#: Most lives are those of the new engine; today's has a tenth of them.
-SHARES = {"new": 1.0, "old": 0.1}
-
-
-@pytest.mark.parametrize("engine", SHARES)
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_every_promise_is_kept_in_every_life(
-    group: int, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_ENGINE", engine)
-    for seed in range(FIRST + group, FIRST + int(LIVES * SHARES[engine]), GROUPS):
+def test_every_promise_is_kept_in_every_life(group: int) -> None:
+    for seed in range(FIRST + group, FIRST + LIVES, GROUPS):
         try:
             live(seed)
         except BaseException as broken:
-            broken.add_note(f"replay: {replay_command(seed)} ENGINE={engine}")
+            broken.add_note(f"replay: {replay_command(seed)}")
             raise
 
 
-@pytest.mark.parametrize("engine", SHARES)
 @pytest.mark.parametrize("seed", [7, 50])
-def test_a_seed_replays_the_same_life_step_by_step(
-    seed: int, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_ENGINE", engine)
+def test_a_seed_replays_the_same_life_step_by_step(seed: int) -> None:
     told: list[list[str]] = [[], []]
     for steps in told:
         live(seed, steps)

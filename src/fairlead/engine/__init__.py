@@ -1,4 +1,4 @@
-"""The new engine: decide, apply, write. It stands beside `fairlead.broker` until it can do everything.
+"""The engine: decide, apply, write. The only stateful part.
 
 `broker.py` is what users open: a `Surface` around the engine. `engine.py` has the lock, the transactions and
 `do(request)`; `transaction.py` is what a verb works with;
@@ -8,8 +8,7 @@ messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py` finds
 `blocked_streams.py` finds who holds up a stream, `tally.py` counts what passed, `measures.py` measures all
 queues and `observers.py` has who else is told of commits;
 `consumers.py` and `consumer_steps.py` know numbered claims and how they end, `staged.py` knows staged writes;
-`work/` has the work of each verb that
-this engine can do, and `missing.py` lists the others. `laws.py` states what must hold of an engine at rest.
+`work/` has the work of each verb. `verify.py` checks a directory from outside; `laws.py` states what must hold of an engine at rest.
 
 Guarantees: a transaction is one atomic write; memory changes only by `Memory.apply(fact)`, live and at open;
 if a write fails, or anything but a refusal is raised, nothing of the transaction is written, every request

@@ -1,4 +1,4 @@
-"""The broker in process, on the new engine: a `Surface` whose `do` runs a request."""
+"""The broker in process: a `Surface` whose `do` runs a request."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     staged_ms: int
     expires_ms: int
     dead: bool = False
-    #: In the new engine: the number and count of each part of its messages.
+    #: The number and count of each part of its messages.
     parts: tuple[tuple[int, int], ...] = ()
 
     @property

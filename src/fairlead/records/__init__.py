@@ -1,4 +1,4 @@
-"""The values of the new engine: what a transaction is made of, and what is stored.
+"""The values of the engine: what a transaction is made of, and what is stored.
 
 `ids` (numbers and message ids), `chunk` (a batch of messages as stored), `lease` (the members of a claim),
 `state` (a message that something happened to, and the counts of a queue), `facts` (the changes that a

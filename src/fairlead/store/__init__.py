@@ -1,9 +1,10 @@
-"""Remembers facts and answers questions; never decides.
+"""Remembers rows and answers questions about them; never decides.
 
-What lives here: the port (`port.py`), an in-memory store for tests (`memory.py`), RocksDB (`rocks/`), the
-laws that hold in any of them (`laws.py`), and the check of a directory from outside (`verify.py`). Beside
-them, for the engine that will replace today's: an ordered key-value store with its own port and backends
-(`kv/`). Promises: one commit is one atomic write; the conformance suite holds for every store. Must not: read
-a clock, know a queue rule, or hand out bytes, column families or iterators of its engine. Start at `port.py`;
-the key layout of RocksDB is the table in `rocks/__init__.py`.
+`rows.py` is the one row layout: what a transaction changed becomes rows, and rows become facts. `cold_rows.py` and
+`index_rows.py` read and write the rows of messages that memory need not hold and of what time brings; `changes.py`
+notes what a transaction changed; `row_check.py` and `stored_messages.py` serve verification and repair. `kv/` is the
+ordered key-value store with its port and backends, and `rocks/` has what it needs to know of RocksDB's files.
+
+Guarantees: one transaction is one atomic write; the suite in tests/conformance/kv holds for every backend. Must not:
+read a clock, know a rule of queues, or hand out objects of RocksDB. Start at `rows.py`, then `kv/port.py`.
 """

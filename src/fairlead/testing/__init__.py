@@ -4,8 +4,7 @@ What lives here: a clock that a test moves (`manual_clock.py`), brokers without 
 their inside (`engine.py`), data that can be watched, restarted and made to fail (`storage.py`), what a broker
 is about to write (`steps.py`), the sizes of its steps and pages (`sizes.py`), server processes (`server.py`),
 certificates (`authority.py`), a key-value store that fails at a chosen step and counts its reads
-(`faulty.py`), for a few of our own tests parts of today's engine (`inside.py`), and the choice of the engine
-that the tests run on (`which_engine.py`, `kv_storage.py`). Promises: no test needs to sleep to make time
+(`faulty.py`). Promises: no test needs to sleep to make time
 pass, and none outside `tests/unit` and `tests/conformance` imports the engine. Must not: be imported by the
 engine. Start at `ManualClock`, then `open_in_memory`; `run_server` for tests against a server process.
 """

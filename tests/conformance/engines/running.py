@@ -1,4 +1,4 @@
-"""A run: steps drawn from a seed, carried out on both engines, and their answers in a form that can be
+"""A run: steps drawn from a seed, carried out on an engine, and its answers in a form that can be
 compared.
 """
 
@@ -20,9 +20,9 @@ from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import FairleadError
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.consumer import ConsumerInfo
-from fairlead.model.intent import Intent
 from fairlead.model.failure import FailureRecord
 from fairlead.model.ids import find_id, show_id
+from fairlead.model.intent import Intent
 from fairlead.model.settle import DeliveryRef
 from fairlead.model.views import (
     Explanation,
@@ -76,30 +76,6 @@ from fairlead.verbs.staging import StagingPublish
 from tests.conformance.engines.consumer_steps import consumer_step
 from tests.conformance.engines.staging_steps import StagingSteps
 
-#: What may differ in an answer, and why.
-DIFFERENCES = {
-    "ids": "each engine makes its own; a message is known by its place in the order of enqueues",
-    "a dedup key that the same exchange sets free": "the new engine enqueues the message, as enqueues take effect"
-    " after settles; the old one takes it for a duplicate of the message that ends. Runs do not draw it",
-    "failures in an exchange that is refused": "the old engine counts them for the failure breaker. Runs with breakers"
-    " draw no exchanges",
-    "claim ids": "as above; a claim is known by the step that made it",
-    "ids and secrets of keys": "they are random; a key is known by its place in the order of their making",
-    "acts by filter in streams": "the old engine does not meet the last message of a stream whose other messages"
-    " the same call has moved; runs with streams have dry runs only",
-    "active_keys, keys without messages": "each engine drops a key that lost its messages outside a claim at its turn",
-    "order of a repeated claim": "it gives again what is still leased under its token, in no promised order",
-    "keys that take turns where their unsettled messages are limited": "the old engine keeps a key in the ring that"
-    " came there and lost its messages within one request",
-    "keys without ready messages in stats": "the old engine lists some that it has not forgotten yet",
-    "order of a dead letter in its stream": "the new engine shows it by the present configuration of its queue",
-    "streams whose first message waits and was passed": "the old engine lists them or not, by how that came about",
-    "next due message of a queue": "the old engine names the due time of a message that has left since",
-    "lease in the error of an expiry": "the new engine names the lease that ran out, also after an extension",
-    "generations, places": "a consumer's generation and a ceiling follow from the numbers of commits",
-    "bytes of a numbered claim": "the new engine ends with the message that reaches them, the old one a few later",
-    "end of a consumer that only reads": "the old engine remembers a read in memory, the new one as after a restart",
-}
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GENERATION = re.compile(r"generation \d+( of consumer '\w+', got) \d+")
 _LEASE = re.compile(r"its lease of \w+")
@@ -381,7 +357,6 @@ class Run:
 
     def first_steps(self) -> list[Request[Any]]:
         created = [CreateQueue(name, self._options()) for name in QUEUES]
-        # Only here a quantum changes: the old engine then begins its rounds anew.
         return [*created, UpdateQueue("second", {"quantum": self._random.choice((1, 2, 5))})]
 
     def next_step(self, delivered: int) -> Request[Any] | Callable[[Side], Request[Any] | Called] | int:
@@ -480,7 +455,6 @@ class Run:
             age, which = random.choice(("0s", "3s", "1m")), random.choice(("all", "dead", "done"))
             return Prune(queue, age, which, dry_run=random.random() < 0.3)
         options = {option: value for option, value in self._options().items() if random.random() < 0.3}
-        # With these the old engine begins its rounds anew.
         for option in ("quantum", "max_unsettled_per_key"):
             options.pop(option, None)
         if random.random() < 0.2:
@@ -609,8 +583,6 @@ class Run:
     def _parts(self, delivered: int) -> list[Request[Any]]:
         random = self._random
         parts: list[Request[Any]] = []
-        # At most one settle: the old engine lets keys make room once for all settles of an exchange, the new one
-        # once for each.
         for _ in range(random.choice((0, 1, 1))):
             parts.append(
                 Settle([self._item(random.randrange(delivered)) for _ in range(4)] if delivered else [])
@@ -668,7 +640,6 @@ class Run:
         chosen = [random.random() for _ in range(random.choice((1, 1, 3)))]
         queue = random.choice((*QUEUES, "first.dlq"))
         if kind not in (Ack, Nack) and random.random() < 0.3:
-            # See DIFFERENCES.
             return partial(_by_filter, kind, queue, self._filter(), dry_run or self._in_stream > 0)
         if kind in (Ack, Nack):
             return lambda side: kind(queue, side.id_at(chosen[0]))
@@ -778,7 +749,7 @@ def _without_due(reason: Reason, said: Callable[[str], str]) -> Reason:
 
 
 def _with_round_tokens(throttle: ThrottleStats) -> ThrottleStats:
-    """The two engines add up the same tokens in other parts."""
+    """The same tokens may be added up in other parts."""
     return dataclasses.replace(throttle, tokens=round(throttle.tokens, 6))
 
 

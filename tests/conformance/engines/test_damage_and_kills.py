@@ -1,6 +1,6 @@
-"""A sample of the damage sweep and of the torture on the new engine, drawn anew on every run.
+"""A sample of the damage sweep and of the torture of the engine, drawn anew on every run.
 
-`make torture ENGINE=new` has all of it. A failure prints its seed and the command that replays it.
+`make torture` has all of it. A failure prints its seed and the command that replays it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_damage_is_named_and_nothing_confirmed_is_lost(arguments: list[str]) -> 
     """In a process that has never opened RocksDB, because it forks."""
     name, *options = arguments
     command = [sys.executable, "-m", f"tests.crash.{name}", *options]
-    environment = {**os.environ, "COLUMNS": "150", "TEST_ENGINE": "new"}
+    environment = {**os.environ, "COLUMNS": "150"}
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
 

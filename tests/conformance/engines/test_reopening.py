@@ -17,8 +17,7 @@ from fairlead.model.ids import show_id
 from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.testing import ManualClock
-from fairlead.testing.kv_storage import KeyValueStorage
+from fairlead.testing import ManualClock, Storage
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigList, ConfigSet
 from fairlead.verbs.consumers import ConsumersClose, ConsumersDrop, ConsumersList, ConsumersRead
@@ -295,7 +294,7 @@ def test_a_throttle_that_is_configured_again_has_gained_at_its_former_rate_only(
 
 
 def test_a_claim_that_a_power_cut_undid_shares_its_token_with_no_later_claim() -> None:
-    storage, clock = KeyValueStorage(forgets=True), ManualClock()
+    storage, clock = Storage(forgets=True), ManualClock()
     broker = storage.open_broker(clock=clock)
     broker.create_queue("q")
     broker.enqueue("q", b"x")

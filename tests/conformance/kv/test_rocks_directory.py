@@ -26,9 +26,7 @@ from fairlead.errors import (
 )
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.store.kv.rocks_files import FORMAT
-from fairlead.store.rocks import RocksStore
-from fairlead.store.rocks.format import FORMAT_FILE
+from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
 from fairlead.store.rocks.marks import MARKS_FILE
 from tests.conformance.kv.backends import ALL, CACHE_BYTES, RocksBackend, everything, put_all
 from tests.conformance.kv.writing import TABLES, row_key
@@ -137,32 +135,21 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_directory_open(rocks: Ro
     assert kept.value.code == "broken_invariant"
 
 
-def test_a_directory_of_the_former_engine_is_refused_and_left_alone(directory: Path) -> None:
-    path = directory / "old"
-    RocksStore.open(path).close()
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    for read_only in (False, True):
-        with pytest.raises(FormatTooOld, match="got 1, which an earlier fairlead wrote") as refused:
-            RocksKeyValueStore.open(path, read_only=read_only)
-        assert str(path) in str(refused.value)
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
-    with_old = RocksStore.open(path)
-    with pytest.raises(FormatTooOld, match="earlier fairlead"):
-        opened(path)
-    with_old.close()
-
-
-def test_the_former_engine_refuses_a_directory_of_this_one(rocks: RocksBackend) -> None:
+def test_a_directory_from_before_the_first_release_is_refused_and_left_alone(rocks: RocksBackend) -> None:
     rocks.open().close()
+    (rocks.path / FORMAT_FILE).write_bytes(b"1 %08x\n" % zlib.crc32(b"1"))
+    before = {file.name: file.read_bytes() for file in rocks.path.iterdir()}
     for read_only in (False, True):
-        with pytest.raises(FormatTooNew, match="format 1 or older, got 2"):
-            RocksStore.open(rocks.path, read_only=read_only)
+        with pytest.raises(FormatTooOld, match="from before the first release") as refused:
+            RocksKeyValueStore.open(rocks.path, read_only=read_only)
+        assert str(rocks.path) in str(refused.value)
+    assert {file.name: file.read_bytes() for file in rocks.path.iterdir()} == before
 
 
 def test_a_newer_damaged_or_missing_format_is_refused(rocks: RocksBackend) -> None:
     rocks.open().close()
     file = rocks.path / FORMAT_FILE
-    newer = b"%d" % (FORMAT + 1)
+    newer = b"fairlead %d" % (FORMAT + 1)
     file.write_bytes(newer + b" %08x\n" % zlib.crc32(newer))
     with pytest.raises(FormatTooNew, match=f"got {FORMAT + 1}"):
         rocks.open()

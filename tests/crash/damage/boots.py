@@ -8,7 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from fairlead.testing.inside import marks
+from fairlead.store.rocks import marks
 
 ANOTHER_BOOT = b"an earlier start"
 NO_BOOT = bytes(16)

@@ -4,7 +4,6 @@ time limit.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import hashlib
 import os
@@ -22,7 +21,7 @@ import msgspec
 import fairlead
 from fairlead.errors import FairleadError, StoreCorrupt
 from fairlead.testing import ManualClock
-from fairlead.testing.engine import NewBroker, open_directory, stored_rows, verify_directory
+from fairlead.testing.engine import stored_rows
 
 from .cases import Case
 
@@ -88,7 +87,7 @@ class DamageJudge(Judge):
 
     def examine(self, case: Case) -> Outcome:
         before = fingerprint(self.copy)
-        problems = verify_directory(self.copy).problems
+        problems = fairlead.verify(self.copy).problems
         if fingerprint(self.copy) != before:
             return Outcome("verify changed the directory")
         if problems and case.file not in problems[0]:
@@ -128,22 +127,11 @@ def in_fork(work: Callable[[], bytes], limit_s: float = LIMIT_S) -> bytes | Outc
 
 def read_all(directory: Path) -> Contents:
     """Without closing the broker: for a process that ends."""
-    return contents_of(open_directory(directory, durability="os", clock=ManualClock()))
+    return contents_of(fairlead.open(directory, durability="os", clock=ManualClock()))
 
 
 def contents_of(broker: fairlead.Broker) -> Contents:
-    if isinstance(broker, NewBroker):
-        return {row: hashlib.sha256(value).hexdigest() for row, value in stored_rows(broker).items()}
-    found: Contents = {}
-    for queue in [info.name for info in broker.queues()]:
-        found[queue] = repr(broker.stats(queue))
-        after = ""
-        while page := broker.browse(queue, after=after):
-            found |= {
-                one.id: hashlib.sha256(repr(dataclasses.astuple(one)).encode()).hexdigest() for one in page
-            }
-            after = page[-1].id
-    return found
+    return {row: hashlib.sha256(value).hexdigest() for row, value in stored_rows(broker).items()}
 
 
 def fingerprint(directory: Path) -> dict[str, bytes]:

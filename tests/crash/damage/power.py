@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import fairlead
 from fairlead.errors import StoreCorrupt
 from fairlead.testing import ManualClock
-from fairlead.testing.engine import open_directory, verify_directory
 
 from .boots import set_boot
 from .cases import Case, record_spans
@@ -37,7 +37,7 @@ class PowerJudge(Judge):
         set_boot(self.copy, self.boot)
 
     def examine(self, case: Case) -> Outcome:
-        problems = verify_directory(self.copy).problems
+        problems = fairlead.verify(self.copy).problems
         try:
             found = read_numbers(self.copy)
         except StoreCorrupt as refused:
@@ -83,7 +83,7 @@ def power_cases(base: Path, count: int, seed: int) -> list[Case]:
 
 
 def read_numbers(directory: Path) -> list[int]:
-    broker = open_directory(directory, durability="os", clock=ManualClock())
+    broker = fairlead.open(directory, durability="os", clock=ManualClock())
     found: list[int] = []
     while claimed := broker.claim("numbers", limit=1000):
         found += [int.from_bytes(one.payload[:8], "big") for one in claimed]

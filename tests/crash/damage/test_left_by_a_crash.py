@@ -19,8 +19,8 @@ import pytest
 import fairlead
 from fairlead.cli.restoring import restore
 from fairlead.errors import StoreCorrupt, StoreLocked
+from fairlead.store.rocks import marks
 from fairlead.testing import ManualClock, Storage
-from fairlead.testing.inside import marks
 from fairlead.testing.storage import read_only
 
 from .boots import ANOTHER_BOOT, NO_BOOT, set_boot

@@ -18,12 +18,11 @@ from pathlib import Path
 import fairlead
 from fairlead import Complete, Fail, NewMessage
 from fairlead.testing import ManualClock
-from fairlead.testing.engine import copy_directory, families_of, open_directory, start_new_log, sync
-from fairlead.testing.which_engine import is_new_engine
+from fairlead.testing.engine import copy_directory, families_of, start_new_log, sync
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Families with rows in every log. Their flush starts a new log; the others keep the earlier logs alive.
-FLUSHED = ("chunks", "counters", "states") if is_new_engine() else ("messages", "counters", "ready")
+FLUSHED = ("chunks", "counters", "states")
 NUMBERS, SYNCED = 60, 30
 
 
@@ -52,7 +51,7 @@ def fill_log(broker: fairlead.Broker, turn: int) -> None:
 
 
 def leave_synced(parent: Path) -> fairlead.Broker:
-    broker = open_directory(parent / "data", durability="fsync", clock=ManualClock())
+    broker = fairlead.open(parent / "data", durability="fsync", clock=ManualClock())
     for queue in ("work", "other"):
         broker.create_queue(queue, visibility_timeout="10m")
     for turn, family in enumerate(FLUSHED):
@@ -67,7 +66,7 @@ def leave_synced(parent: Path) -> fairlead.Broker:
 
 def leave_tables(parent: Path) -> None:
     """At its start RocksDB opens 16 tables, and the others when it first reads them."""
-    broker = open_directory(parent / "data", durability="fsync", clock=ManualClock())
+    broker = fairlead.open(parent / "data", durability="fsync", clock=ManualClock())
     for queue in ("work", "other"):
         broker.create_queue(queue, visibility_timeout="10m")
     # Fewer tables in each family than start a compaction.
@@ -84,7 +83,7 @@ def leave_unsynced(parent: Path) -> None:
     """Messages are numbered. The file `synced` holds the size of the log when the first `SYNCED` of them were
     synced.
     """
-    broker = open_directory(parent / "data", durability="os", clock=ManualClock())
+    broker = fairlead.open(parent / "data", durability="os", clock=ManualClock())
     broker.create_queue("numbers")
     sizes = (10, 100, 1_000, 5_000, 40_000, 100)
     for number in range(NUMBERS):
@@ -103,7 +102,7 @@ def leave_closed_together(parent: Path) -> None:
     """Logs that were closed while a flush was still waiting: the next sync notes all of them in one edit of
     the manifest.
     """
-    broker = open_directory(parent / "data", durability="os", clock=ManualClock())
+    broker = fairlead.open(parent / "data", durability="os", clock=ManualClock())
     broker.create_queue("work")
     for _ in range(5):
         for family in (FLUSHED[0], "counters", "meta"):

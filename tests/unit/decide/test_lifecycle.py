@@ -10,9 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
-from fairlead.decide.lifecycle import TRANSITIONS, Where
-from fairlead.errors import InvalidRequest
 from fairlead.model.facts import (
     Completed,
     Enqueued,
@@ -28,6 +25,10 @@ from fairlead.model.facts import (
     Quarantined,
     Spot,
 )
+
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
+from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.errors import InvalidRequest
 from tests.integration.world import World
 
 PLACES = {

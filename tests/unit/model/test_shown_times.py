@@ -4,10 +4,10 @@ import dataclasses
 import re
 from pathlib import Path
 
+import fairlead.broker
 import msgspec
 import pytest
 
-import fairlead.broker
 from fairlead.model.failure import FailureRecord
 from fairlead.model.message import HELD, MessageState
 from fairlead.model.shown_times import TIMES, shown

@@ -8,26 +8,18 @@ import pytest
 
 from fairlead import Complete, Fail
 from fairlead.errors import StoreFailed, StoreFull
-from fairlead.model import facts
 from fairlead.records.facts import StateFact
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import RECORDS_IN_MEMORY
 from fairlead.testing import ManualClock, Step, Storage, changes, laws, open_in_memory, run_due, stop_before
-from fairlead.testing.changes import _RECORDS, What
-from fairlead.testing.old_changes import WORDS
+from fairlead.testing.changes import _RECORDS
 from fairlead.testing.sizes import _PLACES, read_size, set_sizes, sized
 from fairlead.testing.storage import Cut, fail_syncs
 
 FULL = StoreFull("here", 0, 1)
 
 
-def test_every_fact_of_today_s_engine_has_a_word_of_its_own() -> None:
-    assert set(WORDS) == set(get_args(facts.Fact))
-    assert len(set(WORDS.values())) == len(WORDS)
-    assert set(WORDS.values()) < set(get_args(What))
-
-
-def test_every_fact_of_the_new_engine_has_a_word() -> None:
+def test_every_fact_has_a_word() -> None:
     source = inspect.getsource(changes)
     assert [fact.__name__ for fact in get_args(StateFact) if f"f.{fact.__name__}" not in source] == []
 
@@ -104,8 +96,10 @@ def test_the_laws_are_those_of_a_broker_a_storage_or_a_directory(tmp_path: Path)
         broker.enqueue("q", b"x", ttl="1h")
         run_due(broker)
         assert laws(broker) == laws(storage) == []
-        (expiring,) = storage.expired(1, 1 << 60, 5)
-        storage.inner.commit([facts.TtlForgotten(1, *expiring)])
+        ((key, _),) = storage.scan(Table.LIVES, limit=1)
+        batch = storage.batch()
+        batch.delete(Table.LIVES, key)
+        storage.write(batch, storage.acquire(), storage.last_commit + 1)
         assert laws(broker) == laws(storage) != []
     assert laws(tmp_path / "data") != []
 

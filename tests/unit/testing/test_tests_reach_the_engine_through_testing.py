@@ -14,9 +14,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[2]
 #: Tests of the parts themselves.
 OF_THE_PARTS = ("unit", "conformance")
-INSIDE = re.compile(
-    r"fairlead\.(broker|store|model\.facts|decide\.(drr|lanes|parking|throttle))(\.\w+)*", re.ASCII
-)
+INSIDE = re.compile(r"fairlead\.(engine(?!\.broker)|store|records\.facts|schedule)(\.\w+)*", re.ASCII)
 #: These say by name which modules a process must not load, or which ones a fuzzer watches.
 NAMES_MODULES = ("cli/test_imports.py", "hostile/guided.py")
 
