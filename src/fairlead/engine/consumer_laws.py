@@ -9,8 +9,9 @@ from collections import defaultdict
 from fairlead.decide.claim_outcomes import ClaimOutcomes
 from fairlead.engine.memory import Memory
 from fairlead.model.consumer import ConsumerRecord
+from fairlead.model.ids import show_id
 from fairlead.records.consumer import ChosenParts, RecordedCall
-from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.ids import BLOCK_MASK, id_of
 from fairlead.records.lease import GroupLease
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import read_outcomes
@@ -35,6 +36,12 @@ def broken_consumer_laws(memory: Memory, store: KeyValueStore) -> list[str]:
     broken += [
         f"outcomes of claim {claim_id:x} have no consumer" for claim_id in said.keys() - records.keys()
     ]
+    for consumer in memory.records[Table.CONSUMERS].values():
+        if len(consumer.taken) != (consumer.slices + 7) // 8 or (consumer.slices and not consumer.claim_id):
+            broken.append(
+                f"consumer {consumer.name!r} has {consumer.slices} slices, and {len(consumer.taken)} bytes that"
+                " tell which were taken up"
+            )
     for claim_id, record in records.items():
         broken += [
             f"claim {record.number} of consumer {record.name!r} {problem}"
@@ -73,6 +80,11 @@ def _problems(
     calls = sorted(call for call in said if call)
     if calls != [*range(1, record.recorded + 1)]:
         broken.append(f"has outcomes of calls {calls}, its record says {record.recorded}")
+    if record.phase == "open":
+        ids = {id_of(memory.chunk_of(number).prefix, number) for number in members}
+        strangers = _outcome_ids(said) - ids
+        if strangers:
+            broken.append(f"has outcomes of messages that are not in it: {sorted(map(show_id, strangers))}")
     known = memory.consumers.outcomes.get(record.claim_id)
     if known is not None and record.phase == "open" and _shown(known) != _shown(_told(said)):
         broken.append("has other outcomes in memory than in the store")
@@ -80,6 +92,10 @@ def _problems(
     if look_ms is None or look_ms > (0 if record.under_way else record.seen_ms + record.ttl_ms):
         broken.append("ends without anybody looking")
     return broken
+
+
+def _outcome_ids(said: dict[int, RecordedCall | ChosenParts]) -> set[bytes]:
+    return {one.id for call in said.values() if isinstance(call, RecordedCall) for one in call.recorded}
 
 
 def _told(said: dict[int, RecordedCall | ChosenParts]) -> ClaimOutcomes:

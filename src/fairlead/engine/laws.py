@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.staging_laws import broken_staging_laws, staging_differences
 from fairlead.records.chunk import Chunk, LaneName
-from fairlead.records.ids import find_number
+from fairlead.records.ids import find_number, id_of
+from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.row_check import find_incomplete
-from fairlead.store.rows import find_orphans, read_all_dedup, read_counts, read_lease_groups, read_windows
+from fairlead.store.rows import (
+    find_orphans,
+    read_all_dedup,
+    read_counts,
+    read_lease_groups,
+    read_stream_names,
+    read_windows,
+)
 from fairlead.store.stored_messages import StoredMessage, count_messages, find_wrong_indexes, read_messages
 
 
@@ -61,6 +70,7 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
         if stored.get(queue_id) != counted:
             broken.append(f"{queue.name}: counted {counted}, stored {stored.get(queue_id)}")
         broken += _dedup_differences(messages, store, queue)
+        broken += _empty_streams(messages, store, queue)
     broken += find_wrong_indexes(store)
     held = {group for queue in memory.by_id.values() for group in queue.leases}
     ended = read_lease_groups(store) - held
@@ -69,6 +79,9 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
     broken += broken_consumer_laws(memory, store)
     broken += broken_staging_laws(memory, store)
     broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(store)]
+    for key, bucket in [*memory.buckets.all().items(), *memory.idle_buckets.items()]:
+        if not 0 <= bucket.tokens <= bucket.burst:
+            broken.append(f"the bucket of throttle {key!r} has {bucket.tokens} of {bucket.burst} tokens")
     twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
     if twice:
         broken.append(f"in more than one place: {twice}")
@@ -83,6 +96,7 @@ def broken_laws_of_memory(memory: Memory, messages: Sequence[StoredMessage]) -> 
         if message.is_in_lane:
             lanes.setdefault((message.state.queue_id, message.lane), []).append(message)
     for queue_id, queue in memory.by_id.items():
+        broken += _late_looks(queue, [one for one in messages if one.state.queue_id == queue_id])
         if not queue.may_be_cold:
             continue
         found = _lanes(memory, queue)
@@ -94,14 +108,7 @@ def broken_laws_of_memory(memory: Memory, messages: Sequence[StoredMessage]) -> 
                 broken.append(
                     f"{queue.name}: lane {lane} has {found.get(lane, [])} in memory, and must have {hot}"
                 )
-            if len(hot) < len(stored) and not cold_from:
-                broken.append(f"{queue.name}: lane {lane} does not go on on disk")
-        due = [one.state.due_ms for one in messages if one.is_waiting and one.state.queue_id == queue_id]
-        if due and not 0 < queue.next_due_ms <= min(due):
-            broken.append(f"{queue.name}: nobody looks when the next wait ends")
-        done = [one.state.done_ms for one in messages if one.state.done_ms and one.state.queue_id == queue_id]
-        if done and not 0 < queue.first_done_ms <= min(done):
-            broken.append(f"{queue.name}: nobody looks when a completed message has been kept long enough")
+    broken += _wrong_lease_indexes(memory)
     own = {one.number: one.state for one in messages if one.is_own}
     kept = {number: state for number, state in own.items() if memory.is_kept(number, state)}
     if memory.own != kept:
@@ -122,6 +129,43 @@ def broken_laws_of_memory(memory: Memory, messages: Sequence[StoredMessage]) -> 
     if memory.cold_count != sum(chunk.is_cold for chunk in chunks.values()):
         broken.append(f"{memory.cold_count} chunks are said to be cold")
     return broken
+
+
+def _late_looks(queue: Queue, messages: Sequence[StoredMessage]) -> list[str]:
+    """What becomes due in a queue, and of which memory does not know when. `messages` are those in the queue."""
+    found = []
+    due = [one.state.due_ms for one in messages if one.is_waiting]
+    if due and not 0 < queue.next_due_ms <= min(due):
+        found.append(f"{queue.name}: nobody looks when the next wait ends")
+    done = [one.state.done_ms for one in messages if one.state.done_ms]
+    if done and not 0 < queue.first_done_ms <= min(done):
+        found.append(f"{queue.name}: nobody looks when a completed message has been kept long enough")
+    lives = [one.end_of_life for one in messages if one.end_of_life and one.terms is None]
+    if lives and not 0 < queue.next_life_ms <= min(lives):
+        found.append(f"{queue.name}: nobody looks when the next life ends")
+    return found
+
+
+def _wrong_lease_indexes(memory: Memory) -> list[str]:
+    """Leases are found by what they are asked for, and each that can expire is found when it does."""
+    found = []
+    leases = set(memory.held.values())
+    listed = {(expires_ms, lease) for expires_ms, lease in memory.expiries}
+    for lease in leases:
+        name = f"lease {lease.terms.group:x}"
+        if not lease.is_numbered and (lease.terms.expires_ms, lease) not in listed:
+            found.append(f"{name}: nobody looks when it expires")
+        if lease.live != len(memory.members_of(lease)):
+            found.append(f"{name} counts {lease.live} members, and has {len(memory.members_of(lease))}")
+    indexes: tuple[tuple[str, Iterable[GroupLease], Iterable[GroupLease]], ...] = (
+        ("consumer", leases, chain.from_iterable(memory.by_consumer.values())),
+        ("token", [one for one in leases if one.terms.token], chain.from_iterable(memory.by_token.values())),
+        ("queue", leases, chain.from_iterable(one.leases.values() for one in memory.by_id.values())),
+    )
+    for name, expected, known in indexes:
+        if set(expected) != set(known):
+            found.append(f"the leases by {name} are not those that are held")
+    return found
 
 
 def _content(chunk: Chunk) -> object:
@@ -162,7 +206,28 @@ def _dedup_differences(
             found.append(f"{queue.name}: dedup key {key!r} stands for a dead letter")
     if windows and not 0 < queue.next_window_ms <= windows[0][0]:
         found.append(f"{queue.name}: nobody looks when the next window ends")
+    for message in messages.values():
+        if message.chunk.queue_id != queue_id or not message.live_key:
+            continue
+        remembered = rows.get(message.live_key)
+        if remembered is None or remembered.raw_id != id_of(message.chunk.prefix, message.number):
+            found.append(f"{queue.name}: dedup key {message.live_key!r} of message {message.number} is lost")
     return found
+
+
+def _empty_streams(messages: Mapping[int, StoredMessage], store: KeyValueStore, queue: Queue) -> list[str]:
+    """A later stream of that name would begin with what is known of an earlier one."""
+    queue_id = queue.record.queue_id
+    known = {
+        message.chunk.stream_of(message.number)
+        for message in messages.values()
+        if message.in_stream and message.state.queue_id == queue_id
+    }
+    return [
+        f"{queue.name}: stream {name!r} has a row and no message"
+        for name in read_stream_names(store, queue_id)
+        if name not in known
+    ]
 
 
 def _tokens(memory: Memory, now_ms: int) -> list[tuple[str, Bucket]]:

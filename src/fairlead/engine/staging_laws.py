@@ -24,9 +24,16 @@ def _shown(staged: StagedIndex) -> tuple[object, ...]:
 
 def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
     staged, parts, broken = memory.staged, read_parts(store), []
+    published, ends = read_published(store)
     for write, chunks in staged.writes.items():
         record = staged.publishing.get(write)
+        if write_key(write) in published and record is None:
+            broken.append(f"write {write} is done, and still has staged chunks")
         for name, chunk in chunks.items():
+            if chunk.count != sum(count for _, count in chunk.parts):
+                broken.append(
+                    f"chunk {name!r} of write {write} does not have the {chunk.count} messages it counts"
+                )
             skipped = record.offset if record is not None and record.chunks[:1] == (name,) else 0
             for number, count in chunk.parts:
                 skipped -= count
@@ -35,16 +42,23 @@ def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
                 part = parts.pop((chunk.queue_id, number), None)
                 if part is None or len(part.messages) != count:
                     broken.append(f"chunk {name!r} of write {write} lacks messages")
-                elif part.inline is None and chunk.queue_id in memory.by_id:
+                    continue
+                if bool(part.deaths) != chunk.dead or len(part.deaths) not in (0, 1, count):
+                    broken.append(f"chunk {name!r} of write {write} has {len(part.deaths)} deaths")
+                if part.inline is None and chunk.queue_id in memory.by_id:
                     pages = count_staged_pages(store, chunk.queue_id, number)
                     if pages != len(page_starts(part.sizes)):
                         broken.append(f"chunk {name!r} of write {write} has {pages} pages")
     broken += [f"staged part {where} belongs to nothing" for where in parts]
-    published, ends = read_published(store)
     for write, record in staged.publishing.items():
         missing = set(record.chunks) - staged.chunks_of(write).keys()
         if missing:
             broken.append(f"write {write} is published, and chunks {missing} are not there")
+        if len(set(record.chunks)) < len(record.chunks):
+            broken.append(f"write {write} is published, and a chunk is still to come twice")
+        first = staged.chunks_of(write).get(record.chunks[0]) if record.chunks else None
+        if record.offset and (first is None or record.offset >= first.count):
+            broken.append(f"write {write} goes on at message {record.offset} of a chunk without that message")
         if write_key(write) in published:
             broken.append(f"write {write} is done, and still to be done")
     if {key: done.until_ms for key, done in published.items()} != ends:

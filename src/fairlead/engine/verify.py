@@ -56,6 +56,7 @@ def verify_store(store: KeyValueStore) -> VerifyReport:
         return VerifyReport(problems)
     try:
         memory = memory_of(store)
+        broken = broken_laws_of_rows(memory, store)
     except StoreCorrupt:
         raise
     except Exception as trouble:
@@ -63,7 +64,7 @@ def verify_store(store: KeyValueStore) -> VerifyReport:
         return VerifyReport([f"the rows do not fit together: {type(trouble).__name__}: {trouble}"])
     counts = [queue.counts for queue in memory.by_id.values()]
     return VerifyReport(
-        broken_laws_of_rows(memory, store),
+        broken,
         sum(count.messages + count.done for count in counts),
         len(counts),
         sum(count.leased for count in counts),

@@ -63,7 +63,7 @@ def problem_of(table: Table, key: bytes, value: bytes) -> str | None:
 
 
 def find_incomplete(store: KeyValueStore) -> list[str]:
-    """Rows of queues that do not exist, chunks without all of their payloads or states, and messages without the
+    """Rows and messages of queues that do not exist, chunks without all of their payloads or states, and messages without the
     row that they must have. The rows can be decoded.
     """
     queue_ids = {record.queue_id for record in read_queues(store)}
@@ -73,7 +73,14 @@ def find_incomplete(store: KeyValueStore) -> list[str]:
         for key, _ in read_table(store, table)
         if queue_of(key) not in queue_ids
     ]
-    own = {key for key, _ in read_table(store, Table.OWN)}
+    own = set()
+    for key, raw in read_table(store, Table.OWN):
+        own.add(key)
+        queue_id = decode_value(Table.OWN, raw).queue_id
+        if queue_id not in queue_ids:
+            found.append(
+                f"table own, row {key.hex()}: the message is in queue {queue_id}, which does not exist"
+            )
     pages = {key: len(decode_value(Table.PAGES, raw)) for key, raw in read_table(store, Table.PAGES)}
     for queue_id in sorted(queue_ids):
         for chunk in read_chunks(store, queue_id):

@@ -578,6 +578,11 @@ def read_windows(store: KeyValueStore, queue_id: int, limit: int) -> list[tuple[
     return [(int.from_bytes(key[8:16], "big"), key[16:].decode()) for key, _ in rows]
 
 
+def read_stream_names(store: KeyValueStore, queue_id: int) -> list[str]:
+    """For laws and verification: the streams of a queue that have rows."""
+    return [key[8:].decode() for key, _ in _scan(store, Table.STREAMS, queue_id)]
+
+
 def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterator[StateFact | ReadFact]:
     """The facts that lead from nothing to what is stored, in an order in which memory can apply them; of some
     queues with their dead letters, or of all.

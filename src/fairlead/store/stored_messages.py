@@ -52,10 +52,19 @@ class StoredMessage(NamedTuple):
         return (lane_key(packed), *lane_throttle_keys(packed)) if packed else self.chunk.lane_of(self.number)
 
     @property
+    def is_in_first_life(self) -> bool:
+        return self.state.queue_id == self.chunk.queue_id and not self.state.redrives
+
+    @property
+    def live_key(self) -> str:
+        """The dedup key that is remembered as long as the message lives, or is kept; empty: none is."""
+        keeps_key = self.is_in_first_life and (not self.state.done_ms or self.state.keeps_key)
+        return self.chunk.live_key(self.number) if keeps_key else ""
+
+    @property
     def end_of_life(self) -> int:
         """0: never, as for a message that was dead, or is done."""
-        is_in_first_life = self.state.queue_id == self.chunk.queue_id and not self.state.redrives
-        has_end = is_in_first_life and not self.state.done_ms
+        has_end = self.is_in_first_life and not self.state.done_ms
         return self.chunk.expires_ms(self.number) if has_end else 0
 
 

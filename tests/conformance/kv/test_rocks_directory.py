@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from fairlead.errors import (
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
-from fairlead.store.rocks.marks import MARKS_FILE
+from fairlead.store.rocks.marks import MARKS_FILE, Mark, write_mark
 from tests.conformance.kv.backends import ALL, CACHE_BYTES, RocksBackend, everything, put_all
 from tests.conformance.kv.writing import TABLES, row_key
 from tests.crash.damage.boots import ANOTHER_BOOT, set_boot
@@ -159,6 +160,38 @@ def test_a_newer_damaged_or_missing_format_is_refused(rocks: RocksBackend) -> No
     file.unlink()
     with pytest.raises(StoreCorrupt, match=FORMAT_FILE):
         rocks.open()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"one", b"\xff\xfe", b"-1", b"0", b"%d" % FORMAT])
+def test_a_format_file_that_makes_no_sense_is_corrupt(rocks: RocksBackend, garbage: bytes) -> None:
+    rocks.path.mkdir()
+    (rocks.path / FORMAT_FILE).write_bytes(garbage)
+    with pytest.raises(StoreCorrupt, match=FORMAT_FILE):
+        rocks.open()
+    assert [file.name for file in rocks.path.iterdir()] == [FORMAT_FILE]
+
+
+@pytest.mark.parametrize("cut_short", ["before its format was written", "before its database was made"])
+def test_a_directory_whose_making_was_cut_short_is_made_again(
+    rocks: RocksBackend, directory: Path, cut_short: str
+) -> None:
+    left = directory / "left"
+    left.mkdir()
+    if cut_short == "before its format was written":
+        (left / (FORMAT_FILE + ".tmp")).write_bytes(b"")
+    else:
+        rocks.open().close()
+        write_mark(left, Mark())
+        for name in (FORMAT_FILE, "IDENTITY", "LOCK", "rocksdict-config.json"):
+            (left / name).write_bytes((rocks.path / name).read_bytes())
+        (left / "MANIFEST-000001").write_bytes(b"half a manife")
+        (left / "000001.dbtmp").write_bytes(b"MANIFEST-000001\n")
+    store = opened(left)
+    put_all(store, store.acquire(), 1, [(Table.META, b"a", b"b")])
+    store.close()
+    store = opened(left)
+    assert (store.last_commit, store.get(Table.META, b"a")) == (1, b"b")
+    store.close()
 
 
 def test_a_foreign_directory_or_file_is_refused(directory: Path) -> None:
@@ -392,6 +425,27 @@ def test_a_failed_sync_is_final_and_loses_nothing(
     again = opened(rocks.path)
     assert (again.last_commit, again.acquire()) == (1, epoch + 1)
     again.close()
+
+
+def test_a_mark_that_cannot_be_written_fails_a_sync_and_not_a_write(rocks: RocksBackend) -> None:
+    store = opened(rocks.path)
+    epoch = store.acquire()
+    assert store._marks is not None
+    os.close(store._marks._file)
+    put_all(store, epoch, 1, [(Table.META, b"a", b"b")])
+    with pytest.raises(StoreFailed, match="Bad file descriptor"):
+        store.sync()
+    assert store.get(Table.META, b"a") == b"b"
+
+
+def test_a_store_whose_directory_is_gone_can_be_closed(rocks: RocksBackend) -> None:
+    store = rocks.open()
+    put_all(store, store.acquire(), 1, [(Table.META, b"a", b"b")])
+    shutil.rmtree(rocks.path)
+    store.close()
+    new = rocks.open()
+    assert (new.last_commit, new.acquire()) == (0, 1)
+    new.close()
 
 
 def test_a_write_that_fails_otherwise_than_by_a_full_disk_is_final(

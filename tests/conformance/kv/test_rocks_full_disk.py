@@ -4,8 +4,10 @@ room returns.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -20,8 +22,11 @@ from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.kv.rocks_batch import RepeatableBatch
 from fairlead.store.rocks import faults
+from fairlead.store.rocks.marks import read_mark
 from fairlead.store.rocks.reserve import FLOOR_BYTES, MIN_DISK_RESERVE_BYTES
 from tests.conformance.kv.backends import ALL
+from tests.crash.damage.boots import ANOTHER_BOOT, set_boot
+from tests.crash.damage.log_writer import batch, frame
 
 MIB = 1 << 20
 
@@ -271,6 +276,35 @@ def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(filling: Filling) -
     left = RocksKeyValueStore.open(filling.disk / "data", read_only=True)
     filling.check(left)
     left.close()
+
+
+def test_a_sync_on_a_full_disk_leaves_a_mark_because_marks_need_no_room(
+    filling: Filling, tmp_path: Path
+) -> None:
+    with filling.ballast.open("ab") as more, contextlib.suppress(OSError):
+        while True:
+            os.write(more.fileno(), bytes(4096))
+    assert free(filling.disk) == 0
+    filling.store.sync()
+    synced = filling.store._database.db.latest_sequence_number()
+    # Only marks of a sync count after a restart.
+    elsewhere = Path(shutil.copytree(filling.disk / "data", tmp_path / "restarted"))
+    set_boot(elsewhere, ANOTHER_BOOT)
+    assert read_mark(elsewhere).sequence == synced
+
+
+def test_a_write_that_a_full_disk_cut_short_is_dropped_by_the_next_open(
+    filling: Filling, tmp_path: Path
+) -> None:
+    left = Path(shutil.copytree(filling.disk / "data", tmp_path / "left"))
+    log = max(left.glob("*.log"))
+    whole = log.read_bytes()
+    framed = frame(batch(read_mark(left).sequence + 1, bytes(50_000)), len(whole))
+    log.write_bytes(whole + framed[:20_000])
+    for read_only in (True, False):
+        store = RocksKeyValueStore.open(left, read_only=read_only)
+        filling.check(store)
+        store.close()
 
 
 class Growing:

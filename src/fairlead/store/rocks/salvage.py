@@ -228,7 +228,8 @@ class Salvage:
         return True
 
     def _check_tables(self) -> None:
-        tables, families = self._manifest.tables, self._manifest.families
+        # The manifest does not name the default family, which RocksDB makes by itself.
+        tables, families = self._manifest.tables, {0: "default", **self._manifest.families}
         for table in list(tables):
             file = self._path / f"{table:06}.sst"
             if not file.exists():
