@@ -8,7 +8,6 @@ from __future__ import annotations
 from fairlead.request import VERBS
 
 MISSING_FEATURES = (
-    "several requests share a chunk",
     "a limit of the messages in memory for queues that order streams; demotion and evacuation",
     "a limit of 10 ms for a hold of the lock (`python -m bench.holds` shows which verbs and timers exceed it)",
 )

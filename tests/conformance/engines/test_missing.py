@@ -13,7 +13,7 @@ from fairlead.testing import ManualClock
 
 #: Lower these with each verb and feature that the engine gets; never raise them.
 MAX_MISSING_VERBS = 0
-MAX_MISSING_FEATURES = 8
+MAX_MISSING_FEATURES = 2
 
 
 def test_the_lists_of_what_is_missing_only_get_shorter() -> None:
