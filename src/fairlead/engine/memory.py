@@ -418,11 +418,26 @@ class Memory:
         before, limit = queue.record.config.max_unsettled_per_key, record.config.max_unsettled_per_key
         queue.record = record
         if before != limit:
-            members = [number for lease in queue.leases.values() for number in self.members_of(lease)]
-            keys = [self._lane_in(queue, number)[0][0] for number in members]
-            queue.schedule.limit_unsettled(limit, Counter(keys))
+            queue.schedule.limit_unsettled(limit, self._unsettled(queue))
         self.last_queue_id = max(self.last_queue_id, record.queue_id)
         self.changes.queues[record.queue_id] = record
+
+    def _unsettled(self, queue: Queue) -> Counter[str]:
+        """How many messages of each key are leased."""
+        own, found = self.own, Counter[str]()
+        for lease in queue.leases.values():
+            for block, members in by_chunk(self.members_of(lease)):
+                if queue.is_dead_letter_queue or not own.keys().isdisjoint(members):
+                    found.update([self._lane_in(queue, number)[0][0] for number in members])
+                    continue
+                columns = self.chunk_of(block << BLOCK_SHIFT).columns
+                if columns.lane_at is None:
+                    found[columns.lanes[0][0]] += len(members)
+                    continue
+                lanes = Counter([columns.lane_at[number & BLOCK_MASK] for number in members])
+                for at, count in lanes.items():
+                    found[columns.lanes[at][0]] += count
+        return found
 
     def _queue_deleted(self, fact: QueueDeleted) -> None:
         self.last_queue_id = max(self.last_queue_id, fact.last_queue_id)

@@ -236,6 +236,14 @@ class Chunk:
         """All times at which lives of its messages end."""
         return set() if self.columns.expires is None else set(self.columns.expires) - {0}
 
+    def ending(self, end_ms: int) -> list[int]:
+        """Messages that are not gone, whose columns name that end of their lives."""
+        expires, first = self.columns.expires or (), self.first
+        if self.states is None:
+            return [first + index for index, end in enumerate(expires) if end == end_ms]
+        ends = zip(expires, self.states, strict=True)
+        return [first + index for index, (end, state) in enumerate(ends) if end == end_ms and state != GONE]
+
     def live_key(self, number: int) -> str:
         keys = self.columns.live_keys
         return "" if keys is None else keys[number & BLOCK_MASK]
