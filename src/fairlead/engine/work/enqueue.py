@@ -104,11 +104,17 @@ class Prepared(NamedTuple):
         return self.found is not None
 
 
-def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded: bool = True) -> Prepared:
-    """Check and read, and change nothing. `is_bounded=False`: the bounds of the queue were checked before."""
+def source_queue(tx: Transaction, name: str) -> Queue:
+    """A queue that messages may be enqueued into."""
     queue = tx.queue(name)
     if queue.is_dead_letter_queue:
         raise InvalidRequest("queue", "no dead-letter queue; a quarantine puts messages there", name)
+    return queue
+
+
+def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded: bool = True) -> Prepared:
+    """Check and read, and change nothing. `is_bounded=False`: the bounds of the queue were checked before."""
+    queue = source_queue(tx, name)
     found: Sequence[str | int] | None = None
     first: dict[str, int] = {}
     new = messages
