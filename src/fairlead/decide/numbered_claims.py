@@ -80,6 +80,17 @@ class CheckedItems(NamedTuple):
             return self.recorded
         return [one for one in self.recorded if one.progress or one.kind != "extend"]
 
+    def in_steps(self, size: int) -> list[CheckedItems]:
+        """The same items in lists of at most `size`; at least one list."""
+        starts = range(0, max(1, len(self.recorded)), size)
+        steps = [
+            CheckedItems(self.recorded[start : start + size], self.claim_ids[start : start + size], {})
+            for start in starts
+        ]
+        for at, carry in self.carries.items():
+            steps[at // size].carries[at % size] = carry
+        return steps
+
     @property
     def has_carry(self) -> bool:
         return any(carry is not None for carry in self.carries.values())

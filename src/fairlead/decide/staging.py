@@ -12,8 +12,15 @@ from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.staging import Published, Publishing, StagedChunk, StagedWrite
 
 
+#: Tokens of writes that the broker makes for itself, which nobody sees.
+OWN_TOKENS = "\0"
+
+
 def read_write(token: object, queue: object) -> Scoped:
-    return Scoped(check_queue_name(queue), check_name(token, "token"))
+    write = Scoped(check_queue_name(queue), check_name(token, "token"))
+    if write.name.startswith(OWN_TOKENS):
+        raise InvalidRequest("token", "text that does not begin with a zero byte", token)
+    return write
 
 
 def check_name(value: object, field: str) -> str:

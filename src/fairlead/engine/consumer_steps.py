@@ -30,8 +30,8 @@ from fairlead.store.rows import consumer_key, outcomes_key
 
 #: Members that one step moves on their own, because of an outcome or without one; members that are simply
 #: completed cost little, and go with their lease.
-OUTCOMES_STEP = 300
-RELEASE_STEP = 1000
+OUTCOMES_STEP = 50
+RELEASE_STEP = 100
 #: Rows of outcomes that one step reads or removes.
 _ROWS_STEP = 1000
 

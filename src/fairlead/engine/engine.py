@@ -132,7 +132,9 @@ class Engine:
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
         if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
-            return cast(Answer, IN_PARTS[type(request)](self, request, caller))
+            in_parts = IN_PARTS[type(request)](self, request, caller)
+            if in_parts is not None:
+                return cast(Answer, in_parts)
         with self.lock:
             if self._open is not None:
                 answer = self._run(request, self._open, caller)

@@ -5,7 +5,7 @@ open alike.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -21,10 +21,11 @@ from fairlead.errors import BrokenInvariant
 from fairlead.model.config_keys import WEIGHT
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import GONE, OWN, Chunk, LaneName, by_chunk
+from fairlead.records.chunk import GONE, MAX_SHARED_BYTES, OWN, Chunk, Columns, LaneName, by_chunk
 from fairlead.records.facts import (
     BucketChanged,
     ChunkEnqueued,
+    ChunkGrown,
     ChunksRead,
     Claimed,
     ConfigChanged,
@@ -421,11 +422,26 @@ class Memory:
         before, limit = queue.record.config.max_unsettled_per_key, record.config.max_unsettled_per_key
         queue.record = record
         if before != limit:
-            members = [number for lease in queue.leases.values() for number in self.members_of(lease)]
-            keys = [self._lane_in(queue, number)[0][0] for number in members]
-            queue.schedule.limit_unsettled(limit, Counter(keys))
+            queue.schedule.limit_unsettled(limit, self._unsettled(queue))
         self.last_queue_id = max(self.last_queue_id, record.queue_id)
         self.changes.queues[record.queue_id] = record
+
+    def _unsettled(self, queue: Queue) -> Counter[str]:
+        """How many messages of each key are leased."""
+        own, found = self.own, Counter[str]()
+        for lease in queue.leases.values():
+            for block, members in by_chunk(self.members_of(lease)):
+                if queue.is_dead_letter_queue or not own.keys().isdisjoint(members):
+                    found.update([self._lane_in(queue, number)[0][0] for number in members])
+                    continue
+                columns = self.chunk_of(block << BLOCK_SHIFT).columns
+                if columns.lane_at is None:
+                    found[columns.lanes[0][0]] += len(members)
+                    continue
+                lanes = Counter([columns.lane_at[number & BLOCK_MASK] for number in members])
+                for at, count in lanes.items():
+                    found[columns.lanes[at][0]] += count
+        return found
 
     def _queue_deleted(self, fact: QueueDeleted) -> None:
         self.last_queue_id = max(self.last_queue_id, fact.last_queue_id)
@@ -496,24 +512,49 @@ class Memory:
             queue.blocks.add(chunk.block)
             self.hot_messages += chunk.live
         self.changes.new_chunks.append(chunk)
-        if chunk.states is not None:
-            # Some of its messages begin with rows of their own, which follow.
-            self.changes.chunks.add(chunk)
-        for number, state in fact.own.items():
-            self._restate(number, state)
-        implied = chunk.implied()
-        numbers = implied if ready is None else ready
-        if chunk.columns.streams is not None and queue.is_ordered:
-            numbers = self._open_streams(queue, chunk, ready)
-        for number, state in fact.own.items():
-            self._enter(chunk, number, state, None)
         if ready is None:
-            counts = self._count(queue)
-            counts.ready += len(implied)
-            counts.bytes += _bytes_of(chunk, implied)
-            if chunk.columns.expires is not None:
-                self._note_lives(queue, chunk)
+            self._let_in(queue, chunk, chunk.implied(), fact.own, chunk.columns)
+            return
+        numbers = ready
+        if chunk.columns.streams is not None and queue.is_ordered:
+            numbers = self._join_streams(queue, chunk, ready)
         self._schedule(queue, chunk, numbers)
+
+    def _grown(self, fact: ChunkGrown) -> None:
+        chunk, own = fact.chunk, fact.own
+        queue = self.by_id[chunk.queue_id]
+        numbers = chunk.grow(fact.columns, fact.payloads, own)
+        self.hot_messages += len(numbers)
+        implied = [number for number in numbers if number not in own] if own else numbers
+        self._let_in(queue, chunk, implied, own, fact.columns)
+
+    def _let_in(
+        self,
+        queue: Queue,
+        chunk: Chunk,
+        implied: Sequence[int],
+        own: Mapping[int, OwnState],
+        columns: Columns,
+    ) -> None:
+        """New messages of a chunk: implied ones, and others that begin with rows of their own. `columns` are theirs."""
+        if chunk.states is not None:
+            # Some messages of the chunk begin with rows of their own.
+            self.changes.chunks.add(chunk)
+        for number, state in own.items():
+            self._restate(number, state)
+        entering = implied
+        if columns.streams is not None and queue.is_ordered:
+            waiting = [number for number, state in own.items() if state.due_ms]
+            entering = queue.streams.open(chunk, sorted([*implied, *waiting]))
+        for number, state in own.items():
+            self._enter(chunk, number, state, None)
+        counts = self._count(queue)
+        counts.ready += len(implied)
+        counts.bytes += _bytes_of(chunk, implied)
+        if columns.expires is not None:
+            for end_ms in set(columns.expires) - {0}:
+                self._note_life(queue, chunk, end_ms)
+        self._schedule(queue, chunk, entering)
 
     # Cold chunks and lanes
 
@@ -521,10 +562,24 @@ class Memory:
         """A new chunk is hot while there is room; only the end of a lane is cold, so not behind a cold lane."""
         if not queue.may_be_cold:
             return False
-        if self.hot_messages + len(self.own) + chunk.live > cold.HOT_MESSAGES or not chunk.has_implied():
-            return True
+        return not chunk.has_implied() or not self._fits(queue, chunk.live, chunk.columns.lanes)
+
+    def _fits(self, queue: Queue, count: int, lanes: Iterable[LaneName]) -> bool:
+        """Whether so many new messages of these lanes may be hot, in a queue that may be cold."""
+        if self.hot_messages + len(self.own) + count > cold.HOT_MESSAGES:
+            return False
         schedule = queue.schedule
-        return schedule.cold_lanes > 0 and any(map(schedule.cold_from, chunk.columns.lanes))
+        return schedule.cold_lanes == 0 or not any(map(schedule.cold_from, lanes))
+
+    def may_grow(self, chunk: Chunk, more: Columns) -> bool:
+        """Whether messages with these columns may join a chunk of their own transaction. It may have ended since."""
+        if self.chunks.get(chunk.block) is not chunk or chunk.is_cold:
+            return False
+        count, size = len(more.sizes), sum(more.sizes)
+        if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
+            return False
+        queue = self.by_id[chunk.queue_id]
+        return not queue.may_be_cold or self._fits(queue, count, more.lanes)
 
     def _keep_cold(self, chunk: Chunk) -> None:
         if chunk.block not in self.chunks:
@@ -603,18 +658,14 @@ class Memory:
         elif fact.weight:
             schedule.join(fact.lane, fact.weight)
 
-    def _open_streams(self, queue: Queue, chunk: Chunk, ready: Sequence[int] | None) -> Sequence[int]:
-        """Messages of streams join them. Returns those that enter their lanes: without a stream, or the first of a
-        new one.
+    def _join_streams(self, queue: Queue, chunk: Chunk, ready: Sequence[int]) -> Sequence[int]:
+        """At open: messages of streams join them, and those without a stream are returned. The order of the streams is
+        known when all messages are: `update_fronts` finds the fronts.
         """
-        if ready is not None:
-            # At open the order of the streams is known when all messages are: `update_fronts` finds the fronts.
-            for number in chunk.implied():
-                if name := chunk.stream_of(number):
-                    queue.streams.join(name, number)
-            return [number for number in ready if not chunk.stream_of(number)]
-        waiting = [number for number in chunk.with_own_rows() if self.waits(number)]
-        return queue.streams.open(chunk, sorted([*chunk.implied(), *waiting]))
+        for number in chunk.implied():
+            if name := chunk.stream_of(number):
+                queue.streams.join(name, number)
+        return [number for number in ready if not chunk.stream_of(number)]
 
     def update_fronts(self) -> None:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
@@ -643,10 +694,6 @@ class Memory:
         for _, queue_id, number in sorted(entering):
             self.by_id[queue_id].schedule.insert(*self.lane_and_weight(number), number)
         self.touched_streams.clear()
-
-    def _note_lives(self, queue: Queue, chunk: Chunk) -> None:
-        for end_ms in chunk.ends_of_life():
-            self._note_life(queue, chunk, end_ms)
 
     def _note_life(self, queue: Queue, chunk: Chunk, end_ms: int) -> None:
         self.changes.lives[chunk.queue_id, end_ms, chunk.first] = True
@@ -686,16 +733,14 @@ class Memory:
                 add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
             return
         if len(numbers) == len(columns.lanes) == chunk.count:
-            parts = [[number] for number in numbers]
+            filled = [(lane, [number]) for lane, number in zip(columns.lanes, numbers, strict=True)]
         else:
-            parts = [[] for _ in columns.lanes]
+            # Lanes join the ring in the order of the messages that enter them.
+            parts: defaultdict[int, list[int]] = defaultdict(list)
             lane_at, first = columns.lane_at, chunk.first
             for number in numbers:
                 parts[lane_at[number - first]].append(number)
-        filled = [(lane, part) for lane, part in zip(columns.lanes, parts, strict=True) if part]
-        if len(numbers) < chunk.count:
-            # Lanes join the ring in the order of the messages that enter them.
-            filled.sort(key=lambda item: item[1][0])
+            filled = [(columns.lanes[at], part) for at, part in parts.items()]
         if isinstance(columns.weights, int):
             for lane, part in filled:
                 add(lane, columns.weights, part)
@@ -985,6 +1030,7 @@ class Memory:
 #: One reducer for each kind of fact.
 _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
+    ChunkGrown: Memory._grown,
     Claimed: Memory._claimed,
     LeaseCompleted: Memory._completed,
     LeaseSplit: Memory._split,

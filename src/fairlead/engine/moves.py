@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -40,8 +40,9 @@ from fairlead.records.facts import (
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
 
-#: Messages that one step of the timer moves, and chunks that it looks at.
-STEP_MESSAGES = 500
+#: Messages that one step of the timer moves, and chunks that it looks at. A move writes several rows, so fifty of them
+#: hold the lock for a few milliseconds.
+STEP_MESSAGES = 50
 STEP_CHUNKS = 10
 
 
@@ -424,9 +425,11 @@ def end_lives(tx: Transaction, queue: Queue) -> bool:
     over = [row for row in rows[:STEP_CHUNKS] if row[0] <= tx.now_ms]
     later = rows[len(over) :]
     tx.bring_chunks([first for _, first in over])
-    tx.bring([number for _, first in over for number in tx.memory.chunk_of(first).with_own_rows()])
-    ended = sorted((end_ms, number) for end_ms, first in over for number in _ended(tx.memory, end_ms, first))
-    for _, number in ended[:STEP_MESSAGES]:
+    ended: list[int] = []
+    for end_ms, first in over:
+        if len(ended) <= STEP_MESSAGES:
+            ended += _ended(tx, end_ms, first, STEP_MESSAGES + 1 - len(ended))
+    for number in ended[:STEP_MESSAGES]:
         tx.add(expire(tx, number, tx.memory.state_of(number), queue).fact)
     if len(ended) <= STEP_MESSAGES:
         tx.add(LivesEnded(queue.record.queue_id, over, later[0][0] if later else 0))
@@ -434,12 +437,16 @@ def end_lives(tx: Transaction, queue: Queue) -> bool:
     return bool(over)
 
 
-def _ended(memory: Memory, end_ms: int, first: int) -> list[int]:
-    """Messages of a chunk whose lives end at that time and that no claim holds."""
-    numbers = memory.chunk_of(first).numbers
-    return [
-        number for number in numbers if number not in memory.held and memory.end_of_life(number) == end_ms
-    ]
+def _ended(tx: Transaction, end_ms: int, first: int, limit: int) -> list[int]:
+    """The first messages of a chunk whose lives end at that time and that no claim holds."""
+    memory, chunk = tx.memory, tx.memory.chunk_of(first)
+    held = memory.held
+    left = iter([number for number in chunk.ending(end_ms) if number not in held])
+    found: list[int] = []
+    while len(found) < limit and (some := list(islice(left, limit))):
+        tx.bring(some)
+        found += [number for number in some if memory.end_of_life(number) == end_ms]
+    return found[:limit]
 
 
 def end_retention(tx: Transaction, queue: Queue) -> bool:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MAX_BACKGROUND_WORK = 2_000_000
 _MAX_ID = 1 << 63
 #: Messages that one step of a purge removes.
-_PURGE_STEP = 250
+_PURGE_STEP = 50
 
 
 class LongOperations:

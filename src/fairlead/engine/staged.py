@@ -16,6 +16,8 @@ class StagedIndex:
         self.writes: dict[Scoped, dict[str, StagedChunk]] = {}
         #: Writes that are decided and not all messages yet.
         self.publishing: dict[Scoped, Publishing] = {}
+        #: Of them, those whose steps a caller takes: the timer leaves them alone.
+        self.foreground: set[Scoped] = set()
         self.stored_bytes = 0
         self.chunk_count = 0
         #: When a write may be over or may have steps to do; None: there is no such write. It may be too early,
@@ -54,12 +56,16 @@ class StagedIndex:
             if write not in self.publishing and expires_ms([*chunks.values()]) <= now_ms
         ]
 
+    def left_alone(self) -> Publishing | None:
+        """A write that is decided, and whose steps no caller takes."""
+        return next((one for write, one in self.publishing.items() if write not in self.foreground), None)
+
     def look_by(self, at_ms: int) -> None:
         self.next_look_ms = at_ms if self.next_look_ms is None else min(at_ms, self.next_look_ms)
 
     def looked(self, next_forget_ms: int | None) -> None:
         """Everything that was over has been dealt with: find out when to look again."""
-        self.next_look_ms = 0 if self.publishing else next_forget_ms
+        self.next_look_ms = 0 if self.left_alone() is not None else next_forget_ms
         for write, chunks in self.writes.items():
             if write not in self.publishing:
                 self.look_by(expires_ms([*chunks.values()]))

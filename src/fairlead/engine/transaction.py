@@ -17,6 +17,7 @@ from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.cold import bring, bring_chunks, read_lane, read_on
+from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory, Queue
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
 from fairlead.model.answered import Answered
@@ -24,7 +25,7 @@ from fairlead.model.checks import CheckedMessage
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import check_queue_name, taken_name
-from fairlead.records.chunk import Chunk, LaneName
+from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.facts import StateFact
 from fairlead.records.ids import (
     BLOCK_MASK,
@@ -71,7 +72,7 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 
 class Transaction:
-    __slots__ = ("_blocks", "_claims", "_engine", "_place", "_start", "_wall_ms", "caller", "commit", "epoch", "facts",
+    __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "caller", "commit", "epoch", "facts",
                  "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms", "store")  # fmt: skip
 
     def __init__(
@@ -95,6 +96,8 @@ class Transaction:
         self._blocks = 0
         self._claims = 0
         self._place = 0
+        #: By queue: the last chunk that enqueues of this transaction made.
+        self._growing: dict[int, GrowingChunk] = {}
         #: How many facts there were when the request that runs began.
         self._start = 0
         #: Who asked for the request that runs.
@@ -259,13 +262,27 @@ class Transaction:
     # Fresh numbers
 
     def next_block(self) -> int:
-        """The first number of a fresh chunk."""
+        """The first number of a fresh chunk: greater than every number given out before, less than every later one."""
+        self._growing.clear()
+        return self.next_shared_block()
+
+    def next_shared_block(self) -> int:
+        """As `next_block`, for an enqueue: chunks of other queues go on growing."""
         if self._blocks >= MAX_BLOCKS:
             self._next_commit()
         self._blocks += 1
-        # Places that were given out before stand before the messages of the new chunk.
+        # Places that were given out before stand before the messages of the new chunk; later ones are in a new block.
         self._place = 0
         return self.commit << COMMIT_SHIFT | self._blocks - 1 << BLOCK_SHIFT
+
+    def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
+        """The chunk that messages with these columns can join; None: they need a chunk of their own."""
+        growing = self._growing.get(queue.record.queue_id)
+        return growing if growing is not None and self.memory.may_grow(growing.chunk, columns) else None
+
+    def let_grow(self, chunk: Chunk) -> None:
+        """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
+        self._growing[chunk.queue_id] = GrowingChunk(chunk)
 
     def next_place(self) -> int:
         """A place at the tail: greater than every number given out before, less than every later one."""

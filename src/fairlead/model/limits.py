@@ -63,7 +63,7 @@ MAX_ACTIVE_LANES = 1_000_000
 STEP_MESSAGES = 10_000
 #: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long
 #: operation.
-HOLD_MESSAGES = 100
+HOLD_MESSAGES = 50
 #: The payloads, headers and failure records that one hold reads or writes; it ends with the message that
 #: reaches this.
 HOLD_BYTES = 256 * 1024

@@ -6,11 +6,14 @@ alone: it has no row, and it is ready unless a lease lists it. `states` says wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+
+T = TypeVar("T")
 
 #: A fairness key and, in order, the throttle keys.
 LaneName = tuple[str, ...]
@@ -18,6 +21,8 @@ LaneName = tuple[str, ...]
 IMPLIED, OWN, GONE = 0, 1, 2
 #: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
+#: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
+MAX_SHARED_BYTES = 4 << 20
 
 
 class Columns(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +49,45 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
     def total_bytes(self) -> int:
         headers = 0 if self.headers is None else sum(map(len, self.headers))
         return sum(self.sizes) + headers
+
+    def with_more(self, more: Columns) -> Columns:
+        """Of both, in the lists of this one, which get longer in place; `Chunk.grow` says what `more` looks like."""
+        count, added = len(self.sizes), len(more.sizes)
+        lane_at, weights = self.lane_at, self.weights
+        if lane_at is not None or more.lane_at is not None:
+            lane_at = _longer(lane_at, more.lane_at, count, added, 0)
+        if weights != more.weights or isinstance(weights, list):
+            weights = _listed(weights, count)
+            weights.extend(_listed(more.weights, added))
+        self.sizes.extend(more.sizes)
+        return Columns(
+            (*self.lanes, *more.lanes) if more.lanes else self.lanes,
+            lane_at,
+            weights,
+            _longer(self.headers, more.headers, count, added, b""),
+            self.sizes,
+            _longer(self.expires, more.expires, count, added, 0),
+            _longer(self.live_keys, more.live_keys, count, added, ""),
+            _longer(self.streams, more.streams, count, added, ""),
+        )
+
+
+def _listed(weights: int | list[int], count: int) -> list[int]:
+    return weights if isinstance(weights, list) else [weights] * count
+
+
+def _longer(
+    column: Sequence[T] | None, more: Sequence[T] | None, count: int, added: int, missing: T
+) -> list[T] | None:
+    """A column of `count` messages with those of `added` more. None: all of them have the value `missing`."""
+    if column is None and more is None:
+        return None
+    if column is None:
+        column = [missing] * count
+    elif not isinstance(column, list):
+        column = list(column)
+    column.extend([missing] * added if more is None else more)
+    return column
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -74,8 +118,8 @@ class Chunk:
         "has_runs",
         "has_states_row",
         "is_cold",
-        "is_inline",
         "live",
+        "payload_bytes",
         "payloads",
         "prefix",
         "queue_id",
@@ -97,7 +141,7 @@ class Chunk:
         self.enqueued_ms = head.enqueued_ms
         self.columns = head.columns
         self.count = len(head.columns.sizes)
-        self.is_inline = self.count == 1 or sum(head.columns.sizes) <= PAGE_BYTES
+        self.payload_bytes = sum(head.columns.sizes)
         #: None: they are read from their pages when they are wanted.
         self.payloads = payloads
         self.states = states
@@ -111,6 +155,31 @@ class Chunk:
     @property
     def numbers(self) -> range:
         return range(self.first, self.first + self.count)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether its payloads are stored in its head."""
+        return self.count == 1 or self.payload_bytes <= PAGE_BYTES
+
+    def grow(self, more: Columns, payloads: Sequence[bytes], own: Collection[int]) -> range:
+        """Messages more, before the chunk is written; `own` of them have rows of their own. Returns their numbers.
+
+        `lanes` of `more` are only those that the chunk lacks, and `lane_at` counts from its first lane. The lists of
+        the chunk get longer in place, because no other chunk has them.
+        """
+        numbers = range(self.first + self.count, self.first + self.count + len(payloads))
+        if not isinstance(self.payloads, list):
+            self.payloads = list(self.payloads or ())
+        self.payloads.extend(payloads)
+        if self.states is None and own:
+            self.states = bytearray(self.count)
+        if self.states is not None:
+            self.states.extend([OWN if number in own else IMPLIED for number in numbers])
+        self.columns = self.columns.with_more(more)
+        self.payload_bytes += sum(more.sizes)
+        self.count += len(numbers)
+        self.live += len(numbers)
+        return numbers
 
     def head(self) -> Head:
         inline = self.payloads if self.is_inline else None
@@ -166,6 +235,14 @@ class Chunk:
     def ends_of_life(self) -> set[int]:
         """All times at which lives of its messages end."""
         return set() if self.columns.expires is None else set(self.columns.expires) - {0}
+
+    def ending(self, end_ms: int) -> list[int]:
+        """Messages that are not gone, whose columns name that end of their lives."""
+        expires, first = self.columns.expires or (), self.first
+        if self.states is None:
+            return [first + index for index, end in enumerate(expires) if end == end_ms]
+        ends = zip(expires, self.states, strict=True)
+        return [first + index for index, (end, state) in enumerate(ends) if end == end_ms and state != GONE]
 
     def live_key(self, number: int) -> str:
         keys = self.columns.live_keys

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk, LaneName
+from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, OwnState
 
@@ -50,6 +50,8 @@ class QueueDeleted(msgspec.Struct, frozen=True):
 class ChunkEnqueued(msgspec.Struct, frozen=True):
     """`own`: the states of messages that begin with rows of their own: they wait, or are dead. At open `ready`
     names the messages that are implied and not leased; None, for a new chunk, means all that are implied.
+
+    Once the transaction is written, the chunk also has what `ChunkGrown` added. Observers count all of it here.
     """
 
     chunk: Chunk
@@ -57,6 +59,17 @@ class ChunkEnqueued(msgspec.Struct, frozen=True):
     ready: Sequence[int] | None = None
     #: Published messages that are gone from the start, because others have their dedup keys.
     duplicates: int = 0
+
+
+class ChunkGrown(msgspec.Struct, frozen=True):
+    """Messages join a chunk that is new in the same transaction, as `Chunk.grow` does it. `own`: the states of those
+    that wait.
+    """
+
+    chunk: Chunk
+    columns: Columns
+    payloads: Sequence[bytes]
+    own: dict[int, OwnState] = {}
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -261,6 +274,7 @@ StateFact = (
     | ConfigChanged
     | BucketChanged
     | ChunkEnqueued
+    | ChunkGrown
     | Claimed
     | LeaseCompleted
     | LeaseSplit

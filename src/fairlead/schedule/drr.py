@@ -179,15 +179,17 @@ class Scheduler:
             state.note_special(found)
 
     def limit_unsettled(self, limit: int, unsettled: Mapping[str, int]) -> None:
-        """The queue has another limit; `unsettled` are the messages of each key that are unsettled now."""
+        """The queue has another limit; `unsettled` are the messages of each key that are unsettled now. Of other keys
+        none is counted, and none of them is at its limit.
+        """
         state = self._state
         state.version += 1
         state.max_unsettled_per_key = limit
-        for key in list(state.keys.values()):
-            key.unsettled = 0
-        for name, count in unsettled.items() if limit else ():
-            self._known_key(name).unsettled = count
-        for key in list(state.keys.values()):
+        for name, count in unsettled.items():
+            key = self._known_key(name) if limit else state.keys.get(name)
+            if key is None:
+                continue
+            key.unsettled = count if limit else 0
             if key.lane_count:
                 self._join_ring(key)
 

@@ -142,6 +142,8 @@ def _where(state: OwnState) -> str:
 
 
 _WORDS: dict[type, What | None] = {
+    # Its messages are counted with those of its chunk.
+    f.ChunkGrown: None,
     f.QueueDeleted: "clear queue",
     f.BucketChanged: "save buckets",
     f.PassAllowed: "allow to pass",

@@ -17,6 +17,7 @@ from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import TABLES_OF_A_QUEUE
+from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore, Killed
 from fairlead.verbs.claim import Claim
@@ -300,4 +301,4 @@ def test_a_drain_returns_what_it_removed_also_when_a_later_step_fails() -> None:
     everything = [b"%d" % n for n in range(250)]
     assert drained(lambda engine: None, FaultyStore(DictionaryStore())) == everything
     found = drained(lambda engine: store.arm(2, "fail", only=("write",)), store)
-    assert found == everything[:100]
+    assert found == everything[:HOLD_MESSAGES]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 #: Messages leased in one transaction.
-PIECE = 2000
+PIECE = 500
 
 
 class Wanted(NamedTuple):

@@ -21,7 +21,7 @@ from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.delivery import Delivery
 from fairlead.model.names import Scoped
 from fairlead.records.chunk import Chunk
-from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState
 from fairlead.request import Caller
 from fairlead.store.rows import read_payloads
@@ -79,26 +79,40 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
         if wanted.unsettled and record.unspoken != "release":
             expected = f"False, or consumer {wanted.consumer.name!r} to be registered with unspoken='release': what it is not given it would complete"
             raise InvalidRequest("unsettled", expected, True)
-        members = [number for lease in leases_of(tx, record) for number in lease.numbers]
-        if request.after:
-            members = members[_place_behind(tx, record, members, request.after) :]
-        tx.bring_chunks(members)
-        chunks = {number: tx.memory.chunks[number] for number in set(map(block_of, members))}
+        leases = leases_of(tx, record)
+        after = tx.find_messages([request.after]).get(request.after) if request.after else None
         queue = tx.memory.by_id[record.queue_id]
         is_ordered = tx.memory.by_id[queue.home_id].is_ordered
         by_stream = is_ordered and not queue.is_dead_letter_queue
         if tx.now_ms - record.seen_ms > record.ttl_ms // TOUCHES:
             save(tx, record, seen_ms=tx.now_ms)
+    # Without the lock: the numbers of a lease never change.
+    members = [number for lease in leases for number in lease.numbers]
+    if request.after:
+        members = members[_place_behind(record, members, after, request.after) :]
+    chunks = _find_chunks(engine, wanted, members)
     mine = _in_slice(members, chunks, wanted, by_stream=by_stream)
     return _pages(engine, wanted, mine, chunks, is_ordered=is_ordered)
 
 
-def _place_behind(tx: Transaction, record: ConsumerRecord, members: list[int], after: bytes) -> int:
-    number = tx.find_messages([after]).get(after)
+def _place_behind(record: ConsumerRecord, members: list[int], number: int | None, after: bytes) -> int:
     if number is None or number not in members:
         expected = f"a message of claim {record.number} of consumer {record.name!r}"
         raise InvalidRequest("after", expected, after.hex())
     return members.index(number) + 1
+
+
+def _find_chunks(engine: Engine, wanted: Wanted, members: list[int]) -> dict[int, Chunk]:
+    """The chunks of all members by block, in short transactions. They stay while the claim is open."""
+    chunks: dict[int, Chunk] = {}
+    blocks = list(dict.fromkeys(map(block_of, members)))
+    for start in range(0, len(blocks), PAGE_MESSAGES):
+        some = blocks[start : start + PAGE_MESSAGES]
+        with engine.transaction() as tx:
+            wanted.find(tx)
+            tx.bring_chunks([block << BLOCK_SHIFT for block in some])
+            chunks.update({block: tx.memory.chunks[block] for block in some})
+    return chunks
 
 
 def _pages(

@@ -71,6 +71,8 @@ from fairlead.verbs.consumers import (
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+#: Items that one step records.
+RECORD_STEP = 500
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -235,24 +237,38 @@ def close(engine: Engine, request: ConsumersClose, caller: Caller) -> CloseResul
 # About the claim in hand
 
 
-def record_outcomes(tx: Transaction, request: ConsumersRecord) -> None:
+def record_outcomes(engine: Engine, request: ConsumersRecord, caller: Caller) -> None:
+    """All items are checked before the first is recorded; then they are recorded in steps. An error leaves the steps
+    before it recorded, and the same call says the same again.
+    """
     consumer = read_consumer(request.name, request.queue)
     check_whole(request.generation, "generation")
     check_whole(request.number, "number")
     part = check_text(request.part, "part", MAX_PART_BYTES, may_be_empty=True)
     items = read_items(request.items, part)
-    record = opened(tx, consumer, request.generation, request.number)
-    numbers, to_store = _members(tx, record, items), items.to_store()
-    if not to_store and not items.has_carry:
-        return
-    size = len(_pack(to_store)) if to_store else 0
+    steps = [(some, some.to_store()) for some in items.in_steps(RECORD_STEP)]
+    sizes = [len(_pack(to_store)) if to_store else 0 for _, to_store in steps]
+    for some, _ in steps:
+        with engine.transaction() as tx:
+            record = opened(tx, consumer, request.generation, request.number)
+            _members(tx, record, some)
+            _check_limits(tx, record, items, sum(sizes))
+    for (some, to_store), size in zip(steps, sizes, strict=True):
+        with engine.transaction() as tx:
+            record = opened(tx, consumer, request.generation, request.number)
+            numbers = _members(tx, record, some)
+            for number, state in _extended(tx, record, some, numbers).items():
+                tx.add(MessageRestated(number, state))
+            if to_store or some.has_carry:
+                _save_outcomes(tx, record, part, to_store, size)
+    engine.confirm(synced=True)
+
+
+def _check_limits(tx: Transaction, record: ConsumerRecord, items: CheckedItems, size: int) -> None:
     if record.recorded_bytes + size > MAX_RECORDED_BYTES:
-        what = f"bytes of outcomes in a claim of consumer {consumer.name!r}"
+        what = f"bytes of outcomes in a claim of consumer {record.name!r}"
         raise LimitReached(what, MAX_RECORDED_BYTES)
     _check_room(tx, items, size)
-    for number, state in _extended(tx, record, items, numbers).items():
-        tx.add(MessageRestated(number, state))
-    _save_outcomes(tx, record, part, to_store, size)
 
 
 def _check_room(tx: Transaction, items: CheckedItems, size: int) -> None:
@@ -382,7 +398,7 @@ WORK: WorkTable = {
 
 WORK_IN_STEPS: StepsTable = {
     ConsumersRegister: register,
-    ConsumersRecord: _synced(record_outcomes),
+    ConsumersRecord: record_outcomes,
     ConsumersTakeUp: _synced(take_up),
     ConsumersChoose: _synced(choose),
     ConsumersClose: close,

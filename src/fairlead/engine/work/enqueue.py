@@ -26,7 +26,7 @@ from fairlead.model.checks import (
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
-from fairlead.records.facts import ChunkEnqueued, KeysRemembered
+from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, ids_of, shown_ids
 from fairlead.records.state import DedupRow, OwnState
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
@@ -105,11 +105,17 @@ class Prepared(NamedTuple):
         return self.found is not None
 
 
-def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded: bool = True) -> Prepared:
-    """Check and read, and change nothing. `is_bounded=False`: the bounds of the queue were checked before."""
+def source_queue(tx: Transaction, name: str) -> Queue:
+    """A queue that messages may be enqueued into."""
     queue = tx.queue(name)
     if queue.is_dead_letter_queue:
         raise InvalidRequest("queue", "no dead-letter queue; a quarantine puts messages there", name)
+    return queue
+
+
+def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded: bool = True) -> Prepared:
+    """Check and read, and change nothing. `is_bounded=False`: the bounds of the queue were checked before."""
+    queue = source_queue(tx, name)
     found: Sequence[str | int] | None = None
     first: dict[str, int] = {}
     new = messages
@@ -137,16 +143,16 @@ def add(tx: Transaction, prepared: Prepared) -> list[str]:
     queue, found = prepared.queue, prepared.found
     chunks = _add_chunks(tx, queue, prepared.batches)
     if found is None and len(chunks) == 1:
-        return shown_ids(chunks[0].prefix, chunks[0].numbers)
+        return shown_ids(*chunks[0])
     if found is None:
-        return [shown for chunk in chunks for shown in shown_ids(chunk.prefix, chunk.numbers)]
-    raw_ids = [raw_id for chunk in chunks for raw_id in ids_of(chunk.prefix, chunk.numbers)]
+        return [shown for prefix, numbers in chunks for shown in shown_ids(prefix, numbers)]
+    raw_ids = [raw_id for prefix, numbers in chunks for raw_id in ids_of(prefix, numbers)]
     window_ms = queue.record.config.dedup_window_ms
     until_ms = tx.now_ms + window_ms if window_ms else 0
     if prepared.first:
         remembered = {key: DedupRow(raw_ids[at], until_ms) for key, at in prepared.first.items()}
         tx.add(KeysRemembered(queue.record.queue_id, remembered))
-    shown = [one for chunk in chunks for one in shown_ids(chunk.prefix, chunk.numbers)]
+    shown = [one for prefix, numbers in chunks for one in shown_ids(prefix, numbers)]
     return [shown[known] if isinstance(known, int) else known for known in found]
 
 
@@ -177,22 +183,40 @@ def _find_twins(
 
 def _add_chunks(
     tx: Transaction, queue: Queue, batches: Sequence[tuple[Columns, MessageColumns]]
-) -> list[Chunk]:
-    chunks = []
-    for columns, messages in batches:
-        head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
-        states, waiting, delays = None, {}, messages.delays
-        if delays is not None:
-            states = bytearray([OWN if delay else IMPLIED for delay in delays])
-            waiting = {
-                number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
-                for number, delay in enumerate(delays, head.first)
-                if delay
-            }
-        chunk = Chunk(queue.record.queue_id, head, messages.payloads, states)
-        chunks.append(chunk)
-        tx.add(ChunkEnqueued(chunk, waiting))
-    return chunks
+) -> list[tuple[bytes, range]]:
+    """The numbers of the messages, with the prefix of their ids, for each chunk."""
+    return [_add_chunk(tx, queue, columns, messages) for columns, messages in batches]
+
+
+def _add_chunk(
+    tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
+) -> tuple[bytes, range]:
+    growing = tx.growing_chunk(queue, columns)
+    if growing is not None:
+        chunk = growing.chunk
+        numbers = range(chunk.first + chunk.count, chunk.first + chunk.count + len(columns.sizes))
+        waiting = _waiting(tx, queue, messages, numbers)
+        tx.add(ChunkGrown(chunk, growing.fit(columns), messages.payloads, waiting))
+        return chunk.prefix, numbers
+    head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None)
+    states = None
+    if messages.delays is not None:
+        states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
+    chunk = Chunk(queue.record.queue_id, head, messages.payloads, states)
+    tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
+    tx.let_grow(chunk)
+    return chunk.prefix, chunk.numbers
+
+
+def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: range) -> dict[int, OwnState]:
+    """The states of the messages that have a delay."""
+    if messages.delays is None:
+        return {}
+    return {
+        number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
+        for number, delay in zip(numbers, messages.delays, strict=True)
+        if delay
+    }
 
 
 def to_columns(

@@ -15,6 +15,7 @@ from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.engine.chunk_messages import with_bodies
 from fairlead.engine.transaction import NO_ANSWERS
 from fairlead.engine.work.claim import check_claim, claim_now, still_leased
+from fairlead.engine.work.large_enqueue import enqueue_in_parts, is_large_enqueue
 from fairlead.engine.work.settle import settle
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
@@ -22,19 +23,22 @@ from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.settle import Complete, Release, SettleResult
 from fairlead.request import Caller, Request
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Messages of one part.
-CLAIM_PART = 2000
-SETTLE_PART = 400
+#: Messages of one part: what takes a few milliseconds.
+CLAIM_PART = 1000
+SETTLE_PART = 50
 #: Completions cost a fraction of other outcomes, and a chunk that is completed at once needs no row of states.
-COMPLETE_PART = 2000
+COMPLETE_PART = 500
 
 
 def is_large(request: Request[Any]) -> bool:
+    if type(request) is EnqueueMany:
+        return is_large_enqueue(request)
     if type(request) is Claim:
         return isinstance(request.limit, int) and request.limit > CLAIM_PART
     items = request.items if type(request) is Settle else ()
@@ -98,8 +102,9 @@ def _parts(items: Sequence[Any]) -> list[Sequence[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-#: The work of a request that is large.
+#: The work of a request that is large. None: it must be one transaction all the same.
 IN_PARTS: dict[type[Request[Any]], Callable[[Any, Any, Caller], Any]] = {
+    EnqueueMany: enqueue_in_parts,
     Claim: claim_in_parts,
     Settle: settle_in_parts,
 }

@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.decide.staging import ended_record
+from fairlead.decide.staging import OWN_TOKENS, ended_record
 from fairlead.engine import moves
 from fairlead.engine.memory import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.enqueue import to_columns
 from fairlead.model.checks import CheckedMessage, by_column
 from fairlead.model.failure import FailureReason
+from fairlead.model.ids import show_id
 from fairlead.model.names import Scoped
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head
 from fairlead.records.facts import ChunkEnqueued, KeysRemembered, PagesStaged, RecordsChanged
-from fairlead.records.ids import id_of
+from fairlead.records.ids import id_of, shown_ids
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
 from fairlead.store.kv.port import Table
@@ -36,9 +37,9 @@ from fairlead.store.rows import (
     write_of_published_end,
 )
 
-#: Messages, and parts, of one step. There is always at least one part, of at most 4,096 messages.
-STEP_MESSAGES = 4096
-STEP_PARTS = 256
+#: Messages, and parts, of one step. There is always at least one part, of at most PART_MESSAGES messages.
+STEP_MESSAGES = 500
+STEP_PARTS = 100
 #: Chunks, or remembered writes, that one step forgets.
 STEP_CHUNKS = 500
 
@@ -53,15 +54,15 @@ class _Next(NamedTuple):
     offset: int
 
 
-def take_step(tx: Transaction, record: Publishing) -> None:
-    """One bounded step of a write that is decided."""
+def take_step(tx: Transaction, record: Publishing, told: list[str] | None = None) -> None:
+    """One bounded step of a write that is decided. `told` gets the ids of its messages, duplicates included."""
     chunks = tx.memory.staged.chunks_of(record.write)
     step = _next_parts(record, chunks)
     keys = [part_key(chunk.queue_id, number) for chunk, number in step.parts]
     parts: list[StagedPart] = tx.records(Table.STAGED_PARTS, keys)
     for (chunk, number), part in zip(step.parts, parts, strict=True):
         queue = tx.memory.by_id.get(chunk.queue_id)
-        if queue is None or not _publish(tx, queue, number, part, record.published_ms):
+        if queue is None or not _publish(tx, queue, number, part, record.published_ms, told):
             tx.add(PagesStaged(chunk.queue_id, number, None))
     if keys:
         tx.add(RecordsChanged(Table.STAGED_PARTS, dict.fromkeys(keys)))
@@ -101,6 +102,9 @@ def _save(tx: Transaction, record: Publishing) -> None:
 def _end(tx: Transaction, record: Publishing) -> None:
     key, done = write_key(record.write), ended_record(record)
     tx.add(RecordsChanged(Table.PUBLISHING, {key: None}))
+    if record.token.startswith(OWN_TOKENS):
+        # Nobody publishes it again.
+        return
     tx.add(RecordsChanged(Table.PUBLISHED, {key: done}))
     tx.add(RecordsChanged(Table.PUBLISHED_END, {published_end_key(done.until_ms, record.write): True}))
     tx.memory.staged.look_by(done.until_ms)
@@ -133,14 +137,18 @@ def drop_chunks(
 # A part becomes a chunk of messages
 
 
-def _publish(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int) -> bool:
+def _publish(
+    tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int, told: list[str] | None
+) -> bool:
     """As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from there.
     Returns whether the pages of the part are in use.
     """
     if part.deaths:
         return _publish_dead(tx, queue, number, part, at_ms)
-    is_new, remembered = _find_new(tx, queue, part.messages, at_ms)
+    twins, is_new, remembered = _find_new(tx, queue, part.messages, at_ms)
     if not any(is_new):
+        if told is not None:
+            told += [show_id(twins[message.dedup_key]) for message in part.messages]
         return False
     messages = part.messages if all(is_new) else _without_duplicates(part.messages, is_new)
     given = by_column(messages)
@@ -161,6 +169,11 @@ def _publish(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms
         for one in chunk.with_own_rows()
     }
     tx.add(ChunkEnqueued(chunk, waiting, duplicates=is_new.count(False)))
+    if told is not None:
+        shown = shown_ids(chunk.prefix, chunk.numbers)
+        known = {key: show_id(raw_id) for key, raw_id in twins.items()}
+        known.update((key, shown[at]) for key, at in remembered.items())
+        told += [known[one.dedup_key] if one.dedup_key else shown[at] for at, one in enumerate(part.messages)]
     if remembered:
         window_ms = queue.record.config.dedup_window_ms
         until_ms = at_ms + window_ms if window_ms else 0
@@ -173,11 +186,11 @@ def _publish(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms
 
 def _find_new(
     tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage], at_ms: int
-) -> tuple[list[bool], dict[str, int]]:
-    """Which messages are no duplicates, and the first index of each new dedup key."""
+) -> tuple[dict[str, bytes], list[bool], dict[str, int]]:
+    """The ids that known dedup keys stand for; which messages are no duplicates; and the first index of each new key."""
     keys = list(dict.fromkeys(message.dedup_key for message in messages if message.dedup_key))
     rows = tx.dedup_rows(queue.record.queue_id, keys) if keys else {}
-    known = {key for key, row in rows.items() if row.holds(at_ms)}
+    known = {key: row.raw_id for key, row in rows.items() if row.holds(at_ms)}
     first: dict[str, int] = {}
     is_new = []
     for at, message in enumerate(messages):
@@ -185,7 +198,7 @@ def _find_new(
         is_new.append(not key or (key not in known and key not in first))
         if key and is_new[-1]:
             first[key] = at
-    return is_new, first
+    return known, is_new, first
 
 
 def _without_duplicates(messages: Sequence[CheckedMessage], is_new: Sequence[bool]) -> list[CheckedMessage]:
@@ -222,7 +235,7 @@ def run_staging_due(tx: Transaction) -> bool:
     staged = tx.memory.staged
     if staged.next_look_ms is None or staged.next_look_ms > tx.now_ms:
         return False
-    record = next(iter(staged.publishing.values()), None)
+    record = staged.left_alone()
     if record is not None:
         take_step(tx, record)
         return True

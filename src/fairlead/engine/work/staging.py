@@ -13,6 +13,7 @@ import msgspec
 from fairlead.decide.access import rights_on
 from fairlead.decide.arguments import check_bool
 from fairlead.decide.staging import (
+    OWN_TOKENS,
     check_chunk_names,
     check_name,
     ended_record,
@@ -43,7 +44,6 @@ from fairlead.model.staging import (
 )
 from fairlead.records.chunk import PAGE_BYTES, LaneName, page_starts
 from fairlead.records.facts import PagesStaged, RecordsChanged
-from fairlead.records.ids import MAX_CHUNK_MESSAGES
 from fairlead.records.staging import StagedPart
 from fairlead.request import Caller
 from fairlead.store.kv.port import Table
@@ -53,6 +53,9 @@ from fairlead.verbs.staging import StagingDiscard, StagingList, StagingPublish, 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+#: Messages of one part: publishing it takes a few milliseconds, and it becomes one chunk.
+PART_MESSAGES = 500
+PART_BYTES = 1 << 20
 _LISTED_PUBLISHED = 1000
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -73,7 +76,7 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
         deaths = [death for row, death in enumerate(deaths) if row not in left_out]
     if not deaths and engine.hooking.is_used:
         checked = engine.hooking.ask_about_new(request.queue, checked)
-    parts = _to_parts(checked, deaths)
+    parts = to_parts(checked, deaths)
     size = sum([len(message.payload) + len(message.headers) for message in checked])
     with engine.transaction() as tx:
         queue = tx.queue(request.queue)
@@ -95,18 +98,19 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
                 bool(deaths),
             )
             _check_room(tx, queue, made, engine.settings.max_staged_bytes)
-            _stage(tx, made, parts)
+            save_chunk(tx, made, parts)
     engine.confirm()
     return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
 
 
-def _to_parts(
-    messages: list[CheckedMessage], deaths: list[Death]
-) -> list[tuple[StagedPart, list[bytes], int]]:
-    """Parts with their payloads, and what each takes on disk."""
+#: A part with its payloads, and what it takes on disk.
+Part = tuple[StagedPart, list[bytes], int]
+
+
+def to_parts(messages: list[CheckedMessage], deaths: list[Death]) -> list[Part]:
     parts = []
-    for start in range(0, len(messages), MAX_CHUNK_MESSAGES):
-        some = messages[start : start + MAX_CHUNK_MESSAGES]
+    for start, end in _cuts(messages):
+        some = messages[start:end]
         payloads = [message.payload for message in some]
         sizes = list(map(len, payloads))
         is_inline = len(some) == 1 or sum(sizes) <= PAGE_BYTES
@@ -114,10 +118,22 @@ def _to_parts(
             [msgspec.structs.replace(message, payload=b"") for message in some],
             sizes,
             payloads if is_inline else None,
-            deaths[start : start + MAX_CHUNK_MESSAGES] if len(deaths) > 1 else deaths,
+            deaths[start:end] if len(deaths) > 1 else deaths,
         )
         parts.append((part, payloads, len(_pack(part)) + (0 if is_inline else sum(sizes))))
     return parts
+
+
+def _cuts(messages: list[CheckedMessage]) -> list[tuple[int, int]]:
+    """Where parts begin and end. A part ends with the message that reaches a bound."""
+    cuts: list[tuple[int, int]] = []
+    start = size = 0
+    for end, message in enumerate(messages, 1):
+        size += len(message.payload) + len(message.headers)
+        if end - start >= PART_MESSAGES or size >= PART_BYTES or end == len(messages):
+            cuts.append((start, end))
+            start, size = end, 0
+    return cuts
 
 
 def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_bytes: int) -> None:
@@ -137,7 +153,7 @@ def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_byt
     tx.store.check_room(made.stored_bytes)
 
 
-def _stage(tx: Transaction, made: StagedChunk, parts: list[tuple[StagedPart, list[bytes], int]]) -> None:
+def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
     before = tx.memory.staged.chunks_of(made.write).get(made.chunk)
     if before is not None:
         drop_chunks(tx, [before])
@@ -167,7 +183,7 @@ def publish(engine: Engine, request: StagingPublish, caller: Caller) -> PublishR
         elif record is not None:
             result = PublishResult("already", record.count)
         else:
-            record = _decide(tx, write, names)
+            record = decide(tx, write, names)
             tx.add(RecordsChanged(Table.PUBLISHING, {write_key(write): record}))
             result = PublishResult("published", record.count)
             take_step(tx, record)
@@ -177,7 +193,7 @@ def publish(engine: Engine, request: StagingPublish, caller: Caller) -> PublishR
     return result
 
 
-def _decide(tx: Transaction, write: Scoped, names: tuple[str, ...]) -> Publishing:
+def decide(tx: Transaction, write: Scoped, names: tuple[str, ...]) -> Publishing:
     """The last moment at which a write can be refused."""
     known = tx.memory.staged.chunks_of(write)
     missing = next((name for name in names if name not in known), None)
@@ -232,10 +248,12 @@ def list_writes(engine: Engine, request: StagingList, caller: Caller) -> list[St
     with engine.transaction() as tx:
         staged = tx.memory.staged
         for write, chunks in staged.writes.items():
+            if write.name.startswith(OWN_TOKENS):
+                continue
             if write not in staged.publishing and _sees(tx, caller, write.queue):
                 found.append(view_staged(write, [*chunks.values()]))
         for write, record in staged.publishing.items():
-            if _sees(tx, caller, write.queue):
+            if not write.name.startswith(OWN_TOKENS) and _sees(tx, caller, write.queue):
                 found.append(view_published(ended_record(record)))
     left = _LISTED_PUBLISHED
     while left:

@@ -1,0 +1,139 @@
+"""An enqueue that is too large for one hold of the lock: its messages are staged part by part, where nobody sees them,
+and then published. One record decides; from then on they become messages in steps, in their order, whatever happens.
+
+Before the decision a crash leaves nothing but staged parts, which are dropped after a time. Other enqueues may come
+in between the steps.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from fairlead.decide.staging import OWN_TOKENS
+from fairlead.engine.memory import Queue
+from fairlead.engine.room import MESSAGE_BYTES
+from fairlead.engine.transaction import Transaction
+from fairlead.engine.work.enqueue import check_bounds, source_queue
+from fairlead.engine.work.publish_steps import drop_chunks, take_step
+from fairlead.engine.work.staging import Part, decide, save_chunk, to_parts
+from fairlead.errors import FairleadError, QueueNotFound, Unavailable
+from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.names import Scoped
+from fairlead.model.staging import StagedChunk
+from fairlead.records.facts import RecordsChanged
+from fairlead.request import Caller
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import write_key
+from fairlead.verbs.enqueue import EnqueueMany
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
+
+#: Larger enqueues are staged.
+LARGE_MESSAGES = 4096
+LARGE_BYTES = 4 << 20
+#: How long parts stay that were staged before a crash.
+_STAGED_MS = 600_000
+
+
+def is_large_enqueue(request: EnqueueMany) -> bool:
+    """What is no list of messages is refused by the usual way."""
+    messages = request.messages
+    if not isinstance(messages, list):
+        return isinstance(messages, Sequence) and len(messages) > LARGE_MESSAGES
+    if len(messages) > LARGE_MESSAGES:
+        return True
+    try:
+        return sum([len(message.payload) for message in messages]) > LARGE_BYTES
+    except (AttributeError, TypeError):
+        return False
+
+
+def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> list[str] | None:
+    """None: it must be one transaction, because only then it is known how many messages the queue gets."""
+    messages = check_messages(request.messages)
+    with engine.transaction() as tx:
+        queue = source_queue(tx, request.queue)
+        queue_id, config = queue.record.queue_id, queue.record.config
+        is_bounded = bool(config.max_messages or config.max_bytes)
+        if is_bounded and any(message.dedup_key for message in messages):
+            return None
+        _check(tx, queue, messages)
+    if engine.hooking.is_used:
+        messages = engine.hooking.ask_about_new(request.queue, messages)
+    write = Scoped(request.queue, OWN_TOKENS + secrets.token_hex(8))
+    try:
+        names = [
+            _stage(engine, write, queue_id, f"{at:06}", part)
+            for at, part in enumerate(to_parts(messages, []))
+        ]
+        ids = _publish(engine, write, queue_id, tuple(names))
+    finally:
+        _forget(engine, write)
+    if len(ids) != len(messages):
+        raise Unavailable(
+            "the messages are enqueued, but the store was loaded anew before all ids were known"
+        )
+    engine.confirm()
+    return ids
+
+
+def _check(tx: Transaction, queue: Queue, messages: list[CheckedMessage]) -> None:
+    """Early, so that what does not fit is not staged at all. The decision checks again."""
+    size = sum([len(message.payload) + len(message.headers) for message in messages])
+    check_bounds(tx, queue, len(messages), size)
+    tx.store.check_room(size + MESSAGE_BYTES * len(messages))
+
+
+def _stage(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> str:
+    staged, payloads, stored_bytes = part
+    size = sum(staged.sizes) + sum([len(message.headers) for message in staged.messages])
+    with engine.transaction() as tx:
+        _check_queue(tx, write.queue, queue_id)
+        tx.store.check_room(stored_bytes)
+        ends_ms = tx.now_ms + _STAGED_MS
+        made = StagedChunk(
+            write.name, name, queue_id, write.queue, len(payloads), size, stored_bytes, 0, tx.now_ms, ends_ms
+        )
+        save_chunk(tx, made, [part])
+    return name
+
+
+def _publish(engine: Engine, write: Scoped, queue_id: int, names: tuple[str, ...]) -> list[str]:
+    """The ids of the messages."""
+    ids: list[str] = []
+    with engine.transaction() as tx:
+        _check_queue(tx, write.queue, queue_id)
+        record = decide(tx, write, names)
+        tx.add(RecordsChanged(Table.PUBLISHING, {write_key(write): record}))
+        tx.memory.staged.foreground.add(write)
+    while True:
+        told: list[str] = []
+        with engine.transaction() as tx:
+            following = tx.memory.staged.publishing.get(write)
+            if following is None:
+                return ids
+            _check_queue(tx, write.queue, queue_id)
+            tx.memory.staged.foreground.add(write)
+            take_step(tx, following, told)
+        ids += told
+
+
+def _check_queue(tx: Transaction, name: str, queue_id: int) -> None:
+    if queue_id not in tx.memory.by_id:
+        raise QueueNotFound(name)
+
+
+def _forget(engine: Engine, write: Scoped) -> None:
+    """Leave what is decided to the timer, and drop what is not."""
+    with suppress(FairleadError), engine.transaction() as tx:
+        staged = tx.memory.staged
+        staged.foreground.discard(write)
+        if write in staged.publishing:
+            staged.look_by(0)
+            engine.wake_timer()
+        else:
+            drop_chunks(tx, [*staged.chunks_of(write).values()])
