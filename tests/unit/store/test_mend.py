@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rocksdict import Cache, Rdict, WriteBatch
+from rocksdict import Cache, Options, Rdict, WriteBatch
 
 from fairlead.store.rocks.mend import has_no_ranges, read_footer
-from fairlead.store.rocks.options import MIB, family_options
+from fairlead.store.rocks.options import MIB, Shape, family_options
 
 
-def make_table(path: Path, family: str, *, deletes_range: bool) -> Path:
-    options = family_options(Cache(MIB))[family]
+def make_table(path: Path, shape: Shape, *, deletes_range: bool) -> Path:
+    options = family_options(shape, Cache(MIB), Options(raw_mode=True))
     options.create_if_missing(True)
     database = Rdict(str(path), options=options)
     database.put(b"key", b"value")
@@ -26,12 +26,12 @@ def make_table(path: Path, family: str, *, deletes_range: bool) -> Path:
     return table
 
 
-@pytest.mark.parametrize("family", ["messages", "ready", "meta"])
+@pytest.mark.parametrize("shape", [Shape(), Shape(looked_up=True), Shape(queue_shaped=True)])
 @pytest.mark.parametrize("deletes_range", [False, True])
 def test_a_table_that_deletes_a_range_is_told_from_one_that_does_not(
-    tmp_path: Path, family: str, deletes_range: bool
+    tmp_path: Path, shape: Shape, deletes_range: bool
 ) -> None:
-    table = make_table(tmp_path / "data", family, deletes_range=deletes_range)
+    table = make_table(tmp_path / "data", shape, deletes_range=deletes_range)
     assert has_no_ranges(table) is not deletes_range
 
 
@@ -39,7 +39,7 @@ def test_a_table_that_deletes_a_range_is_told_from_one_that_does_not(
 def test_a_damaged_metaindex_never_hides_that_a_table_deletes_a_range(
     tmp_path: Path, deletes_range: bool
 ) -> None:
-    table = make_table(tmp_path / "data", "messages", deletes_range=deletes_range)
+    table = make_table(tmp_path / "data", Shape(), deletes_range=deletes_range)
     content = table.read_bytes()
     places = read_footer(content)
     assert places is not None
