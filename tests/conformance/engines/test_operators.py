@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead import Complete, Delivery, Fail
+from fairlead import Complete, DeadFilter, Delivery, Fail
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import Enqueue, Twin
 from fairlead.verbs.inspect import Stats
-from fairlead.verbs.operate import Hold, Retry, Unhold
+from fairlead.verbs.operate import Bury, Hold, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
 
@@ -83,3 +84,22 @@ def test_a_message_that_is_held_after_its_life_ended_under_a_lease_ends(
     clock.advance(ms=1)
     assert engine.do(Stats("q")).waiting == 0
     assert broken_laws(engine) == []
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_age_of_a_dead_letter_does_not_change_with_a_step_of_the_wall_clock(
+    step_ms: int, dry_run: bool
+) -> None:
+    clock = ManualClock()
+    engine = Engine(DictionaryStore(), clock=clock)
+    engine.do(CreateQueue("q"))
+    message_id = engine.do(Enqueue("q", b"x"))
+    engine.do(Bury("q", [message_id]))
+    clock.advance(ms=60_000)
+    clock.jump(ms=step_ms)
+    for older_than, matched in (("2m", 0), ("30s", 1)):
+        chosen = Redrive("q", filter=DeadFilter(older_than=older_than), dry_run=True)
+        assert engine.do(chosen).matched == matched
+        by_id = Redrive("q", [message_id], filter=DeadFilter(older_than=older_than), dry_run=dry_run)
+        assert engine.do(by_id).matched == matched

@@ -38,7 +38,7 @@ def redrive(engine: Engine, request: Redrive, caller: Caller) -> RedriveResult:
     if request.ids is not None and rate:
         raise InvalidRequest("rate", "None when ids are given: those go at once", request.rate)
     given = check_filter(request.filter)
-    test = DeadLetterTest(given, now_ms=engine.clock.now_ms())
+    test = DeadLetterTest(given, now_ms=engine.time.now_ms())
     if request.ids is not None:
         return _redrive_ids(engine, request, test, limit)
     with engine.transaction() as tx:
