@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from zlib import crc32
 
 from fairlead.model.lane import ROW_BYTES
@@ -19,3 +20,8 @@ def slice_of_name(name: bytes, slices: int) -> int:
     the same slice.
     """
     return crc32(name) % slices
+
+
+def slices_of(names: Iterable[bytes], slices: int) -> list[int]:
+    """`slice_of_name` of many names."""
+    return [crc32(name) % slices for name in names]

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fairlead.engine.delivery_columns import ChunkColumns, columns_of_list
 from fairlead.errors import BrokenInvariant
 from fairlead.model.delivery import Delivery
+from fairlead.model.delivery_columns import DeliveryColumns
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message
-from fairlead.records.chunk import Chunk
+from fairlead.records.chunk import Chunk, Columns
 from fairlead.records.ids import BLOCK_MASK, id_of
 from fairlead.store.rows import read_payloads
 
@@ -29,11 +31,19 @@ class ChunkMessages:
     were. `is_ordered`: its queue orders streams. With no payloads, `read` must come before anybody asks for one.
     """
 
-    __slots__ = ("_chunk", "_columns", "_enqueued_ms", "_is_ordered", "_payloads", "_queue_id", "block", "is_lost",
-                 "prefix")  # fmt: skip
+    __slots__ = ("__weakref__", "_chunk", "_chunk_columns", "_columns", "_enqueued_ms", "_is_ordered", "_payloads",
+                 "_queue_id", "block", "is_lost", "prefix")  # fmt: skip
 
-    def __init__(self, chunk: Chunk, payloads: Sequence[bytes], *, is_ordered: bool) -> None:
+    def __init__(
+        self,
+        chunk: Chunk,
+        payloads: Sequence[bytes],
+        *,
+        is_ordered: bool,
+        chunk_columns: ChunkColumns | None = None,
+    ) -> None:
         self._chunk = chunk
+        self._chunk_columns = chunk_columns
         self.block = chunk.block
         #: Whether somebody else has ended all messages of the chunk before their payloads were read.
         self.is_lost = False
@@ -52,6 +62,23 @@ class ChunkMessages:
             if self.block in engine.memory.chunks:
                 raise
             self.is_lost = True
+
+    @property
+    def columns(self) -> Columns:
+        return self._columns
+
+    @property
+    def payloads(self) -> Sequence[bytes]:
+        return self._payloads
+
+    @property
+    def chunk_columns(self) -> ChunkColumns:
+        if self._chunk_columns is None:
+            self._chunk_columns = ChunkColumns(self._chunk, is_ordered=self._is_ordered)
+        return self._chunk_columns
+
+    def columns_of(self, deliveries: Sequence[Delivery]) -> DeliveryColumns:
+        return columns_of_list(deliveries)
 
     def raw_id(self, number: int) -> bytes:
         return id_of(self.prefix, number)

@@ -5,6 +5,8 @@ when to look for consumers that are away.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from fairlead.decide.claim_outcomes import ClaimOutcomes
 from fairlead.decide.numbered_claims import expires_ms, why_in_claim
@@ -12,6 +14,9 @@ from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.names import Scoped
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.lease import LeaseTerms
+
+if TYPE_CHECKING:
+    from fairlead.engine.claim_reading import ClaimReading
 
 
 class ConsumerIndex:
@@ -22,6 +27,10 @@ class ConsumerIndex:
         self.holders: dict[int, ConsumerRecord] = {}
         #: By the id of the claim; read when somebody asks, kept up to date from then on.
         self.outcomes: dict[int, ClaimOutcomes] = {}
+        #: By the id of the claim, while somebody reads it.
+        self.readings: WeakValueDictionary[int, ClaimReading] = WeakValueDictionary()
+        #: Its readers may come one behind the other.
+        self._last_reading: ClaimReading | None = None
         #: When a consumer may have been away for too long, or has steps to do; None: there is no such consumer.
         #: It may be too early, never too late.
         self.next_look_ms: int | None = None
@@ -32,10 +41,15 @@ class ConsumerIndex:
         if before is not None and (after is None or after.claim_id != before.claim_id):
             self.holders.pop(before.claim_id, None)
             self.outcomes.pop(before.claim_id, None)
+            if self.readings.pop(before.claim_id, None) is self._last_reading:
+                self._last_reading = None
         if after is None or not after.claim_id:
             return
         self.holders[after.claim_id] = after
         self._look_at(after)
+
+    def keep_reading(self, claim_id: int, reading: ClaimReading) -> None:
+        self.readings[claim_id] = self._last_reading = reading
 
     def outcomes_changed(self, claim_id: int, said: RecordedCall | ChosenParts | None) -> None:
         known = self.outcomes.get(claim_id)

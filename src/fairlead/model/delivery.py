@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -10,6 +11,9 @@ from fairlead.model.failure import FailureRecord, Progress
 from fairlead.model.ids import show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
+
+if TYPE_CHECKING:
+    from fairlead.model.delivery_columns import DeliveryColumns
 
 _UNTOUCHED = MessageState(queue_id=0)
 
@@ -22,6 +26,9 @@ class StoredMessages(Protocol):
     def raw_id(self, number: int) -> bytes: ...
 
     def payload(self, number: int) -> bytes: ...
+
+    def columns_of(self, deliveries: Sequence[Delivery]) -> DeliveryColumns:
+        """The columns of deliveries of the same engine, also of messages that are elsewhere."""
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):

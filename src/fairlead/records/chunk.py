@@ -6,7 +6,10 @@ alone: it has no row, and it is ready unless a lease lists it. `states` says wha
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
+from operator import add
 from typing import TypeVar
 
 import msgspec
@@ -45,6 +48,12 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
         """What a message counts for among the bytes of its queue."""
         headers = 0 if self.headers is None else len(self.headers[index])
         return self.sizes[index] + headers
+
+    def message_sizes(self) -> list[int]:
+        """`size_of` all messages."""
+        if self.headers is None:
+            return self.sizes
+        return [*map(add, self.sizes, map(len, self.headers))]
 
     def total_bytes(self) -> int:
         headers = 0 if self.headers is None else sum(map(len, self.headers))
@@ -279,13 +288,16 @@ class Chunk:
 
 def page_starts(sizes: Sequence[int]) -> list[int]:
     """The first index of each page of payloads. It follows from the sizes, so it is not stored."""
-    starts, used = [0], 0
-    for index, size in enumerate(sizes):
-        if used and used + size > PAGE_BYTES:
-            starts.append(index)
-            used = 0
-        used += size
-    return starts
+    ends = [*accumulate(sizes)]
+    starts, start, before = [0], 0, 0
+    while True:
+        # A payload that is larger than a page is in one with the empty ones before it, and no other.
+        first = bisect_right(ends, before, lo=start)
+        start = max(bisect_right(ends, before + PAGE_BYTES, lo=first), first + 1)
+        if start >= len(ends):
+            return starts
+        starts.append(start)
+        before = ends[start - 1]
 
 
 def by_chunk(numbers: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:

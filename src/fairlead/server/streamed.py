@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
+from fairlead.model.delivery_columns import Runs, columns_of, sizes_of
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersRead
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import PagesCall, decode
-from fairlead.wire.deliveries import Runs, encode_deliveries, runs_of
+from fairlead.wire.deliveries import encode_columns, runs_of
 from fairlead.wire.records import decode_fields
 
 #: A part ends with the row that reaches either. Large enough that the work for a part is little beside that
@@ -42,26 +43,21 @@ STREAMED: dict[str, Callable[[AdmittedCaller, bytes], Iterator[Part]]] = {"read"
 
 def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Part]:
     for part in _parts(pages):
-        encoded = runs_of(part), encode_deliveries(part, payloads=payloads)
+        columns = columns_of(part)
+        encoded = columns.runs, encode_columns(columns, payloads=payloads)
         # A client may take its time to read: meanwhile the bodies are not needed twice.
-        part.clear()
+        del part, columns
         yield encoded
 
 
-def _parts(pages: Iterable[Sequence[Delivery]]) -> Iterator[list[Delivery]]:
-    part: list[Delivery] = []
-    size = 0
+def _parts(pages: Iterable[Sequence[Delivery]]) -> Iterator[Sequence[Delivery]]:
+    """Pages, cut where they are too large."""
     for page in pages:
-        sizes = [len(delivery.message.payload) + len(delivery.message.headers) for delivery in page]
-        if len(part) + len(page) < MOST_ROWS and size + sum(sizes) < MOST_BYTES:
-            part += page
-            size += sum(sizes)
-            continue
-        for delivery, more in zip(page, sizes, strict=True):
-            part.append(delivery)
+        start = size = 0
+        for at, more in enumerate(sizes_of(page), 1):
             size += more
-            if size >= MOST_BYTES or len(part) >= MOST_ROWS:
-                yield part
-                part, size = [], 0
-    if part:
-        yield part
+            if size >= MOST_BYTES or at - start >= MOST_ROWS:
+                yield page[start:at]
+                start, size = at, 0
+        if start < len(page):
+            yield page[start:]

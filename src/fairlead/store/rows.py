@@ -46,8 +46,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -434,7 +435,7 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
     pages = store.get_many(Table.PAGES, keys)
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
-    return [payload for raw in pages for payload in _decode_page(raw or b"")]
+    return [*chain.from_iterable(map(_decode_page, cast("list[bytes]", pages)))]
 
 
 def _find_head(store: KeyValueStore, chunk: Chunk) -> Head | None:

@@ -37,20 +37,28 @@ def nulls(length: int, kind: pa.DataType) -> pa.Array:
 
 
 def add_column(
-    columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object
+    columns: dict[str, pa.Array],
+    name: str,
+    kind: pa.DataType,
+    values: Sequence[object] | None,
+    default: object,
 ) -> None:
-    """A column of defaults is left out: what is left out travels as nulls."""
-    if values.count(default) < len(values):
+    """A column of defaults is left out, and so is None: what is left out travels as nulls."""
+    if values is not None and values.count(default) < len(values):
         columns[name] = pa.array([None if value == default else value for value in values], kind)
 
 
 def ids_column(ids: Sequence[bytes]) -> pa.Array:
     """Every id has 16 bytes; an empty one, of an item that named no message, is null."""
     if all(ids):
-        return pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(b"".join(ids))]
-        )
+        return packed_ids_column(b"".join(ids))
     return pa.array([raw_id or None for raw_id in ids], pa.binary(_ID_BYTES))
+
+
+def packed_ids_column(ids: bytes) -> pa.Array:
+    """Of ids that are one behind the other already."""
+    count = len(ids) // _ID_BYTES
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), count, [None, pa.py_buffer(ids)])
 
 
 class Columns:

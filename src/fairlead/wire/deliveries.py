@@ -5,83 +5,65 @@ not per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, repeat
+from itertools import repeat
 
 import msgspec
 import pyarrow as pa
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
+from fairlead.model.delivery_columns import DeliveryColumns, Runs, columns_of, runs_of_queues
 from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEFAULT_KEY, pack_lane
-from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
+from fairlead.model.message import Message, MessageState
 from fairlead.model.views import MessageInfo
-from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
-from fairlead.wire.messages import keys_of
+from fairlead.wire.columns import Columns, add_column, make_batch, packed_ids_column
 from fairlead.wire.schemas import DELIVERIES
-
-#: Queue names and how many rows each has, in the order of the rows.
-Runs = list[tuple[str, int]]
 
 _encode_failures = msgspec.msgpack.Encoder().encode
 _decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
 
 
 def runs_of(found: Sequence[Delivery] | Sequence[MessageInfo]) -> Runs:
-    return [(queue, len(list(rows))) for queue, rows in groupby([one.queue for one in found])]
+    return runs_of_queues([one.queue for one in found])
 
 
 def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) -> pa.RecordBatch:
-    messages = [delivery.message for delivery in deliveries]
-    states = [delivery.state for delivery in deliveries]
-    touched = any(states)
-    lanes = (
-        [lane_of(*pair) for pair in zip(messages, states, strict=True)]
-        if touched
-        else [message.lane for message in messages]
-    )
-    weights = (
-        [weight_of(*pair) for pair in zip(messages, states, strict=True)]
-        if touched
-        else [message.weight for message in messages]
-    )
-    keys, throttle_keys = keys_of(lanes)
+    return encode_columns(columns_of(deliveries), payloads=payloads)
+
+
+def encode_columns(rows: DeliveryColumns, *, payloads: bool = True) -> pa.RecordBatch:
     columns = {
-        "id": ids_column([message.id for message in messages]),
-        "lease": pa.array([delivery.claim_id for delivery in deliveries], pa.uint64()),
-        "lease_until": pa.array([delivery.lease_until for delivery in deliveries], pa.int64()),
-        "enqueued_at": pa.array([message.enqueued_ms for message in messages], pa.int64()),
-        "fairness_key": pa.array(keys, pa.utf8()),
+        "id": packed_ids_column(rows.ids),
+        "lease": pa.array(rows.claim_ids, pa.uint64()),
+        "lease_until": pa.array(rows.lease_untils, pa.int64()),
+        "enqueued_at": pa.array(rows.enqueued_ms, pa.int64()),
+        "fairness_key": pa.array(rows.keys, pa.utf8()),
     }
     if payloads:
         # In memory of Arrow's, which has a bound at a server: many who do not read their answers must not
         # fill the machine.
-        columns["payload"] = pa.array([message.payload for message in messages], pa.binary())
-    add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
-    add_column(columns, "weight", pa.int32(), weights, 1)
-    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
-    add_column(columns, "deliveries", pa.int32(), [delivery.deliveries for delivery in deliveries], 1)
-    add_column(columns, "source", pa.utf8(), [delivery.source for delivery in deliveries], None)
-    streams = [message.stream for message in messages]
-    if any(streams):
-        add_column(columns, "stream", pa.utf8(), streams, "")
-        add_column(
-            columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0
-        )
-    if touched:
-        known = [state or _UNTOUCHED for state in states]
-        add_column(columns, "attempts", pa.int32(), [state.attempts for state in known], 0)
-        add_column(columns, "progress", pa.int64(), [state.progress for state in known], 0)
-        add_column(columns, "carry", pa.binary(), [state.carry for state in known], b"")
-        add_column(
-            columns,
-            "failures",
-            pa.binary(),
-            [_encode_failures(state.failures) if state.failures else b"" for state in known],
-            b"",
-        )
-        add_column(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in known], 0)
-    return make_batch(DELIVERIES, len(deliveries), columns)
+        columns["payload"] = pa.array(rows.payloads, pa.binary())
+    has_streams = rows.streams is not None and any(rows.streams)
+    add_column(columns, "headers", pa.binary(), rows.headers, b"")
+    add_column(columns, "weight", pa.int32(), rows.weights, 1)
+    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), rows.throttle_keys, ())
+    add_column(columns, "deliveries", pa.int32(), rows.deliveries, 1)
+    add_column(columns, "source", pa.utf8(), rows.sources, None)
+    add_column(columns, "stream", pa.utf8(), rows.streams, "")
+    add_column(columns, "seq", pa.int64(), rows.seqs if has_streams else None, 0)
+    if rows.states is not None:
+        _add_states(columns, [state or _UNTOUCHED for state in rows.states])
+    return make_batch(DELIVERIES, rows.length, columns)
+
+
+def _add_states(columns: dict[str, pa.Array], states: Sequence[MessageState]) -> None:
+    failures = [_encode_failures(state.failures) if state.failures else b"" for state in states]
+    add_column(columns, "attempts", pa.int32(), [state.attempts for state in states], 0)
+    add_column(columns, "progress", pa.int64(), [state.progress for state in states], 0)
+    add_column(columns, "carry", pa.binary(), [state.carry for state in states], b"")
+    add_column(columns, "failures", pa.binary(), failures, b"")
+    add_column(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in states], 0)
 
 
 _UNTOUCHED = MessageState(queue_id=0)

@@ -6,14 +6,15 @@ once; for each page it looks under the lock whether the claim is still open, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.decide.arguments import check_bool
 from fairlead.decide.numbered_claims import check_slice, check_whole, expires_ms, read_consumer
-from fairlead.decide.slices import slice_of_name
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.consumer_steps import leases_of, outcomes_of, raw_id_of, save, slice_name
+from fairlead.engine.claim_reading import ClaimReading
+from fairlead.engine.consumer_steps import leases_of, outcomes_of, raw_id_of, save
+from fairlead.engine.delivery_columns import Page, Shared
 from fairlead.engine.transaction import StepsTable, Transaction, block_of
 from fairlead.engine.work.consumers import opened
 from fairlead.errors import BrokenInvariant, InvalidRequest
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 #: Bodies held at a time by one reader.
-PAGE_MESSAGES = 1000
-PAGE_BYTES = 8 * 1024 * 1024
+PAGE_MESSAGES = 10_000
+PAGE_BYTES = 2 * 1024 * 1024
 #: A reader shows that its consumer lives, but one record in this part of its time to live is enough.
 TOUCHES = 20
 
@@ -50,15 +51,12 @@ class Wanted(NamedTuple):
         return opened(tx, self.consumer, self.generation, self.number)
 
 
-class Page(NamedTuple):
-    """Members as they are told: what the lock is needed for."""
+class Seen(NamedTuple):
+    """Members as they are told: what the lock is needed for. `states` is None when nothing happened to any."""
 
     numbers: list[int]
-    states: list[OwnState | None]
-    queue: str
-    source: str | None
-    claim_id: int
-    lease_until: int
+    states: list[OwnState | None] | None
+    shared: Shared
 
 
 def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterator[Sequence[Delivery]]:
@@ -81,18 +79,41 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
             raise InvalidRequest("unsettled", expected, True)
         leases = leases_of(tx, record)
         after = tx.find_messages([request.after]).get(request.after) if request.after else None
-        queue = tx.memory.by_id[record.queue_id]
-        is_ordered = tx.memory.by_id[queue.home_id].is_ordered
-        by_stream = is_ordered and not queue.is_dead_letter_queue
         if tx.now_ms - record.seen_ms > record.ttl_ms // TOUCHES:
             save(tx, record, seen_ms=tx.now_ms)
-    # Without the lock: the numbers of a lease never change.
-    members = [number for lease in leases for number in lease.numbers]
-    if request.after:
-        members = members[_place_behind(record, members, after, request.after) :]
-    chunks = _find_chunks(engine, wanted, members)
-    mine = _in_slice(members, chunks, wanted, by_stream=by_stream)
-    return _pages(engine, wanted, mine, chunks, is_ordered=is_ordered)
+        reading = tx.memory.consumers.readings.get(record.claim_id)
+    if reading is None:
+        # Without the lock: the numbers of a lease never change.
+        members = [number for lease in leases for number in lease.numbers]
+        reading = _begin_reading(engine, wanted, members)
+    behind = _place_behind(record, reading.members, after, request.after) if request.after else 0
+    mine = reading.slice(wanted.slice, wanted.slices)
+    if behind:
+        left = set(reading.members[behind:])
+        mine = [number for number in mine if number in left]
+    return _pages(engine, wanted, reading, mine)
+
+
+def _begin_reading(engine: Engine, wanted: Wanted, members: list[int]) -> ClaimReading:
+    """Shared with those who read the claim at the same time, or read it next. The chunks of the members are found in
+    short transactions, and stay while the claim is open.
+    """
+    chunks: dict[int, Chunk] = {}
+    blocks = list(dict.fromkeys(map(block_of, members)))
+    for start in range(0, len(blocks), PAGE_MESSAGES):
+        some = blocks[start : start + PAGE_MESSAGES]
+        with engine.transaction() as tx:
+            wanted.find(tx)
+            tx.bring_chunks([block << BLOCK_SHIFT for block in some])
+            chunks.update({block: tx.memory.chunks[block] for block in some})
+    with engine.transaction() as tx:
+        record, memory = wanted.find(tx), tx.memory
+        queue = memory.by_id[record.queue_id]
+        is_ordered = memory.by_id[queue.home_id].is_ordered
+        by_stream = is_ordered and not queue.is_dead_letter_queue
+        reading = ClaimReading(members, chunks, is_ordered=is_ordered, by_stream=by_stream)
+        memory.consumers.keep_reading(record.claim_id, reading)
+    return reading
 
 
 def _place_behind(record: ConsumerRecord, members: list[int], number: int | None, after: bytes) -> int:
@@ -102,84 +123,48 @@ def _place_behind(record: ConsumerRecord, members: list[int], number: int | None
     return members.index(number) + 1
 
 
-def _find_chunks(engine: Engine, wanted: Wanted, members: list[int]) -> dict[int, Chunk]:
-    """The chunks of all members by block, in short transactions. They stay while the claim is open."""
-    chunks: dict[int, Chunk] = {}
-    blocks = list(dict.fromkeys(map(block_of, members)))
-    for start in range(0, len(blocks), PAGE_MESSAGES):
-        some = blocks[start : start + PAGE_MESSAGES]
-        with engine.transaction() as tx:
-            wanted.find(tx)
-            tx.bring_chunks([block << BLOCK_SHIFT for block in some])
-            chunks.update({block: tx.memory.chunks[block] for block in some})
-    return chunks
-
-
-def _pages(
-    engine: Engine,
-    wanted: Wanted,
-    members: Iterator[int],
-    chunks: dict[int, Chunk],
-    *,
-    is_ordered: bool,
-) -> Iterator[list[Delivery]]:
-    def stored_in(chunk: Chunk) -> ChunkMessages:
-        return ChunkMessages(chunk, _payloads(engine, wanted, chunk), is_ordered=is_ordered)
+def _pages(engine: Engine, wanted: Wanted, reading: ClaimReading, members: list[int]) -> Iterator[Page]:
+    def read(chunk: Chunk) -> Sequence[bytes]:
+        return _payloads(engine, wanted, chunk)
 
     stored: dict[int, ChunkMessages] = {}
-    for numbers in _cut(members, chunks):
+    for numbers in _cut(members, reading.chunks):
         with engine.transaction() as tx:
-            page = _look(tx, wanted, numbers)
-        blocks = set(map(block_of, page.numbers))
-        # Payloads of chunks that the last page had too are not read again.
-        stored = {block: stored.get(block) or stored_in(chunks[block]) for block in blocks}
-        deliveries = _deliver(page, stored)
-        if deliveries:
-            yield deliveries
-        # Whoever reads may take their time: the bodies are held once, and by them.
-        del deliveries
+            seen = _look(tx, wanted, numbers)
+        blocks = set(map(block_of, seen.numbers))
+        # Payloads of chunks that the last page had too are not read again: they are let go of only now.
+        stored = {block: reading.stored_in(block, read) for block in blocks}
+        if seen.numbers:
+            of_rows = [stored[number >> BLOCK_SHIFT] for number in seen.numbers]
+            yield Page(seen.shared, of_rows, seen.numbers, seen.states)
 
 
-def _in_slice(
-    members: list[int], chunks: dict[int, Chunk], wanted: Wanted, *, by_stream: bool
-) -> Iterator[int]:
-    if wanted.slices == 1:
-        yield from members
-        return
-    for number in members:
-        name = slice_name(chunks[block_of(number)], number, by_stream=by_stream)
-        if slice_of_name(name, wanted.slices) == wanted.slice:
-            yield number
-
-
-def _cut(numbers: Iterator[int], chunks: dict[int, Chunk]) -> Iterator[list[int]]:
+def _cut(members: list[int], chunks: Mapping[int, Chunk]) -> Iterator[list[int]]:
     """Pages end with the message that reaches a bound."""
-    page: list[int] = []
-    size = 0
-    for number in numbers:
-        page.append(number)
-        size += chunks[block_of(number)].columns.size_of(number & BLOCK_MASK)
-        if len(page) >= PAGE_MESSAGES or size >= PAGE_BYTES:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page
+    sizes = {block: chunk.columns.message_sizes() for block, chunk in chunks.items()}
+    start = used = 0
+    for end, number in enumerate(members, 1):
+        used += sizes[number >> BLOCK_SHIFT][number & BLOCK_MASK]
+        if used >= PAGE_BYTES or end - start >= PAGE_MESSAGES:
+            yield members[start:end]
+            start, used = end, 0
+    if start < len(members):
+        yield members[start:]
 
 
-def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Page:
+def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Seen:
     record, memory = wanted.find(tx), tx.memory
     tx.bring_chunks(numbers)
     if wanted.unsettled:
         numbers = _unsettled(tx, record, numbers)
     queue = memory.by_id[record.queue_id]
     source = memory.by_id.get(queue.record.source_id)
-    return Page(
+    source_name = source.name if source is not None else None
+    states = [*map(memory.own.get, numbers)] if memory.own else []
+    return Seen(
         numbers,
-        [memory.own.get(number) for number in numbers],
-        queue.name,
-        source.name if source is not None else None,
-        record.claim_id,
-        expires_ms(record),
+        states if any(states) else None,
+        Shared(queue.name, record.claim_id, expires_ms(record), source_name),
     )
 
 
@@ -203,15 +188,6 @@ def _unsettled(tx: Transaction, record: ConsumerRecord, numbers: list[int]) -> l
         if raw_id not in told.outcomes and not is_stopped:
             left.append(number)
     return left
-
-
-def _deliver(page: Page, stored: dict[int, ChunkMessages]) -> list[Delivery]:
-    found = []
-    for number, state in zip(page.numbers, page.states, strict=True):
-        count = 1 if state is None else state.deliveries + 1
-        shared = page.queue, page.claim_id, page.lease_until, count, page.source
-        found.append(Delivery(stored[block_of(number)], state, *shared, number))
-    return found
 
 
 def _payloads(engine: Engine, wanted: Wanted, chunk: Chunk) -> Sequence[bytes]:

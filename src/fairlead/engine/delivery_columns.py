@@ -1,0 +1,245 @@
+"""Deliveries by column, straight from the columns and payloads of their chunks.
+
+The members of a claim are in the order in which keys took their turns, so neighbours are often of different chunks.
+Each column is gathered in one pass over the rows, wherever they are. Messages with rows of their own are few: what
+happened to them is laid over the columns afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from fairlead.model.delivery import Delivery
+from fairlead.model.delivery_columns import DeliveryColumns, DeliveryPage, Runs, runs_of_queues
+from fairlead.model.lane import lane_key, lane_throttle_keys
+from fairlead.model.message import MessageState
+from fairlead.records.ids import BLOCK_MASK, ids_of_run
+from fairlead.records.state import OwnState
+
+if TYPE_CHECKING:
+    from fairlead.engine.chunk_messages import ChunkMessages
+    from fairlead.records.chunk import Chunk
+
+
+class Shared(NamedTuple):
+    """What all deliveries of a claim have in common."""
+
+    queue: str
+    claim_id: int
+    lease_until: int
+    source: str | None
+
+
+class Page(DeliveryPage):
+    """`stored` has the chunk of each message; `states` is None when nothing happened to any of them."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        stored: Sequence[ChunkMessages],
+        numbers: Sequence[int],
+        states: Sequence[OwnState | None] | None,
+    ) -> None:
+        self._shared = shared
+        self._stored = stored
+        self._numbers = numbers
+        self._states = states
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Delivery: ...
+    @overload
+    def __getitem__(self, at: slice) -> Page: ...
+    def __getitem__(self, at: int | slice) -> Delivery | Page:
+        states = self._states
+        if isinstance(at, slice):
+            some = None if states is None else states[at]
+            return Page(self._shared, self._stored[at], self._numbers[at], some)
+        state = None if states is None else states[at]
+        queue, claim_id, lease_until, source = self._shared
+        times = _times_delivered(state)
+        return Delivery(
+            self._stored[at], state, queue, claim_id, lease_until, times, source, self._numbers[at]
+        )
+
+    def sizes(self) -> list[int]:
+        sizes = {one: one.columns.message_sizes() for one in set(self._stored)}
+        return [
+            sizes[one][number & BLOCK_MASK] for one, number in zip(self._stored, self._numbers, strict=True)
+        ]
+
+    def columns(self) -> DeliveryColumns:
+        count, states, shared = len(self), self._states, self._shared
+        times = None if states is None else [_times_delivered(state) for state in states]
+        return gather(
+            self._stored,
+            self._numbers,
+            states,
+            runs=[(shared.queue, count)],
+            claim_ids=[shared.claim_id] * count,
+            lease_untils=[shared.lease_until] * count,
+            deliveries=times,
+            sources=None if shared.source is None else [shared.source] * count,
+        )
+
+
+def columns_of_list(deliveries: Sequence[Delivery]) -> DeliveryColumns:
+    """All of them were made by an engine."""
+    states: list[Any] = [delivery.state for delivery in deliveries]
+    stored: list[Any] = [delivery.stored for delivery in deliveries]
+    return gather(
+        stored,
+        [delivery.number for delivery in deliveries],
+        states if any(states) else None,
+        runs=runs_of_queues([delivery.queue for delivery in deliveries]),
+        claim_ids=[delivery.claim_id for delivery in deliveries],
+        lease_untils=[delivery.lease_until for delivery in deliveries],
+        deliveries=[delivery.deliveries for delivery in deliveries],
+        sources=[delivery.source for delivery in deliveries],
+    )
+
+
+def gather(
+    stored: Sequence[ChunkMessages],
+    numbers: Sequence[int],
+    states: Sequence[OwnState | None] | None,
+    *,
+    runs: Runs,
+    claim_ids: Sequence[int],
+    lease_untils: Sequence[int],
+    deliveries: Sequence[int] | None,
+    sources: Sequence[str | None] | None,
+) -> DeliveryColumns:
+    rows = _Rows(stored, numbers)
+    keys, throttle_keys = rows.lanes()
+    weights, streams = rows.weights(), rows.streams()
+    seqs = None if streams is None else rows.seqs(streams)
+    if states is not None:
+        throttle_keys = throttle_keys or [()] * len(numbers)
+        seqs = seqs or [0] * len(numbers)
+        _lay_over(states, keys, throttle_keys, weights, seqs)
+    return DeliveryColumns(
+        runs,
+        rows.ids(),
+        claim_ids,
+        lease_untils,
+        rows.enqueued_ms(),
+        rows.payloads(),
+        keys,
+        weights,
+        rows.headers(),
+        throttle_keys,
+        streams,
+        seqs,
+        deliveries,
+        sources,
+        states,
+    )
+
+
+def _lay_over(
+    states: Sequence[MessageState | None],
+    keys: list[str],
+    throttle_keys: list[tuple[str, ...]],
+    weights: list[int],
+    seqs: list[int],
+) -> None:
+    """What a redrive changed counts, and not what the message was enqueued with."""
+    for at, state in enumerate(states):
+        if state is None:
+            continue
+        if state.lane:
+            keys[at] = lane_key(state.lane)
+            throttle_keys[at] = lane_throttle_keys(state.lane)
+        weights[at] = state.weight or weights[at]
+        if state.redrives:
+            seqs[at] = state.seq
+
+
+def _times_delivered(state: MessageState | None) -> int:
+    return 1 if state is None else state.deliveries + 1
+
+
+class ChunkColumns:
+    """The columns of a chunk, where a gatherer finds them soonest. Readers of a claim keep it from page to page."""
+
+    __slots__ = ("_chunk", "_ids", "enqueued_ms", "headers", "is_ordered", "keys", "lane_at", "streams",
+                 "throttle_keys", "weights")  # fmt: skip
+
+    def __init__(self, chunk: Chunk, *, is_ordered: bool) -> None:
+        columns, weights = chunk.columns, chunk.columns.weights
+        self._chunk = chunk
+        self._ids: Sequence[bytes] = ()
+        self.enqueued_ms = chunk.enqueued_ms
+        self.is_ordered = is_ordered
+        self.keys = [lane[0] for lane in columns.lanes]
+        self.throttle_keys = [lane[1:] for lane in columns.lanes]
+        self.lane_at: Sequence[int] = bytes(chunk.count) if columns.lane_at is None else columns.lane_at
+        self.weights = [weights] * chunk.count if isinstance(weights, int) else weights
+        self.headers = columns.headers
+        self.streams = columns.streams
+
+    @property
+    def ids(self) -> Sequence[bytes]:
+        self._ids = self._ids or ids_of_run(self._chunk.prefix, self._chunk.numbers)
+        return self._ids
+
+    def slice_names(self, *, by_stream: bool) -> Sequence[bytes]:
+        """What the slices of the messages follow from."""
+        if self.streams is None or not by_stream:
+            return self.ids
+        return [stream.encode() or raw_id for stream, raw_id in zip(self.streams, self.ids, strict=True)]
+
+
+class _Rows:
+    """Rows of chunks, in the order of their deliveries."""
+
+    def __init__(self, stored: Sequence[ChunkMessages], numbers: Sequence[int]) -> None:
+        chunks = {one: one.chunk_columns for one in set(stored)}
+        self._stored = stored
+        self._chunks = chunks.values()
+        self._numbers = numbers
+        self._at = [(chunks[one], number & BLOCK_MASK) for one, number in zip(stored, numbers, strict=True)]
+
+    def ids(self) -> bytes:
+        ids = {chunk: chunk.ids for chunk in self._chunks}
+        return b"".join([ids[chunk][at] for chunk, at in self._at])
+
+    def payloads(self) -> list[bytes]:
+        payloads = {one: one.payloads for one in set(self._stored)}
+        return [
+            payloads[one][number & BLOCK_MASK]
+            for one, number in zip(self._stored, self._numbers, strict=True)
+        ]
+
+    def enqueued_ms(self) -> list[int]:
+        return [chunk.enqueued_ms for chunk, _ in self._at]
+
+    def lanes(self) -> tuple[list[str], list[tuple[str, ...]] | None]:
+        keys = [chunk.keys[chunk.lane_at[at]] for chunk, at in self._at]
+        if not any(any(chunk.throttle_keys) for chunk in self._chunks):
+            return keys, None
+        return keys, [chunk.throttle_keys[chunk.lane_at[at]] for chunk, at in self._at]
+
+    def weights(self) -> list[int]:
+        return [chunk.weights[at] for chunk, at in self._at]
+
+    def headers(self) -> list[bytes] | None:
+        if all(chunk.headers is None for chunk in self._chunks):
+            return None
+        return [b"" if chunk.headers is None else chunk.headers[at] for chunk, at in self._at]
+
+    def streams(self) -> list[str] | None:
+        if all(chunk.streams is None for chunk in self._chunks):
+            return None
+        return ["" if chunk.streams is None else chunk.streams[at] for chunk, at in self._at]
+
+    def seqs(self, streams: Sequence[str]) -> list[int]:
+        """The order of a message in its stream is its number, where its queue orders streams."""
+        return [
+            number if stream and chunk.is_ordered else 0
+            for (chunk, _), number, stream in zip(self._at, self._numbers, streams, strict=True)
+        ]

@@ -1,0 +1,104 @@
+"""Deliveries by column, for doors that tell them as Arrow batches: no object per row where nothing asks for one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from fairlead.model.delivery import Delivery
+from fairlead.model.lane import lane_key, lane_throttle_keys
+from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
+
+#: Queue names and how many rows each has, in the order of the rows.
+Runs = list[tuple[str, int]]
+
+
+class DeliveryColumns(NamedTuple):
+    """A column that has nothing but defaults may be None. `ids` are 16 bytes each, one behind the other; `seqs` are
+    0, and `streams` empty, for messages without a stream; `states` are None for messages that nothing happened to.
+    Keys, weights and seqs are already those of the states.
+    """
+
+    runs: Runs
+    ids: bytes
+    claim_ids: Sequence[int]
+    lease_untils: Sequence[int]
+    enqueued_ms: Sequence[int]
+    payloads: Sequence[bytes]
+    keys: Sequence[str]
+    weights: Sequence[int]
+    headers: Sequence[bytes] | None
+    throttle_keys: Sequence[tuple[str, ...]] | None
+    streams: Sequence[str] | None
+    seqs: Sequence[int] | None
+    deliveries: Sequence[int] | None
+    sources: Sequence[str | None] | None
+    states: Sequence[MessageState | None] | None
+
+    @property
+    def length(self) -> int:
+        return len(self.payloads)
+
+
+class DeliveryPage(Sequence[Delivery]):
+    """Deliveries that are made when they are asked for. A slice of a page is a page."""
+
+    @abstractmethod
+    def columns(self) -> DeliveryColumns: ...
+
+    @abstractmethod
+    def sizes(self) -> Sequence[int]:
+        """Bytes of the payload and the headers of each message."""
+
+
+def columns_of(deliveries: Sequence[Delivery]) -> DeliveryColumns:
+    if isinstance(deliveries, DeliveryPage):
+        return deliveries.columns()
+    stored = deliveries[0].stored if deliveries else None
+    if stored is None or isinstance(stored, Message):
+        return _columns_of_messages(deliveries)
+    return stored.columns_of(deliveries)
+
+
+def sizes_of(deliveries: Sequence[Delivery]) -> Sequence[int]:
+    """Bytes of the payload and the headers of each message."""
+    if isinstance(deliveries, DeliveryPage):
+        return deliveries.sizes()
+    return [delivery.message.size for delivery in deliveries]
+
+
+def runs_of_queues(queues: Sequence[str]) -> Runs:
+    return [(queue, len(list(rows))) for queue, rows in groupby(queues)]
+
+
+def _columns_of_messages(deliveries: Sequence[Delivery]) -> DeliveryColumns:
+    messages = [delivery.message for delivery in deliveries]
+    states = [delivery.state for delivery in deliveries]
+    lanes = [message.lane for message in messages]
+    weights = [message.weight for message in messages]
+    seqs = [message.seq for message in messages]
+    if any(states):
+        pairs = list(zip(messages, states, strict=True))
+        lanes = [lane_of(*pair) for pair in pairs]
+        weights = [weight_of(*pair) for pair in pairs]
+        seqs = [seq_of(*pair) for pair in pairs]
+    known = {lane: (lane_key(lane), lane_throttle_keys(lane)) for lane in set(lanes)}
+    return DeliveryColumns(
+        runs_of_queues([delivery.queue for delivery in deliveries]),
+        b"".join([message.id for message in messages]),
+        [delivery.claim_id for delivery in deliveries],
+        [delivery.lease_until for delivery in deliveries],
+        [message.enqueued_ms for message in messages],
+        [message.payload for message in messages],
+        [known[lane][0] for lane in lanes],
+        weights,
+        [message.headers for message in messages],
+        [known[lane][1] for lane in lanes],
+        [message.stream for message in messages],
+        seqs,
+        [delivery.deliveries for delivery in deliveries],
+        [delivery.source for delivery in deliveries],
+        states if any(states) else None,
+    )
