@@ -11,11 +11,9 @@ import pytest
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start, errors
 from fairlead.clock import SystemClock
 from fairlead.testing import Step, Storage, laws
-from fairlead.testing.inside import core_of
 from fairlead.testing.steps import ignore
 from fairlead.testing.storage import fail_syncs
 from fairlead.testing.stored import stored_count
-from fairlead.testing.which_engine import is_new_engine
 from tests.integration.world import Background, World, wait_until
 from tests.turns import turn
 
@@ -53,18 +51,6 @@ def drain(world: World, queue: str = "q") -> list[str]:
 def agree(world: World) -> None:
     """What the broker holds in memory is what a freshly opened one would hold."""
     assert laws(world.store) == []
-    if is_new_engine():
-        return  # its laws compare memory with what an opening would load
-    core = core_of(world.broker)
-    stored = {
-        lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
-        for lease in core.store.leases()
-    }
-    assert {
-        lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.leases.all()
-    } == stored
-    assert {record.name for record in core.store.queues() if record.name} == set(core.by_name)
-    assert {intent.intent_id for intent in core.store.intents()} == set(core.intents)
 
 
 VERBS: dict[str, Callable[[World, dict[str, Any]], Any]] = {

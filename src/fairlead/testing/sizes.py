@@ -15,6 +15,7 @@ _PLACES = {
     # Long operations: purge, delete, redrive.
     "operation_step_messages": "engine.operations.STEP_MESSAGES",
     "scan_page_messages": "engine.walk.STEP_MESSAGES",
+    "operator_scan_messages": "engine.choose.SCAN_LIMIT",
     "operator_step_messages": "engine.act.STEP_MESSAGES",
     # What time brings.
     "timer_step_messages": "engine.moves.STEP_MESSAGES",
@@ -36,6 +37,8 @@ _PLACES = {
     "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
     "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
     # Looking.
+    "browse_page_bytes": "engine.work.look.PAGE_BYTES",
+    "browse_step_messages": "engine.walk_ids.STEP_MESSAGES",
     # Bounds of what is kept.
     "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
     "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",
