@@ -11,7 +11,7 @@ import pytest
 import fairlead
 from tests.cli_views.conftest import COMMAND, Run
 
-WORDS = ("got 1, which an earlier fairlead wrote", "use the version that wrote it")
+WORDS = ("from before the first release of fairlead", "begin with a new directory")
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from fairlead.testing.steps import ignore
 from tests.integration.world import World, wait_until
 
 #: More than one hold may read, in each place a message can be in.
-MANY = 5 * HOLD_MESSAGES
-#: A message may be read more than once: by a walk, and for the change.
-PER_HOLD = 4 * HOLD_MESSAGES
+MANY = 11 * HOLD_MESSAGES
+#: What the largest step may read.
+PER_HOLD = 10 * HOLD_MESSAGES
 NEVER = DeadFilter(error="not in any error")
 VERBS = ("retry", "drop", "done", "bury", "hold", "unhold", "fail", "redrive")
 
@@ -306,9 +306,8 @@ SCANS: dict[str, Callable[[Broker], Any]] = {
 def test_closing_the_broker_ends_a_scan(world: World, scan: Callable[[Broker], Any]) -> None:
     dead_letters(world, 3, "ab")
     world.broker.settle([Fail(world.broker.claim("q")[0], retry_in="1h") for _ in world.fill("q", count=1)])
-    with after_the_first_look(world.broker, world.broker.close):
-        with pytest.raises(BrokerClosed):
-            scan(world.broker)
+    with after_the_first_look(world.broker, world.broker.close), pytest.raises(BrokerClosed):
+        scan(world.broker)
     world.restart()
     assert world.counts("q") == (0, 1, 0, 3)
 
@@ -317,9 +316,8 @@ def test_closing_the_broker_ends_a_scan(world: World, scan: Callable[[Broker], A
 def test_a_server_that_stops_ends_a_scan(world: World, scan: Callable[[Broker], Any]) -> None:
     dead_letters(world, 3, "ab")
     world.broker.settle([Fail(world.broker.claim("q")[0], retry_in="1h") for _ in world.fill("q", count=1)])
-    with after_the_first_look(world.broker, world.broker.interrupt_waits):
-        with pytest.raises(ServerStopping):
-            scan(world.broker)
+    with after_the_first_look(world.broker, world.broker.interrupt_waits), pytest.raises(ServerStopping):
+        scan(world.broker)
     assert world.counts("q") == (0, 1, 0, 3)
 
 

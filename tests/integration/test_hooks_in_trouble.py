@@ -9,8 +9,8 @@ import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage
 from fairlead.errors import BrokerClosed, QueueNotFound
-from fairlead.testing.engine import hooks_of
 from fairlead.testing.between import between_steps
+from fairlead.testing.engine import hooks_of
 from tests.integration.test_hooks import BROKEN_ENQUEUE, BROKEN_FAILURE, BY_HEADERS, THREE_TRIES
 from tests.integration.world import Background, World
 

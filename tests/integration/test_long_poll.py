@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fairlead import Complete, Fail, NewMessage, Release, errors
+from fairlead import Complete, Fail, Release, errors
 from fairlead.testing.engine import engine_lock, waiting_claims
 from tests.integration.world import Background, World, wait_until, within_reach
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Complete, NewMessage
+from fairlead import Complete
 from fairlead.model.delivery import Delivery
 from fairlead.testing.stored import stored_count
 from tests.integration.world import World

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conformance.scene import Factory
 
 from fairlead import Broker, Fail, NewMessage
 from fairlead.cli import audit as command
@@ -24,7 +25,6 @@ from fairlead.verbs.audit import AuditRead
 from fairlead.verbs.dead_letters import CancelIntent
 from fairlead.verbs.queues import CreateQueue, Purge
 from tests.cli.conftest import Commands, Opener
-from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 
 MINUTE_MS = 60_000
