@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,14 @@ import pytest
 import fairlead
 from tests.cli_views.conftest import COMMAND, Run
 
-WORDS = ("got 1, which an earlier fairlead wrote", "use the version that wrote it")
+WORDS = ("from before the first release of fairlead", "begin with a new directory")
 
 
 @pytest.fixture
-def old(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("TEST_ENGINE", raising=False)
+def old(place: Path) -> Path:
+    """Its format file has the number and a checksum, and no word before them."""
     fairlead.open(place / "old").close()
-    monkeypatch.setenv("TEST_ENGINE", "new")
+    (place / "old" / "FAIRLEAD_FORMAT").write_bytes(b"1 %08x\n" % zlib.crc32(b"1"))
     return place / "old"
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import fairlead
 from fairlead.errors import MessageNotFound
-from fairlead.testing.which_engine import is_new_engine
 from tests.cli_views.conftest import Run
 
 
@@ -45,8 +44,8 @@ def test_repair_lists_what_is_gone_and_says_so_by_its_exit_code(run: Run, data: 
     assert ready < 100
     counts = {queue["queue"]: (queue["counted"], queue["saved"]) for queue in report["queues"]}
     assert counts["bodies"] == (100, ready)
-    # In the new engine a small message is stored in one row with its id, so nothing is left to name it by.
-    assert len(report["gone"]) == (0 if is_new_engine() else 100 - ready)
+    # A small message is stored in one row with its id, so nothing is left to name it by.
+    assert report["gone"] == []
 
 
 def test_a_repair_that_fails_has_another_exit_code_and_leaves_no_directory(

@@ -13,7 +13,7 @@ import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.aio import AsyncClient
 from fairlead.server import streamed
-from fairlead.testing.engine import find_lease, waiting_claims
+from fairlead.testing.engine import is_started, waiting_claims
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
@@ -280,9 +280,7 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
     async def work(client: AsyncClient) -> Delivery:
         deliveries = client.consume("q")
         delivery = await anext(deliveries)
-        lease = find_lease(scene.broker, delivery.message.id)
-        assert lease is not None
-        assert lease.started
+        assert is_started(scene.broker, delivery.id)
         return delivery
 
     run(scene, work)

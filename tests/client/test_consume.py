@@ -9,8 +9,7 @@ import pytest
 
 from fairlead import Complete, Delivery, NewMessage, errors
 from fairlead.client.client import Client
-from fairlead.model.ids import find_id
-from fairlead.testing.engine import find_lease
+from fairlead.testing.engine import is_started
 from fairlead.wire.calls import ClaimCall, decode
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -50,8 +49,7 @@ def test_only_what_was_handed_out_is_started(scene: Scene) -> None:
     deliveries = client.consume("short", prefetch=10)
     next(deliveries)
     until(lambda: scene.counts("short")[2] == 5, "all being fetched")
-    leases = [find_lease(scene.broker, find_id(message_id) or b"") for message_id in ids]
-    assert [lease.started for lease in leases if lease is not None] == [True] + [False] * 4
+    assert [is_started(scene.broker, message_id) for message_id in ids] == [True] + [False] * 4
     deliveries.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,27 @@ from fairlead.client.client import Client
 from fairlead.errors import AnswerLost, Overloaded, RequestExpired, ServerStopping, ServerUnreachable
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.limits import MAX_ANSWERED
+from fairlead.request import LOCAL, Caller
 from fairlead.testing import ManualClock
-from fairlead.testing.inside import core_of, exchange
+from fairlead.testing.engine import engine_of, rows_in
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from tests.client.scene import PATIENCE_S, Scene, until
 from tests.turns import turn
 
-carry_out = exchange.carry_out
+
+def replace_work_under_ids(
+    scene: Scene, patch: pytest.MonkeyPatch, replacement: Callable[[Callable[[], object], Caller], object]
+) -> None:
+    """`replacement` runs in the place of each request that has an id, and gets its work as a function."""
+    engine = engine_of(scene.broker)
+    do = engine.do
+
+    def replaced(request: Any, caller: Caller = LOCAL) -> object:
+        if not caller.is_once:
+            return do(request, caller)
+        return replacement(lambda: do(request, caller), caller)
+
+    patch.setattr(engine, "do", replaced)
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -151,8 +166,8 @@ def test_the_server_remembers_only_the_last_request(scene: Scene) -> None:
     client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
     told = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
     assert [list(call.answered) for call in told] == [[]] + [[call.request_id] for call in told[:-1]]
-    store = core_of(scene.broker).store
-    remembered = [call.request_id for call in told if store.request(find_id(call.request_id))]
+    stored = {key[:16] for key in rows_in(scene.broker, "answers")}
+    remembered = [call.request_id for call in told if find_id(call.request_id) in stored]
     assert remembered == [told[-1].request_id]
     settles = [decode(metadata, SettleCall) for metadata in transport.requests("settle")]
     assert list(settles[1].answered) == [settles[0].request_id]
@@ -176,12 +191,12 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
     turn(client, "me")
     together = threading.Barrier(2)
 
-    def meet(*args: object, **fields: object) -> object:
+    def meet(work: Callable[[], object], caller: Caller) -> object:
         together.wait(PATIENCE_S)
-        return carry_out(*args, **fields)  # type: ignore[arg-type]
+        return work()
 
     with monkeypatch.context() as patch:
-        patch.setattr(exchange, "carry_out", meet)
+        replace_work_under_ids(scene, patch, meet)
         threads = [threading.Thread(target=client.exchange, args=([],)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -269,14 +284,14 @@ def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
     transport.lose("enqueue")
     seen = 0
 
-    def too_old(*args: object, **fields: object) -> object:
+    def too_old(work: Callable[[], object], caller: Caller) -> object:
         nonlocal seen
         seen += 1
         if seen == 1:
-            return carry_out(*args, **fields)  # type: ignore[arg-type]
-        raise RequestExpired(str(args[2]), 700_000)
+            return work()
+        raise RequestExpired(str(caller.request_id), 700_000)
 
-    monkeypatch.setattr(exchange, "carry_out", too_old)
+    replace_work_under_ids(scene, monkeypatch, too_old)
     with pytest.raises(AnswerLost):
         client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
@@ -318,12 +333,12 @@ def test_a_request_id_given_by_the_caller_is_used(scene: Scene) -> None:
 def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[errors.FairleadError]) -> None:
     """The next exchanges of the engine raise these, in turn."""
 
-    def refuse(*args: object, **fields: object) -> object:
+    def refuse(work: Callable[[], object], caller: Caller) -> object:
         if answers:
             raise answers.pop(0)
-        return carry_out(*args, **fields)  # type: ignore[arg-type]
+        return work()
 
-    monkeypatch.setattr(exchange, "carry_out", refuse)
+    replace_work_under_ids(scene, monkeypatch, refuse)
 
 
 def test_the_transport_of_these_tests_loses_answers_after_the_work(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,18 +12,16 @@ from fairlead import Complete, Fail, NewMessage, Release
 from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.views import MessageInfo
-from fairlead.testing.inside import browse as browsing
-from fairlead.testing.inside import core_of
-from fairlead.testing.sizes import size
+from fairlead.testing.between import after_the_first_look
+from fairlead.testing.sizes import read_size, size
 from tests.integration.world import World
 
 
 @pytest.fixture(params=["few", "many"], autouse=True)
 def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ids are gathered from the rows of a small queue, and found by walking all messages for a large one."""
+    """The messages of a small queue are met in one step, those of a large one in several."""
     if request.param == "many":
-        monkeypatch.setattr(browsing, "FEW", -1)
-        monkeypatch.setattr(size("browse_walked_rows"), 3)
+        monkeypatch.setattr(size("browse_step_messages"), 3)
 
 
 def pages(world: World, queue: str = "q", *, limit: int = 3, **options: Any) -> Iterator[list[MessageInfo]]:
@@ -205,12 +203,12 @@ def test_a_message_that_comes_after_the_splits_were_made_is_in_the_last(world: W
 def test_a_page_ends_at_so_many_bytes_and_has_always_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert read_size("browse_page_bytes") < MAX_ANSWER_BYTES
     monkeypatch.setattr(size("browse_page_bytes"), 2500)
     ids = world.fill("q", count=150, payload=b"x" * 1000)
     sizes = [len(page) for page in pages(world, limit=1000)]
     assert max(sizes) < 150
     assert [info.id for info in everything(world, limit=1000)] == ids
-    assert browsing.PAGE_BYTES < MAX_ANSWER_BYTES
 
 
 def test_browsing_changes_nothing(world: World) -> None:
@@ -251,25 +249,11 @@ def test_a_queue_that_is_not_there_is_told(world: World) -> None:
         world.broker.browse_splits("q", n=0)
 
 
-def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(world: World) -> None:
     ids = world.broker.enqueue_many("q", [NewMessage(b"x", fairness_key=f"{n}") for n in range(6)])
-    gone = iter([ids[:3]])
-
-    def too_late(asked: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*args: Any) -> Any:
-            found = asked(*args)
-            for these in gone:
-                world.broker.bury("q", these)
-            return found
-
-        return ask
-
-    monkeypatch.setattr(browsing, "_read", too_late(browsing._read))
-    store = core_of(world.broker).store
-    monkeypatch.setattr(store, "messages_from", too_late(store.messages_from))
-    assert [info.id for info in everything(world)][-3:] == ids[3:]
+    with after_the_first_look(world.broker, lambda: world.broker.bury("q", ids[:3])):
+        found = everything(world)
+    assert [info.id for info in found][-3:] == ids[3:]
 
 
 def test_large_messages_are_read_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

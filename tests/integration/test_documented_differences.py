@@ -5,21 +5,25 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail
-from fairlead.testing import ManualClock, open_in_memory
+from fairlead.testing import ManualClock, Step, open_in_memory
+from fairlead.testing.steps import observe
 
 
-@pytest.mark.parametrize(("failure", "expected"), [({}, "delayed"), ({"dead": True}, "buried")])
+@pytest.mark.parametrize(
+    ("failure", "expected"), [({}, ("delayed", "", "waiting")), ({"dead": True}, ("buried", "", "ready"))]
+)
 def test_a_failure_is_one_fact_whether_the_message_waits_or_dies(
-    failure: dict[str, bool], expected: str
+    failure: dict[str, bool], expected: tuple[str, str, str]
 ) -> None:
-    told: list[str] = []
+    steps: list[Step] = []
     with open_in_memory(clock=ManualClock()) as broker:
         broker.create_queue("q", retry={"policy": "fixed", "cooldown": "1m"})
         broker.enqueue("q", b"body")
         (delivery,) = broker.claim("q")
-        broker.observe(lambda facts: told.extend(getattr(fact, "kind", "") for fact in facts))
+        observe(broker, steps.append)
         broker.settle([Fail(delivery, **failure)])
-    assert [kind for kind in told if kind] == [expected]
+    _, settled = steps
+    assert [(change.what, change.move) for change in settled.changes()] == [("move", expected)]
 
 
 def test_a_queue_keeps_completed_messages_as_long_as_its_option_says() -> None:

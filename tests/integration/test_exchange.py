@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead.model.answered import Answered
 from fairlead.model.ids import IdSource, show_id
 from fairlead.request import Request
 from fairlead.testing import Step
 from fairlead.testing.engine import hooks_of
-from fairlead.testing.inside import answered
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_requests
 from fairlead.verbs.claim import Claim
@@ -725,7 +725,7 @@ def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_ca
 
 
 def test_only_so_many_answered_requests_are_known_by_name_in_memory(world: World) -> None:
-    known = answered.Answered(10)
+    known = Answered(10)
     names = [bytes([number]) * 16 for number in range(40)]
     for name in names:
         known.add([name])

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fairlead import Broker, Fail, NewMessage, errors
-from fairlead.model.ids import find_id
-from fairlead.model.lane import Flag, move_row
-from fairlead.model.message import HELD, MessageState
+from fairlead.errors import StoreFull
 from fairlead.model.views import Explanation, Reason
-from fairlead.testing.inside import facts
+from fairlead.testing import Step
 from tests.integration.world import Background, World, wait_until
 
 
@@ -83,12 +79,7 @@ def test_waiting_by_the_rule_that_decided_its_retry(attended: World) -> None:
 
 def test_held(attended: World) -> None:
     (message_id,) = attended.fill("q", count=1)
-    raw_id = find_id(message_id)
-    assert raw_id is not None
-    (spot,) = attended.store.ready(1, b"", None, 5)
-    assert isinstance(spot, facts.InReady)
-    waiting = facts.InWaiting(1, HELD, spot.lane, move_row(spot.row, 0, Flag.STATE))
-    attended.store.commit([facts.Moved("held", raw_id, spot, waiting, MessageState(1, due_ms=HELD))])
+    attended.broker.hold("q", [message_id])
     attended.restart()
     assert list(why(attended.broker.explain(message_id))) == ["held"]
     attended.clock.advance(seconds=10**6)
@@ -165,19 +156,20 @@ def test_dead_with_its_last_error(world: World) -> None:
     assert "q.dlq; redrive brings it back" in explanation.summary
 
 
-def test_purging(tmp_path: Path) -> None:
-    world = World("memory", tmp_path)
-    world.broker.create_queue("q")
-    (message_id,) = world.fill("q", count=1)
-    # What a crash in the middle of a purge leaves behind.
-    world.store.commit(
-        [
-            facts.IntentSaved(
-                facts.Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16)
-            )
-        ]
-    )
-    broker: Broker = world.restart()
+def test_purging(memory_world: World) -> None:
+    world = memory_world
+    message_id = world.fill("q", count=600)[-1]
+    steps: list[Step] = []
+
+    def second_fails(step: Step) -> None:
+        steps.append(step)
+        if len(steps) == 2:
+            raise StoreFull("data", 0, 1)
+
+    world.store.on_step = second_fails
+    with pytest.raises(StoreFull):
+        world.broker.purge("q")
+    broker: Broker = world.kill()
     assert "purging" in why(broker.explain(message_id))
     assert "purging" in why(broker.explain_queue("q"))
     assert broker.claim("q", limit=5) == []

@@ -5,7 +5,6 @@ again before a change.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,19 +12,18 @@ import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Fail, NewMessage
 from fairlead.errors import BrokerClosed, MessageNotFound, ServerStopping, StoreFull
-from fairlead.model.limits import HOLD_MESSAGES, HOLD_MS
+from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.testing import Step
-from fairlead.testing.inside import core_of, intents, scan
+from fairlead.testing.between import StepMeter, after_the_first_look, between_steps
+from fairlead.testing.engine import engine_lock
+from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
-from tests.integration.holds import metered
-from tests.integration.world import World
+from tests.integration.world import World, wait_until
 
 #: More than one hold may read, in each place a message can be in.
-MANY = 5 * HOLD_MESSAGES
-#: A message of a stream takes several reads: its own record, that of its stream, and that of the next one,
-#: which is looked for in pages of 16.
-PER_HOLD = 4 * HOLD_MESSAGES
-STREAM_ROWS_PER_HOLD = 16 * HOLD_MESSAGES
+MANY = 11 * HOLD_MESSAGES
+#: What the largest step may read.
+PER_HOLD = 10 * HOLD_MESSAGES
 NEVER = DeadFilter(error="not in any error")
 VERBS = ("retry", "drop", "done", "bury", "hold", "unhold", "fail", "redrive")
 
@@ -45,6 +43,12 @@ def all_over(world: World) -> None:
     world.broker.hold("q", world.fill("q", count=MANY))
     world.fill("q", count=MANY)
     world.broker.enqueue_many("q", [NewMessage(b"x", stream=f"s{n % 700}") for n in range(MANY)])
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("scan_page_messages", "browse_step_messages", "operation_step_messages"):
+        monkeypatch.setattr(size(name), HOLD_MESSAGES)
 
 
 @pytest.fixture(scope="module")
@@ -103,19 +107,18 @@ CHANGES: dict[str, Callable[[Broker], Any]] = {
 }
 
 
-def most_per_hold(world: World, call: Callable[[Broker], Any]) -> dict[str, int]:
-    with metered(world.broker) as meter:
+def most_per_hold(call: Callable[[Broker], Any], world: World) -> dict[str, int]:
+    meter = StepMeter()
+    with meter.measuring():
         call(world.broker)
-    assert meter.holds > 0
-    bounds = {"stream_rows": STREAM_ROWS_PER_HOLD}
-    return {name: count for name, count in meter.most.items() if count > bounds.get(name, PER_HOLD)}
+    return {name: count for name, count in meter.most.items() if count > PER_HOLD}
 
 
 @pytest.mark.parametrize("call", LOOKS.values(), ids=LOOKS.keys())
 def test_a_dry_run_or_view_holds_the_lock_for_a_bounded_number_of_messages(
     crowded: World, call: Callable[[Broker], Any]
 ) -> None:
-    assert most_per_hold(crowded, call) == {}
+    assert most_per_hold(call, crowded) == {}
 
 
 @pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES.keys())
@@ -123,7 +126,7 @@ def test_a_verb_holds_the_lock_for_a_bounded_number_of_messages(
     memory_world: World, call: Callable[[Broker], Any]
 ) -> None:
     all_over(memory_world)
-    assert most_per_hold(memory_world, call) == {}
+    assert most_per_hold(call, memory_world) == {}
 
 
 # The turns of steps and other callers
@@ -150,6 +153,7 @@ def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
 ) -> None:
     all_over(memory_world)
     world, order = memory_world, list[str]()
+    lock: Any = engine_lock(world.broker)
     caller = threading.Thread(target=lambda: world.broker.enqueue("other", b"waited"))
     world.broker.create_queue("other")
 
@@ -158,9 +162,7 @@ def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
         order.append("caller" if "enqueue" in step else "step")
         if len(order) == 2:
             caller.start()
-            give_up_at = time.monotonic() + 30
-            while not core_of(world.broker).lock.waiting and time.monotonic() < give_up_at:
-                time.sleep(0.001)
+            wait_until(lambda: bool(lock.waiting))
 
     world.store.on_step = note
     call(world.broker)
@@ -168,43 +170,7 @@ def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
     assert order[:4] == ["step", "step", "caller", "step"]
 
 
-@pytest.mark.parametrize("verb", ["hold", "bury", "drop", "redrive", "redrive by ids", "drain"])
-def test_a_step_that_has_used_its_time_leaves_the_rest_to_the_next(memory_world: World, verb: str) -> None:
-    """Whatever a read takes: with a slow disk, a step changes few messages."""
-    world = memory_world
-    if verb.startswith("redrive"):
-        dead_letters(world, HOLD_MESSAGES)
-    else:
-        world.fill("q", count=HOLD_MESSAGES)
-    read, changed = world.store.inner.states, list[int]()
-
-    def slow_states(ids: Any) -> Any:
-        if core_of(world.broker).lock.locked():
-            # Not `advance`: it runs due work, which needs the lock that the step holds.
-            world.clock._monotonic_ms += HOLD_MS
-        return read(ids)
-
-    world.store.states = slow_states  # type: ignore[attr-defined]
-    world.store.on_step = lambda step: changed.append(step.count("move"))
-    BY_STEPS[verb](world.broker)
-    assert (max(changed), sum(changed)) == (scan.TAKE_AT_ONCE, HOLD_MESSAGES)
-
-
 # What changes between the scan and the commit
-
-
-def after_the_scan(world: World, change: Callable[[], Any]) -> None:
-    """Run `change` once, when the scan has read the records of its first messages and holds no lock."""
-    read = world.store.inner.states
-    waiting = [change]
-
-    def states(ids: Any) -> Any:
-        found = read(ids)
-        if waiting and not core_of(world.broker).lock.locked():
-            waiting.pop()()
-        return found
-
-    world.store.states = states  # type: ignore[attr-defined]
 
 
 def failing_again(world: World, message_id: str, error: str) -> None:
@@ -216,8 +182,8 @@ def failing_again(world: World, message_id: str, error: str) -> None:
 @pytest.mark.parametrize("verb", ["retry", "drop", "redrive"])
 def test_a_dead_letter_that_is_gone_by_the_commit_is_not_changed(world: World, verb: str) -> None:
     gone, kept = dead_letters(world, 2)
-    after_the_scan(world, lambda: world.broker.drop("q", [gone]))
-    result = getattr(world.broker, verb)("q", filter=DeadFilter(error="boom"))
+    with after_the_first_look(world.broker, lambda: world.broker.drop("q", [gone])):
+        result = getattr(world.broker, verb)("q", filter=DeadFilter(error="boom"))
     if verb == "redrive":
         assert (result.matched, result.moved) == (1, 1)
     else:
@@ -229,8 +195,8 @@ def test_a_dead_letter_that_is_gone_by_the_commit_is_not_changed(world: World, v
 @pytest.mark.parametrize("verb", ["retry", "drop"])
 def test_a_message_that_the_filter_no_longer_selects_is_skipped(world: World, verb: str) -> None:
     other, same = dead_letters(world, 2)
-    after_the_scan(world, lambda: failing_again(world, other, "something else"))
-    result = getattr(world.broker, verb)("q", filter=DeadFilter(error="boom"))
+    with after_the_first_look(world.broker, lambda: failing_again(world, other, "something else")):
+        result = getattr(world.broker, verb)("q", filter=DeadFilter(error="boom"))
     assert (result.changed, result.skipped) == (
         (same,),
         ((other, "it changed while the filter was applied; try again"),),
@@ -240,31 +206,31 @@ def test_a_message_that_the_filter_no_longer_selects_is_skipped(world: World, ve
 
 def test_a_redrive_passes_over_a_dead_letter_that_died_of_something_else_since(world: World) -> None:
     other, same = dead_letters(world, 2)
-    after_the_scan(world, lambda: failing_again(world, other, "something else"))
-    assert world.broker.redrive("q", filter=DeadFilter(error="boom")).moved == 1
+    with after_the_first_look(world.broker, lambda: failing_again(world, other, "something else")):
+        assert world.broker.redrive("q", filter=DeadFilter(error="boom")).moved == 1
     assert (world.broker.find(other).queue, world.broker.find(same).queue) == ("q.dlq", "q")
 
 
 def test_a_redrive_leaves_a_dead_letter_that_was_leased_since(world: World) -> None:
     leased, free = dead_letters(world, 2)
-    after_the_scan(world, lambda: world.claim_one("q.dlq"))
-    assert world.broker.redrive("q").moved == 1
+    with after_the_first_look(world.broker, lambda: world.claim_one("q.dlq")):
+        assert world.broker.redrive("q").moved == 1
     assert (world.broker.find(leased).where, world.broker.find(free).queue) == ("leased", "q")
 
 
 def test_a_message_in_a_state_where_the_verb_no_longer_applies_is_skipped(world: World) -> None:
     message_id = world.broker.enqueue("q", b"")
     world.broker.hold("q", [message_id])
-    after_the_scan(world, lambda: world.broker.unhold("q", [message_id]))
-    result = world.broker.unhold("q", filter=DeadFilter())
+    with after_the_first_look(world.broker, lambda: world.broker.unhold("q", [message_id])):
+        result = world.broker.unhold("q", filter=DeadFilter())
     assert (result.changed, result.skipped) == ((), ((message_id, "not held"),))
 
 
 def test_a_lease_taken_since_the_scan_is_revoked(world: World) -> None:
     message_id = world.broker.enqueue("q", b"")
     taken: list[Any] = []
-    after_the_scan(world, lambda: taken.append(world.claim_one("q")))
-    assert world.broker.hold("q", filter=DeadFilter()).changed == (message_id,)
+    with after_the_first_look(world.broker, lambda: taken.append(world.claim_one("q"))):
+        assert world.broker.hold("q", filter=DeadFilter()).changed == (message_id,)
     assert world.broker.settle([Complete(taken[0])])[0].outcome == "lost_lease"
 
 
@@ -272,8 +238,8 @@ def test_a_filter_leaves_alone_what_comes_after_it_began(world: World) -> None:
     """Leased messages are scanned first; what is ready is read after the newcomers came."""
     leased, ready = world.fill("q", count=2)
     world.claim_one("q")
-    after_the_scan(world, lambda: world.fill("q", count=3))
-    assert world.broker.drop("q", filter=DeadFilter()).changed == (leased, ready)
+    with after_the_first_look(world.broker, lambda: world.fill("q", count=3)):
+        assert world.broker.drop("q", filter=DeadFilter()).changed == (leased, ready)
     assert world.counts("q") == (3, 0, 0, 0)
 
 
@@ -340,8 +306,7 @@ SCANS: dict[str, Callable[[Broker], Any]] = {
 def test_closing_the_broker_ends_a_scan(world: World, scan: Callable[[Broker], Any]) -> None:
     dead_letters(world, 3, "ab")
     world.broker.settle([Fail(world.broker.claim("q")[0], retry_in="1h") for _ in world.fill("q", count=1)])
-    after_the_scan(world, world.broker.close)
-    with pytest.raises(BrokerClosed):
+    with after_the_first_look(world.broker, world.broker.close), pytest.raises(BrokerClosed):
         scan(world.broker)
     world.restart()
     assert world.counts("q") == (0, 1, 0, 3)
@@ -351,17 +316,14 @@ def test_closing_the_broker_ends_a_scan(world: World, scan: Callable[[Broker], A
 def test_a_server_that_stops_ends_a_scan(world: World, scan: Callable[[Broker], Any]) -> None:
     dead_letters(world, 3, "ab")
     world.broker.settle([Fail(world.broker.claim("q")[0], retry_in="1h") for _ in world.fill("q", count=1)])
-    after_the_scan(world, world.broker.interrupt_waits)
-    with pytest.raises(ServerStopping):
+    with after_the_first_look(world.broker, world.broker.interrupt_waits), pytest.raises(ServerStopping):
         scan(world.broker)
     assert world.counts("q") == (0, 1, 0, 3)
 
 
 def stop_at_the_next_commit(world: World) -> None:
-    """What `interrupt_waits` does, by one who has the lock already."""
-
     def stop(step: Step) -> None:
-        core_of(world.broker).waits_over = True
+        world.broker.interrupt_waits()
 
     world.store.on_step = stop
 
@@ -391,9 +353,9 @@ def test_a_redrive_that_has_moved_something_when_the_server_stops_goes_on_after_
 def test_a_turn_of_the_timer_searches_for_a_bounded_number_of_hostile_patterns(world: World) -> None:
     """Leases expire on the same timer: between two turns they may."""
     dead_letters(world, 20, "ab" * 4000)
+    steps: list[int] = []
     world.broker.redrive("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), rate=1_000_000)
-    (intent,) = world.broker.intents()
-    chosen = intents.choose_for_background_steps(core_of(world.broker))[intent.intent_id]
-    assert 0 < len(chosen.tested) < 5
-    world.broker.run_due()
+    with between_steps(world.broker, lambda: steps.append(1)):
+        world.broker.run_due()
+    assert len(steps) > 20 / 5
     assert world.broker.intents() == []

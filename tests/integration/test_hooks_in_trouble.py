@@ -9,8 +9,8 @@ import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage
 from fairlead.errors import BrokerClosed, QueueNotFound
+from fairlead.testing.between import between_steps
 from fairlead.testing.engine import hooks_of
-from fairlead.testing.inside import intents, timers
 from tests.integration.test_hooks import BROKEN_ENQUEUE, BROKEN_FAILURE, BY_HEADERS, THREE_TRIES
 from tests.integration.world import Background, World
 
@@ -277,23 +277,14 @@ def test_a_redrive_at_a_rate_asks_as_it_goes(world: World, dead: list[str]) -> N
 
 
 def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(
-    world: World, dead: list[str], monkeypatch: pytest.MonkeyPatch
+    world: World, dead: list[str]
 ) -> None:
-    monkeypatch.setattr(timers, "choose_for_background_steps", skip_once(world))
-    world.broker.redrive("q", rate=1000)
+    redrives = iter([lambda: world.broker.redrive("q", rate=1000)])
+    with between_steps(world.broker, lambda: next(redrives, lambda: None)()):
+        world.broker.run_due()
     world.broker.run_due()
     world.clock.advance(seconds=1)
     assert {d.fairness_key for d in world.broker.claim("q", limit=5)} == {"new"}
-
-
-def skip_once(world: World) -> Callable[[Any], Any]:
-    asked: list[int] = []
-
-    def ask(core: Any) -> Any:
-        asked.append(1)
-        return intents.choose_for_background_steps(core) if len(asked) > 1 else {}
-
-    return ask
 
 
 def test_where_the_hook_sent_a_dead_letter_it_stays_through_failures_and_restarts(

@@ -6,11 +6,8 @@ import threading
 
 import pytest
 
-from fairlead import Complete, Fail, NewMessage, Release, errors
-from fairlead.model.checks import check_messages
-from fairlead.testing.engine import waiting_claims
-from fairlead.testing.inside import core_of, enqueue
-from fairlead.testing.inside import moves as moving
+from fairlead import Complete, Fail, Release, errors
+from fairlead.testing.engine import engine_lock, waiting_claims
 from tests.integration.world import Background, World, wait_until, within_reach
 
 
@@ -154,19 +151,10 @@ def test_a_claim_woken_for_one_queue_that_takes_from_another_leaves_nobody_aslee
 ) -> None:
     world.broker.create_queue("r")
     both, only = waiting_claim(world, ["q", "r"]), waiting_claim(world, "r")
-    core = core_of(world.broker)
-    with core.lock:
-        # Both come in before the first claim gets to look: it was woken for r, and its turn is to look at q
-        # first.
+    with engine_lock(world.broker):
+        # Both come in before the first claim gets to look: it was woken for r, and looks at q first.
         for name in ("r", "q"):
-            prepared, moves = (
-                enqueue.Prepared(name, check_messages([NewMessage(name.encode())])),
-                moving.Moves(core, core.clock.now_ms()),
-            )
-            prepared.add_to(core, moves, moves.places())
-            moves.commit()
-            prepared.announce(core)
-        core.claim_turn = 1
+            world.broker.enqueue(name, name.encode())
     assert [delivery.payload for claim in (both, only) for delivery in claim.result()] == [b"q", b"r"]
 
 
@@ -206,17 +194,10 @@ def test_after_an_interrupt_a_claim_takes_what_is_there_and_does_not_wait(world:
 
 def test_an_interrupted_claim_takes_nothing_any_more_and_the_message_stays_for_others(world: World) -> None:
     claim = waiting_claim(world)
-    core = core_of(world.broker)
-    with core.lock:
+    with engine_lock(world.broker):
         # The message comes in before the claim gets to look, and so does the interrupt.
-        prepared, moves = (
-            enqueue.Prepared("q", check_messages([NewMessage(b"m")])),
-            moving.Moves(core, core.clock.now_ms()),
-        )
-        prepared.add_to(core, moves, moves.places())
-        moves.commit()
-        prepared.announce(core)
-        core.interrupt_waits()
+        world.broker.enqueue("q", b"m")
+        world.broker.interrupt_waits()
     assert claim.result() == []
     assert world.counts("q") == (1, 0, 0, 0)
 

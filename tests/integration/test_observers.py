@@ -9,7 +9,6 @@ from fairlead.errors import BrokerClosed, StoreFull
 from fairlead.model.timings import Timing
 from fairlead.testing import Step
 from fairlead.testing.steps import Change, ignore, observe
-from fairlead.testing.which_engine import is_new_engine
 from tests.integration.world import World
 
 
@@ -94,8 +93,8 @@ def test_a_move_says_what_caused_it_where_nobody_asked_for_it(world: World) -> N
     assert heard.causes()[4:] == [("expired", "retention")]
     world.fill("short", count=1)
     world.broker.delete_queue("short")
-    # The new engine deletes a queue with all its messages in one fact: nobody could see them go one by one.
-    assert heard.causes()[5:] == ([] if is_new_engine() else [("dropped", "delete")])
+    # A queue goes with all its messages in one fact: nobody could see them go one by one.
+    assert heard.causes()[5:] == []
     assert sum(change.what == "end operation" for change in heard.changes) <= 1
     assert second.id
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import msgspec
 import pytest
 
 from fairlead import Complete, Fail, FailureReason, Release, SettleResult, errors
-from fairlead.testing.engine import seed_jitter
+from fairlead.testing.engine import seed_jitter, set_attempts
 from tests.integration.world import World
 
 MINUTE = 60_000
@@ -273,12 +272,10 @@ def test_a_message_with_a_million_failures_waits_no_longer_than_the_cap(memory_w
     )
     (message_id,) = world.fill("q", count=1)
     fail(world)
-    data = world.store.inner._data
-    (raw_id,) = data.states.rows
     for attempts, outcome in ((999_998, "retry"), (999_999, "dead")):
         world.clock.advance(seconds=3600)
         delivery = world.claim_one("q")
-        data.states.rows[raw_id] = msgspec.structs.replace(data.states.rows[raw_id], attempts=attempts)
+        set_attempts(world.broker, message_id, attempts)
         (result,) = world.broker.settle([Fail(delivery)])
         assert result.outcome == outcome
         if outcome == "retry":

@@ -142,7 +142,7 @@ def test_a_larger_quantum_counts_at_once_and_loses_no_message(world: World) -> N
     world.broker.update_queue("q", quantum=3)
     world.broker.settle([Release(held)])
     assert (
-        "".join(delivery.fairness_key for delivery in world.broker.claim("q", limit=16)) == "aaabbbaaabbbaabb"
+        "".join(delivery.fairness_key for delivery in world.broker.claim("q", limit=16)) == "bbbaaabbbaaabbaa"
     )
 
 

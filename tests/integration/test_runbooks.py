@@ -8,7 +8,7 @@ from fairlead import errors
 from fairlead.model.limits import MAX_RUNBOOK_BYTES
 from fairlead.runbook.model import QueueSpec, Runbook
 from fairlead.runbook.stored import dump_runbook
-from fairlead.testing.inside import facts
+from fairlead.testing.engine import save_runbook
 from tests.integration.world import World
 
 SHOP = dump_runbook(
@@ -67,7 +67,7 @@ def test_what_is_no_runbook_of_the_project_is_refused_and_not_kept(
 
 def test_a_runbook_that_cannot_be_read_any_more_stands_in_nobodys_way(world: World) -> None:
     world.broker.runbooks.save("", NOBODYS)
-    world.store.commit([facts.RunbookSaved("shop", '{"queues": "as a later version has them"}')])
+    save_runbook(world.broker, "shop", '{"queues": "as a later version has them"}')
     world.restart()
     world.broker.enqueue("q", b"x")
     with pytest.raises(errors.ExternalQueue):

@@ -22,11 +22,9 @@ from fairlead.errors import (
     TooManyLanes,
 )
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.model.names import Scoped
 from fairlead.testing import Step, Storage, laws
-from fairlead.testing.engine import staged_bytes, waiting_claims
-from fairlead.testing.inside import core_of
-from fairlead.testing.inside import publish as publishing
+from fairlead.testing.between import between_steps
+from fairlead.testing.engine import rows_in, waiting_claims
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_count
@@ -39,6 +37,7 @@ STEP = 4
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size("publish_step_messages"), STEP)
+    monkeypatch.setattr(size("staged_part_messages"), 1)
 
 
 def texts(prefix: str, count: int, **options: Any) -> list[NewMessage]:
@@ -105,25 +104,8 @@ def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(wo
     seen = commits(world)
     world.broker.staging.publish("t", "q", [*"abcd"])
     steps = [step.count("enqueue") for step in seen]
-    assert steps == [0, STEP, STEP, STEP]
-    assert ["end publish" in step for step in seen] == [
-        False,
-        False,
-        False,
-        True,
-    ]
-
-
-def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size("publish_step_bytes"), 25)
-    world.broker.staging.stage("t", "a", "q", [NewMessage(b"x" * 10) for _ in range(3)])
-    world.broker.staging.stage("t", "b", "q", [NewMessage(b"y" * 100) for _ in range(2)])
-    seen = commits(world)
-    world.broker.staging.publish("t", "q", ["a", "b"])
-    steps = [
-        [len(payload) for change in step.changes("enqueue") for payload in change.payloads] for step in seen
-    ]
-    assert steps == [[], [10, 10, 10], [100], [100]]
+    assert steps == [STEP, STEP, STEP], "the first comes with the decision"
+    assert ["end publish" in step for step in seen] == [False, False, True]
 
 
 def test_a_chunk_staged_again_replaces_the_first(world: World) -> None:
@@ -367,11 +349,11 @@ def test_staged_bytes_are_bounded_and_those_of_a_replaced_chunk_do_not_count(qui
     assert (refused.value.what, refused.value.limit) == ("staged bytes", 3000)
     world.broker.staging.discard("t", "q")
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
-    assert 2000 < staged_bytes(world.broker) < 2100
+    assert 2000 < world.broker.measures().staged_bytes < 2100
     world.restart()
-    assert 2000 < staged_bytes(world.broker) < 2100
+    assert 2000 < world.broker.measures().staged_bytes < 2100
     world.broker.staging.publish("t", "q", ["b"])
-    assert staged_bytes(world.broker) == 0
+    assert world.broker.measures().staged_bytes == 0
     world.close()
 
 
@@ -405,22 +387,28 @@ def test_a_full_queue_refuses_to_stage_and_to_publish_and_is_never_overfull(worl
 def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
     world.broker.update_queue("q", max_messages=STEP + 3, max_bytes=1000)
     stage(world, "t", "a", STEP + 2)
-    told: list[FairleadError] = []
+    told: list[FairleadError | None] = []
 
-    def others(step: Step) -> None:
-        if "enqueue" in step:
-            core = core_of(world.broker)
-            told.extend(
-                error
-                for error in [_refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 2, 0))]
-                if error
-            )
-            assert _refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 1, 0)) is None
+    def others() -> None:
+        told.append(_refusal(lambda: world.fill("q", count=2)))
 
-    world.store.on_step = others
-    world.broker.staging.publish("t", "q", ["a"])
-    assert [error.code for error in told] == ["queue_full", "queue_full"], "before each of the two steps"
+    with between_steps(world.broker, others):
+        world.broker.staging.publish("t", "q", ["a"])
+    assert [error and error.code for error in told] == ["queue_full"] * len(told)
+    assert len(told) >= 2, "after each of the two steps"
     assert world.counts("q") == (STEP + 2, 0, 0, 0)
+    world.fill("q", count=1)
+
+
+def test_a_message_for_which_there_is_room_beside_a_write_under_way_is_taken(world: World) -> None:
+    world.broker.update_queue("q", max_messages=STEP + 3)
+    stage(world, "t", "a", STEP + 2)
+    told: list[FairleadError | None] = []
+    with between_steps(world.broker, lambda: told.append(_refusal(lambda: world.fill("q", count=1)))):
+        world.broker.staging.publish("t", "q", ["a"])
+    assert told[0] is None
+    assert [error and error.code for error in told[1:]] == ["queue_full"] * len(told[1:])
+    assert world.counts("q") == (STEP + 3, 0, 0, 0)
 
 
 def _refusal(call: Any) -> FairleadError | None:
@@ -502,17 +490,13 @@ def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_sinc
     world.broker.create_queue("r")
     stage(world, "t", "a", 2 * STEP, queue="r")
     stage(world, "t", "b", 2, queue="r")
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "r", ["a", "b"])
     world.kill()
-    core_of(world.broker).staged.foreground[Scoped("r", "t")] += (
-        1  # hold the timer off until the queue is gone
-    )
     assert world.counts("r") == (STEP, 0, 0, 0)
     world.broker.delete_queue("r")
     world.broker.create_queue("r")
-    core_of(world.broker).staged.foreground.clear()
     world.broker.run_due()
     assert world.counts("r") == (0, 0, 0, 0)
     assert world.broker.staging.publish("t", "r", ["a", "b"]).outcome == "already"
@@ -522,7 +506,7 @@ def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_sinc
 # Interruptions
 
 
-@pytest.mark.parametrize("commit", [1, 2, 3, 4])
+@pytest.mark.parametrize("commit", [1, 2, 3])
 def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world: World, commit: int) -> None:
     for name in "ab":
         stage(world, "t", name, STEP + 1, stream="s")
@@ -542,7 +526,7 @@ def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world
 
 def test_whoever_publishes_what_a_crash_left_gets_the_answer_when_all_is_there(world: World) -> None:
     stage(world, "t", "a", 3 * STEP)
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["a"])
     world.kill()
@@ -554,7 +538,7 @@ def test_whoever_publishes_what_a_crash_left_gets_the_answer_when_all_is_there(w
 
 def test_what_is_staged_or_discarded_amid_a_publish_changes_nothing(world: World) -> None:
     stage(world, "t", "a", 2 * STEP)
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["a"])
     world.kill()
@@ -568,7 +552,7 @@ def test_what_is_staged_or_discarded_amid_a_publish_changes_nothing(world: World
 def test_a_publish_outlives_the_time_to_live_of_its_chunks(world: World) -> None:
     stage(world, "nobody's", "a")
     stage(world, "t", "a", 5 * STEP)
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["a"])
     world.kill(away_ms=2 * DAY)
@@ -606,8 +590,12 @@ def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(q
     refusals = [StoreFull("here", 0, 1) for _ in range(3)]
 
     def refuse_some(step: Step) -> None:
-        if refusals and "enqueue" in step:
+        """The first step comes with the decision."""
+        if refusals and "enqueue" in step and "publish" in step and seen:
             raise refusals.pop()
+        seen.append(step)
+
+    seen: list[Step] = []
 
     with world.store.open_broker(durability="os") as broker:
         broker.create_queue("q")
@@ -657,52 +645,32 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
     assert taken(world) == [f"a{n}" for n in range(5 * STEP)]
 
 
-@pytest.mark.parametrize("early", [True, False], ids=["read in time", "read too late"])
-@pytest.mark.parametrize("steps", [1, 5])
-def test_a_step_that_another_made_while_its_chunk_was_read_is_not_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, steps: int, early: bool
-) -> None:
+@pytest.mark.parametrize("others", ["another caller", "the timer"])
+def test_steps_that_another_made_meanwhile_are_not_made_again(world: World, others: str) -> None:
     stage(world, "t", "a", STEP)
     stage(world, "t", "b", STEP)
-    store: Any = world.store.inner
-    read = store.staged_body
+    outcomes: list[str] = []
 
-    def read_when_others_have_gone_on(*chunk: Any) -> Any:
-        monkeypatch.setattr(store, "staged_body", read)
-        body = read(*chunk) if early else None
-        for _ in range(steps):
-            publishing._step(core_of(world.broker), Scoped("q", "t"))
-        return body if early else read(*chunk)
+    def go_on() -> None:
+        if others == "the timer":
+            world.broker.run_due()
+        else:
+            outcomes.append(world.broker.staging.publish("t", "q", ["a", "b"]).outcome)
 
-    monkeypatch.setattr(store, "staged_body", read_when_others_have_gone_on)
-    assert world.broker.staging.publish("t", "q", ["a", "b"]).outcome == "published"
+    with between_steps(world.broker, go_on):
+        assert world.broker.staging.publish("t", "q", ["a", "b"]).outcome == "published"
+    assert set(outcomes) <= {"already"}
     assert taken(world) == [f"{name}{n}" for name in "ab" for n in range(STEP)]
 
 
 def test_the_lock_is_let_go_between_steps(world: World) -> None:
     """Others have messages enqueued between those of a write: only its own order is promised."""
     stage(world, "t", "a", 3 * STEP)
-    confirmed: list[int] = []
     seen = commits(world)
-
-    class Between:
-        def let_waiters_pass(self) -> None:
-            lock.let_waiters_pass()
-
-        def __enter__(self) -> None:
-            lock.acquire()
-
-        def __exit__(self, *error: object) -> None:
-            lock.release()
-            confirmed.append(len(seen))
-
-    lock = core_of(world.broker).lock
-    core_of(world.broker).lock = Between()
-    try:
+    made: list[int] = []
+    with between_steps(world.broker, lambda: made.append(len(seen))):
         world.broker.staging.publish("t", "q", ["a"])
-    finally:
-        core_of(world.broker).lock = lock
-    assert {1, 2, 3, 4} <= set(confirmed)
+    assert {1, 2, 3} <= set(made)
 
 
 # Dead letters
@@ -736,7 +704,7 @@ def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are
     deaths = [("handler_exception", f"error {n}") for n in range(len(messages))]
     result = world.broker.staging.stage("t", "bad", "q", messages, skip_invalid=True, dead=deaths)
     assert [refusal.row for refusal in result.refused] == [1]
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["bad"])
     world.kill()
@@ -759,7 +727,7 @@ def test_dead_chunks_take_no_room_in_a_full_queue_and_ask_no_hook(world: World) 
 def test_dead_chunks_under_way_keep_no_room_from_others(world: World) -> None:
     world.broker.update_queue("q", max_messages=1)
     world.broker.staging.stage("t", "bad", "q", texts("x", 2 * STEP), dead=(7, "poison"))
-    killed_at(world, 3)
+    killed_at(world, 2)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["bad"])
     world.kill()
@@ -777,37 +745,13 @@ def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
     seen = commits(world)
     world.clock.advance(ms=DAY)
     assert [change.chunks for step in seen for change in step.changes("drop chunks")] == [("q", "v", ["a"])]
-    store: Any = world.store.inner
-    assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
+    assert (rows_in(world.broker, "staged"), rows_in(world.broker, "staged_parts")) == ({}, {})
 
 
 def test_a_publish_is_synced_whatever_the_durability_and_staging_is_not(disk_world: World) -> None:
-    store: Any = disk_world.store.inner
+    store, synced = disk_world.store, list[int]()
+    store.on_sync = lambda: synced.append(store.last_commit)
     stage(disk_world, "t", "a", 2 * STEP)
-    syncs = store.syncs
+    assert synced == []
     disk_world.broker.staging.publish("t", "q", ["a"])
-    assert store.syncs == syncs + 2, "the decision, and the end"
-    assert store._synced == store.last_commit
-    disk_world.broker.staging.publish("t", "q", ["a"])
-    assert store.syncs == syncs + 2
-
-
-def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unread(*chunk: Any) -> bytes:
-        raise StoreFull("here", 0, 1)
-
-    world.fill("q", count=1)
-    world.claim_one("q")
-    stage(world, "t", "a")
-    monkeypatch.setattr(world.store.inner, "staged_body", unread)
-    with pytest.raises(StoreFull):
-        world.broker.staging.publish("t", "q", ["a"])
-    with pytest.raises(StoreFull):
-        world.clock.advance(ms=DAY)
-    monkeypatch.undo()
-    stats = world.broker.stats("q")
-    assert (stats.leased, stats.ready) == (0, 1)
-    world.broker.run_due()
-    assert taken(world) == ["x", "a0"]
+    assert synced == [store.last_commit]

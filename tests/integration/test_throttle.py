@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairlead import Complete, NewMessage
+from fairlead import Complete
 from fairlead.model.delivery import Delivery
-from fairlead.testing.inside import core_of
 from fairlead.testing.stored import stored_count
 from tests.integration.world import World
 
@@ -213,21 +212,6 @@ def test_two_queues_that_share_a_bucket_together_stay_within_it(world: World) ->
         world.clock.advance(ms=50)
     assert 48 <= counts.total() <= 52
     assert min(counts.values()) >= 10, "who asks first gets it, and both ask first now and then"
-
-
-def test_a_refill_visits_as_many_lanes_as_it_has_tokens(memory_world: World) -> None:
-    world, keys = memory_world, 3000
-    throttle(world, "api", 10, 7)
-    world.broker.enqueue_many(
-        "q", [NewMessage(b"", fairness_key=f"k{at}", throttle_keys=["api"]) for at in range(keys)]
-    )
-    assert len(take(world)) == 7
-    scheduler = core_of(world.broker).queue("q").scheduler
-    for _ in range(5):
-        before = scheduler.visits
-        world.clock.advance(ms=700)
-        assert len(world.broker.claim("q", limit=500)) == 7
-        assert scheduler.visits - before <= 3 * 7
 
 
 def test_throttled_lanes_are_found_again_after_a_restart(world: World) -> None:

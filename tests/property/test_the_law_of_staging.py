@@ -24,7 +24,6 @@ from fairlead import NewMessage
 from fairlead.errors import StagedChunkMissing, StagedQueueGone
 from fairlead.model.limits import PUBLISHED_KEPT_MS
 from fairlead.testing import ManualClock, Step, laws
-from fairlead.testing.engine import staged_bytes
 from fairlead.testing.sizes import size
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
@@ -264,7 +263,7 @@ class LawOfStaging(RuleBasedStateMachine):
         }
         if all(write.whole for write in self.model.writes):
             stored = sum(chunk.stored_bytes for chunk in self.store.staged_chunks())
-            assert staged_bytes(self.broker) == stored
+            assert self.broker.measures().staged_bytes == stored
             assert bool(stored) == bool(self.model.staged)
 
     def teardown(self) -> None:

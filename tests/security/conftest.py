@@ -9,7 +9,6 @@ import pytest
 
 from fairlead.testing import ServerProcess, run_server
 from tests.cli.conftest import broker, cli, data  # noqa: F401 - fixtures for all here
-from tests.conformance.conftest import directory, factory  # noqa: F401
 from tests.security.certificates import EXPIRED, Files
 from tests.security.scene import Scene, opened
 from tests.security.servers import run_unchecked

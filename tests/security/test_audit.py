@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Broker, Fail, NewMessage
+from fairlead import Fail, NewMessage
 from fairlead.cli import audit as command
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound, StoreFull
@@ -17,14 +17,13 @@ from fairlead.middleware.authorize import Authorize
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import EVERY_RIGHT, AuditRecord
 from fairlead.request import Answer, Caller, Request
-from fairlead.testing import ManualClock, Step, stop_before
+from fairlead.testing import ManualClock, Step, Storage, stop_before
 from fairlead.testing.sizes import size
 from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.audit import AuditRead
 from fairlead.verbs.dead_letters import CancelIntent
 from fairlead.verbs.queues import CreateQueue, Purge
 from tests.cli.conftest import Commands, Opener
-from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 
 MINUTE_MS = 60_000
@@ -212,25 +211,26 @@ def test_the_entry_of_a_cancelled_operation_names_its_queue_also_if_the_operatio
 # A crash
 
 
-def test_an_act_that_a_crash_cut_short_stays_asked(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = factory.open()
-    broker = Broker(store, clock=ManualClock())
+@pytest.mark.parametrize("kind", ["memory", "rocks"])
+def test_an_act_that_a_crash_cut_short_stays_asked(kind: str, tmp_path: Path) -> None:
+    store = Storage(None if kind == "memory" else tmp_path / "data")
+    broker = store.open_broker(clock=ManualClock())
     broker.create_queue("q")
     broker.enqueue("q", b"x")
     begun, go_on = threading.Event(), threading.Event()
 
-    def stuck(*_: object) -> int:
+    def stuck(work: Callable[[], object]) -> int:
         begun.set()
         go_on.wait()
         return 0
 
-    monkeypatch.setattr(Purge, "run", stuck)
     guard = AdmittedCaller(Layers(broker), Caller(None, "anonymous", "x"))
     guard.pause("q")
     thread = threading.Thread(target=lambda: _quietly(lambda: guard.purge("q")))
-    thread.start()
-    assert begun.wait(60)
-    with Broker(factory.crash(store), clock=ManualClock()) as again:
+    with replaced_work(Purge, stuck):
+        thread.start()
+        assert begun.wait(60)
+    with store.reopen().open_broker(clock=ManualClock()) as again:
         assert [(record.number, record.verb, record.outcome) for record in again.audit.read()] == [
             (2, "purge", "asked"),
             (1, "pause", "done"),

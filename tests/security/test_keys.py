@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conformance.scene import Factory
 
 from fairlead import Broker
 from fairlead.errors import (
@@ -20,12 +21,11 @@ from fairlead.errors import (
     Unauthenticated,
 )
 from fairlead.model.access import EVERY_RIGHT
+from fairlead.model.api_keys import read_token
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, open_in_memory, stop_before
-from fairlead.testing.inside import keys
 from fairlead.testing.sizes import size
 from fairlead.verbs.keys import KeysCreate
-from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 from tests.turns import turn
 
@@ -437,7 +437,7 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
     broker = Broker(store)
     prepare_bootstrap_key(broker, file)
     token = file.read_text().strip()
-    after = getattr(broker.keys, end)(keys.read_token(token)[0])
+    after = getattr(broker.keys, end)(read_token(token)[0])
     with Broker(factory.crash(store)) as again:
         assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
         with pytest.raises(Unauthenticated):

@@ -18,10 +18,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import fairlead
 from fairlead import errors
 from fairlead.model.access import EVERY_RIGHT
+from fairlead.model.api_keys import make_token
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
 from fairlead.testing import ServerProcess, run_server
-from fairlead.testing.inside import keys
 from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.schemas import CHANNELS
 from tests.doors.flight.raw import RawChannel
@@ -33,7 +33,7 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 #: What comes in place of a good key.
 BAD = {
     "none": None,
-    "of another server": f"Bearer {keys.make_token()}",
+    "of another server": f"Bearer {make_token()}",
     "of no form": "Bearer x",
     "of another scheme": "Basic eDp5",
     "empty": "",
@@ -204,7 +204,7 @@ def test_flight_asks_for_the_key_before_it_reads_the_first_frame(
                 call(
                     iter([first]),
                     timeout=PATIENCE_S,
-                    metadata=(("authorization", f"Bearer {keys.make_token()}"),),
+                    metadata=(("authorization", f"Bearer {make_token()}"),),
                 )
             )
     assert refused.value.code() is UNAUTHENTICATED
@@ -231,12 +231,12 @@ def test_a_revoked_key_hears_of_nothing_else_on_a_channel_that_is_open(
 def test_a_page_without_a_good_key_is_refused_alike_whether_there_is_one_or_not(
     server: ServerProcess, page: str, method: str
 ) -> None:
-    answer = http(server, page, keys.make_token(), method)
-    assert answer == http(server, "/metrics", keys.make_token(), method)
+    answer = http(server, page, make_token(), method)
+    assert answer == http(server, "/metrics", make_token(), method)
     assert answer[0] == 401
 
 
 @pytest.mark.parametrize("page", ["/", "/healthz", "/readyz"])
 def test_whoever_watches_over_a_server_needs_no_key(server: ServerProcess, page: str) -> None:
     assert http(server, page, None)[0] == 200
-    assert http(server, page, keys.make_token())[0] == 200
+    assert http(server, page, make_token())[0] == 200

@@ -10,7 +10,7 @@ from fairlead import DeadFilter, NewMessage
 from fairlead.decide.redact import Redaction
 from fairlead.middleware.stack import Layers
 from fairlead.model.settle import Complete, DeliveryRef, Fail
-from fairlead.testing.inside import core_of, facts
+from fairlead.testing.engine import replace_audit_record
 from tests.security.scene import Scene
 
 
@@ -86,7 +86,5 @@ def test_a_throttle_key_is_shared_by_all_queues(scene: Scene) -> None:
 def test_whoever_can_write_the_store_can_change_the_audit(scene: Scene) -> None:
     scene.local().create_queue("q")
     (record,) = scene.broker.audit.read()
-    core_of(scene.broker).store.commit(
-        [facts.AuditSaved(msgspec.structs.replace(record, name="somebody else"))]
-    )
+    replace_audit_record(scene.broker, msgspec.structs.replace(record, name="somebody else"))
     assert scene.broker.audit.read()[0].name == "somebody else"

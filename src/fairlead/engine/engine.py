@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Literal, cast
 
@@ -469,9 +470,8 @@ class Engine:
         if not patience_ms:
             return empty
         consumer = getattr(request, "consumer", "")
-        return wait_for(
-            self, request.queues(), consumer, patience_ms, lambda: self._transact(request, caller)
-        )
+        take = partial(self._transact, request, caller)
+        return wait_for(self, request.queues(), consumer, patience_ms, take, empty)
 
     # Time
 

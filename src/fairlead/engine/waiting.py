@@ -19,6 +19,7 @@ from fairlead.records.facts import (
     ChunkEnqueued,
     ConfigChanged,
     MessageMoved,
+    QueueDeleted,
     QueueStored,
     StateFact,
 )
@@ -89,7 +90,7 @@ class Waiters:
                     ready[fact.chunk.queue_id] += fact.chunk.count
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
-                case QueueStored() | ConfigChanged() | BucketChanged():
+                case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
                     self.wake_all()
                     return
         for queue_id in memory.changes.counts:
@@ -118,10 +119,16 @@ def allowance(memory: Memory, queue: Queue, consumer: str) -> int:
 
 
 def wait_for(
-    engine: Engine, names: Sequence[str], consumer: str, patience_ms: int, take: Callable[[], Answer]
+    engine: Engine,
+    names: Sequence[str],
+    consumer: str,
+    patience_ms: int,
+    take: Callable[[], Answer],
+    empty: Answer,
 ) -> Answer:
     """Under the lock, which is free while the call waits: what `take` gives as soon as it gives anything, tried
-    again whenever these queues may have something for the consumer. What it gives at the end may be empty.
+    again whenever these queues may have something for the consumer. What it gives at the end may be empty; `empty` if
+    the wait was interrupted.
     """
     deadline_ms = engine.clock.monotonic_ms() + patience_ms
     waiter, queue_ids = Waiter(engine.lock, consumer), list[int]()
@@ -138,6 +145,9 @@ def wait_for(
             if left_ms > 0 and not engine.waits_over:
                 token_ms = _next_token_ms(engine, queue_ids, consumer)
                 engine.clock.wait(waiter.condition, left_ms if token_ms is None else min(left_ms, token_ms))
+                if engine.waits_over:
+                    # Its server stops: what came meanwhile stays for others.
+                    return empty
             answer = take()
             if answer or left_ms <= 0 or engine.waits_over:
                 return answer

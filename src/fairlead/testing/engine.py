@@ -10,13 +10,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 import fairlead
 from fairlead.clock import Clock
 from fairlead.config import Settings
+from fairlead.engine.audit_trail import entry_key
 from fairlead.engine.broker import Broker
 from fairlead.engine.broker import Durability as Durability
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
+from fairlead.model.access import AuditRecord
+from fairlead.model.ids import find_id
+from fairlead.records.facts import MessageRestated, RecordsChanged
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
@@ -93,6 +99,34 @@ def forget_bodies(broker: Broker) -> None:
     """Drop the bodies of messages from memory: the next claim reads them from the store."""
     for chunk in broker.engine.memory.chunks.values():
         chunk.payloads = None
+
+
+def is_started(broker: Broker, message_id: str) -> bool:
+    """Whether somebody who holds the message has begun with it."""
+    raw_id = find_id(message_id) or b""
+    with broker.engine.lock:
+        found = broker.engine.memory.find_lease(raw_id)
+    return found is not None and found[1].terms.started
+
+
+def set_attempts(broker: Broker, message_id: str, attempts: int) -> None:
+    """As if the message had failed so often."""
+    raw_id = find_id(message_id) or b""
+    with broker.engine.transaction() as tx:
+        number = tx.find_messages([raw_id])[raw_id]
+        tx.add(MessageRestated(number, replace(tx.state_of(number), attempts=attempts)))
+
+
+def save_runbook(broker: Broker, project: str, text: str) -> None:
+    """Store a text as the runbook of a project, whatever it says."""
+    with broker.engine.transaction() as tx:
+        tx.add(RecordsChanged(Table.RUNBOOKS, {b"/" + project.encode(): text}))
+
+
+def replace_audit_record(broker: Broker, record: AuditRecord) -> None:
+    """Store a record in the place of the one with its number."""
+    with broker.engine.transaction() as tx:
+        tx.add(RecordsChanged(Table.AUDIT, {entry_key(record.number): record}))
 
 
 def sync(broker: Broker) -> None:

@@ -15,6 +15,7 @@ _PLACES = {
     # Long operations: purge, delete, redrive.
     "operation_step_messages": "engine.operations.STEP_MESSAGES",
     "scan_page_messages": "engine.walk.STEP_MESSAGES",
+    "operator_scan_messages": "engine.choose.SCAN_LIMIT",
     "operator_step_messages": "engine.act.STEP_MESSAGES",
     # What time brings.
     "timer_step_messages": "engine.moves.STEP_MESSAGES",
@@ -26,6 +27,7 @@ _PLACES = {
     "claim_piece_messages": "engine.work.consumer_claims.PIECE",
     "close_step_messages": "engine.work.consumer_claims.PIECE",
     "close_step_outcomes": "engine.consumer_steps.OUTCOMES_STEP",
+    "close_step_hook_calls": "engine.hooking.HOOKED_STEP",
     "release_step_messages": "engine.consumer_steps.RELEASE_STEP",
     "read_page_messages": "engine.work.consumer_read.PAGE_MESSAGES",
     "read_page_bytes": "engine.work.consumer_read.PAGE_BYTES",
@@ -33,9 +35,12 @@ _PLACES = {
     "recorded_bytes": "engine.work.consumers.MAX_RECORDED_BYTES",
     # Staged writes.
     "publish_step_messages": "engine.work.publish_steps.STEP_MESSAGES",
+    "staged_part_messages": "engine.work.staging.MAX_CHUNK_MESSAGES",
     "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
     "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
     # Looking.
+    "browse_page_bytes": "engine.work.look.PAGE_BYTES",
+    "browse_step_messages": "engine.walk_ids.STEP_MESSAGES",
     # Bounds of what is kept.
     "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
     "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",

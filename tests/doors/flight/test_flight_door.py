@@ -22,7 +22,6 @@ from fairlead.server.limits import Limits
 from fairlead.server.logs import Lines
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.testing.verbs import replaced_work
-from fairlead.testing.which_engine import is_new_engine
 from fairlead.verbs.claim import Claim
 from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
 from fairlead.wire.deliveries import decode_deliveries
@@ -347,8 +346,8 @@ def test_a_call_that_fails_by_a_defect_is_logged_with_its_verb_and_without_what_
     with replaced_work(Claim, fail):
         answer, _ = rig.channel("claim").call(ClaimCall("q"))
     assert answer.error is not None
-    # Of the new engine's transaction nothing was written, also for others who take part in it: send it again.
-    assert answer.error.code == ("unavailable" if is_new_engine() else "broken_invariant")
+    # Of the transaction nothing was written, also for others who take part in it: send it again.
+    assert answer.error.code == "unavailable"
     assert "somebody" not in answer.error.message
     (record,) = caplog.records
     line = Lines("text").format(record)

@@ -11,10 +11,8 @@ from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS
 from fairlead.records.facts import Move, StateFact
 from fairlead.server import metric_facts
-from fairlead.server.metric_counts import BOOKKEEPING, COUNTED, MOVES
 from fairlead.server.metric_names import CALLS_REFUSED, INVALID, METRICS, REFUSED, REQUESTS
 from fairlead.server.metrics import Metrics
-from fairlead.testing.inside import facts
 from tests.doors.http.shown import grown, show
 from tests.integration.world import World
 
@@ -249,12 +247,6 @@ def test_a_transition_moves_its_metrics_and_no_others(case: str, world: World, m
 
 def test_every_event_of_the_lifecycle_has_its_case() -> None:
     assert set(TRANSITIONS) - set(CASES) == set()
-
-
-def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
-    assert COUNTED.keys() | BOOKKEEPING == set(get_args(facts.Fact))
-    assert COUNTED.keys() & BOOKKEEPING == set()
-    assert set(MOVES) == set(get_args(facts.MoveKind))
 
 
 def test_every_kind_of_fact_of_the_new_engine_is_counted_or_named_as_bookkeeping() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
-from fairlead.model.names import Scoped
-from fairlead.model.settle import DeliveryRef, Settlement
+from fairlead.model.settle import DeliveryRef
 from fairlead.testing import Step, Storage, laws
-from fairlead.testing.inside import consumer_close
+from fairlead.testing.engine import hooks_of
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_count
@@ -242,19 +240,19 @@ def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_agai
     reader = Reader(world)
     taken = reader.take(1)
     reader.record(1, [Fail(delivery, "no") for delivery in taken[:6]])
-    asked: list[int] = []
-    ask_hooks = consumer_close.ask_hooks
+    hooks = hooks_of(world.broker)
+    ask_hook, settled = hooks.on_failure, list[dict[str, int]]()
 
-    def overtaken(core: Any, items: Sequence[Settlement], *, closing: int) -> Any:
-        answers = ask_hooks(core, items, closing=closing)
-        asked.append(len(items))
-        if len(asked) == 1:
-            assert consumer_close.run_step(core, Scoped("q", "etl"))
-        return answers
+    def overtaken(*asked: Any) -> Any:
+        answer = ask_hook(*asked)
+        if not settled:
+            settled.append({})
+            settled.append(reader.close(1).settled)
+        return answer
 
-    monkeypatch.setattr(consumer_close, "ask_hooks", overtaken)
+    monkeypatch.setattr(hooks, "on_failure", overtaken)
     assert reader.close(1).settled == {"dead": 6, "completed": 4}
-    assert asked == [4, 4, 2]
+    assert settled[1] == {"dead": 6, "completed": 4}
     assert world.counts("q") == (0, 0, 0, 6)
 
 
@@ -312,7 +310,7 @@ def test_messages_without_an_outcome_go_by_the_thousand(memory_world: World) -> 
         change.count for change in step.changes("complete")
     )
     assert reader.close(1).settled == {"completed": 9000}
-    assert sizes == [4000, 4000, 1000]
+    assert sizes == [2000, 2000, 2000, 2000, 1000]
 
 
 @pytest.mark.parametrize("hooked", [False, True])

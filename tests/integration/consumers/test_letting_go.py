@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from fairlead import Fail, NewMessage
 from fairlead.errors import ClaimReleased, ConsumerNotFound, QueueNotFound, StoreFull
 from fairlead.testing import laws
-from fairlead.testing.inside import consumer_close
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_count
@@ -209,33 +207,19 @@ def test_a_consumer_that_is_being_dropped_goes_with_its_queue(
     assert world.broker.consumers.list() == []
 
 
-class _BrokeOff(Exception):
-    pass
-
-
 @pytest.mark.parametrize("call", ["drop", "claim", "close"])
-def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
+def test_a_close_that_got_no_further_than_its_first_step_is_finished_before_another_call(
     world: World, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
+    monkeypatch.setattr(size("close_step_messages"), 2)
     world.fill("q", count=7)
     reader = Reader(world)
     reader.claim(1, limit=4)
-    run_step, steps = consumer_close.run_step, iter([False, False, True])
-
-    def overtaken(core: Any, name: str) -> bool:
-        """The first call finds nothing to do; then a close comes, and gets no further than its decision."""
-        breaks_off = next(steps, None)
-        if breaks_off:
-            raise _BrokeOff
-        more = run_step(core, name)
-        if breaks_off is not None and not begun:
-            begun.append(True)
-            with pytest.raises(_BrokeOff):
-                reader.close(1)
-        return more
-
-    begun: list[bool] = []
-    monkeypatch.setattr(consumer_close, "run_step", overtaken)
+    fail_after(world, 1)
+    with pytest.raises(StoreFull):
+        reader.close(1)
+    world.store.on_step = ignore
+    assert world.counts("q") == (3, 0, 2, 0)
     if call == "drop":
         world.broker.consumers.drop("etl", "q")
         assert world.broker.consumers.list() == []
@@ -246,5 +230,4 @@ def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
     else:
         assert reader.close(1).last_closed == 1
         assert world.counts("q") == (3, 0, 0, 0)
-    assert begun
     assert laws(world.store) == []

@@ -15,10 +15,9 @@ from fairlead.errors import (
     StoreFull,
 )
 from fairlead.model.consumer import NumberedClaim
-from fairlead.model.names import Scoped
 from fairlead.testing import Step, laws
-from fairlead.testing.engine import engine_lock, forget_bodies, waiting_claims
-from fairlead.testing.inside import consumer_claims, core_of
+from fairlead.testing.between import between_steps
+from fairlead.testing.engine import forget_bodies, waiting_claims
 from fairlead.testing.sizes import size
 from tests.integration.consumers.scene import Reader, payloads, shown
 from tests.integration.world import Background, World, wait_until
@@ -381,15 +380,16 @@ def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(
     monkeypatch.setattr(size("claim_piece_messages"), 2)
     world.fill("q", count=20)
     reader = Reader(world)
-    wanted = consumer_claims.Wanted(Scoped("q", "etl"), reader.generation, 1, 20, 1 << 20, None, 100)
-    slow = consumer_claims._Filling(core_of(world.broker), wanted)
-    with engine_lock(world.broker):
-        assert slow.piece() is not None
-    assert reader.claim(1, limit=5).count == 5
-    with engine_lock(world.broker):
-        after = slow.piece()
-    assert after is not None
-    assert (after.phase, after.messages) == ("open", 5)
+    others = iter([lambda: reader.claim(1, limit=5)])
+    counts: list[int] = []
+
+    def overtake() -> None:
+        for claim in others:
+            counts.append(claim().count)
+
+    with between_steps(world.broker, overtake):
+        slow = reader.claim(1, limit=20)
+    assert (counts, slow.count) == ([5], 5)
     assert len(reader.read(1)) == 5
 
 

@@ -6,8 +6,6 @@ import random
 
 from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model.delivery import Delivery
-from fairlead.model.lane import ROW_BYTES
-from fairlead.testing.engine import all_leases
 from tests.integration.streams.steps import claim, fill, run, settle
 from tests.integration.world import World
 
@@ -85,22 +83,26 @@ def test_no_claim_gets_a_message_while_an_earlier_one_of_its_stream_is_out(world
     """Random traffic; after every step no lease is younger than another claim's lease on an earlier message."""
     chance = random.Random(11)
     held: list[Delivery] = []
+    claimed_in: dict[str, int] = {}
     for step in range(300):
         match chance.randrange(5):
             case 0:
                 fill(world, f"m{step}", stream=chance.choice("ab"))
             case 1:
-                held += world.broker.claim(
+                taken = world.broker.claim(
                     "q", limit=chance.randint(1, 4), max_per_stream=chance.randint(1, 3)
                 )
+                held += taken
+                claimed_in.update((delivery.id, step) for delivery in taken)
             case 2 | 3 if held:
                 delivery = held.pop(chance.randrange(len(held)))
                 world.broker.settle([chance.choice([Complete, Fail, Release])(delivery)])
             case 4:
                 world.clock.advance(seconds=chance.choice([1, 31, 61]))
-        claims: dict[bytes, list[int]] = {}
-        for lease in sorted(all_leases(world.broker), key=lambda lease: lease.row):
-            claims.setdefault(lease.row[ROW_BYTES:], []).append(lease.claim_id)
+        claims: dict[str | None, list[int]] = {}
+        leased = world.broker.peek("q", where="leased", limit=1000)
+        for info in sorted(leased, key=lambda info: info.seq):
+            claims.setdefault(info.stream, []).append(claimed_in[info.id])
         assert all(order == sorted(order, reverse=True) for order in claims.values())
 
 

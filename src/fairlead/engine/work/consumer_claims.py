@@ -62,7 +62,7 @@ def claim(engine: Engine, request: ConsumersClaim, caller: Caller) -> NumberedCl
     record = fill()
     if record is None and patience_ms:
         with engine.lock:
-            record = wait_for(engine, request.queues(), request.name, patience_ms, fill)
+            record = wait_for(engine, request.queues(), request.name, patience_ms, fill, None)
     if record is None:
         return NumberedClaim(wanted.number, 0, 0)
     while record.phase != "open":

@@ -9,6 +9,7 @@ from fairlead.engine.blocked_streams import HeldUp, find_blocker, held_up_stream
 from fairlead.engine.find_ids import find_raw_id
 from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, bounded, meet_ids, step
+from fairlead.engine.operations import is_purged
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.walk import is_behind_front, walk
 from fairlead.errors import MessageNotFound
@@ -101,7 +102,7 @@ def _waiting(engine: Engine, tx: Transaction, subject: str, met: Met) -> Explana
         why = f"it failed {show_times(state.attempts)}, last with {reason}; decided by {state.rule}"
     left_ms, due_ms = max(0, state.due_ms - tx.now_ms), engine.time.by_wall(state.due_ms)
     text = f"waiting until {show_time(due_ms)} ({show_ms(left_ms)} from now): {why}"
-    reasons = Reason("waiting", text, due_ms), *_queue_reasons(engine, tx.memory.by_id[state.queue_id])
+    reasons = Reason("waiting", text, due_ms), *_queue_reasons(engine, tx, tx.memory.by_id[state.queue_id])
     return Explanation(subject, "waiting for its time", reasons)
 
 
@@ -124,7 +125,7 @@ def _dead(engine: Engine, subject: str, met: Met, queue: Queue) -> Explanation:
 
 def _ready(engine: Engine, tx: Transaction, subject: str, met: Met, ahead: int) -> Explanation:
     queue = tx.memory.by_id[met.state.queue_id]
-    reasons = _queue_reasons(engine, queue)
+    reasons = _queue_reasons(engine, tx, queue)
     if is_behind_front(tx, met):
         behind = _behind(engine, tx, queue, met.chunk.stream_of(met.number))
         return Explanation(subject, "ready, but not at the front of its stream", (behind, *reasons))
@@ -185,10 +186,12 @@ def _throttled(engine: Engine, text: str, ready_ms: int | None) -> Reason:
     return Reason("throttled", text + f"next token at {show_time(when)}", when)
 
 
-def _queue_reasons(engine: Engine, queue: Queue) -> list[Reason]:
+def _queue_reasons(engine: Engine, tx: Transaction, queue: Queue) -> list[Reason]:
     reasons = []
     if queue.record.paused:
         reasons.append(Reason("paused", f"queue {queue.name!r} is paused"))
+    if is_purged(tx, queue.record.queue_id):
+        reasons.append(Reason("purging", f"queue {queue.name!r} is being purged"))
     if not queue.leases and not engine.waiters.of(queue.record.queue_id):
         text = f"no consumer is waiting on queue {queue.name!r} or holds one of its messages"
         reasons.append(Reason("no_consumer", text))
@@ -234,7 +237,7 @@ def explain_queue(engine: Engine, request: ExplainQueue, caller: Caller) -> Expl
     with step(engine) as tx:
         queue = tx.queue(request.name)
         counts, active_keys = queue.counts, queue.schedule.active_keys
-        reasons = _queue_reasons(engine, queue)
+        reasons = _queue_reasons(engine, tx, queue)
         if not counts.ready:
             text = f"no message is ready: {counts.leased} leased, {counts.waiting} waiting"
             reasons.append(Reason("no_ready_messages", text))
