@@ -152,7 +152,17 @@ def test_a_repair_saves_what_was_published_and_what_is_still_staged(rich: Rows, 
         check_same(rows_of(store), rich)
 
 
-ELSEWHERE = ["META", "CONFIG", "BUCKETS", "API_KEYS", "RUNBOOKS", "EXTERNAL_QUEUES", "AUDIT", "ANSWERS", "INTENTS"]
+ELSEWHERE = [
+    "META",
+    "CONFIG",
+    "BUCKETS",
+    "API_KEYS",
+    "RUNBOOKS",
+    "EXTERNAL_QUEUES",
+    "AUDIT",
+    "ANSWERS",
+    "INTENTS",
+]
 TABLES = [table for table in Table if table.name not in ELSEWHERE]
 #: Rows that follow from others are made anew.
 MADE_ANEW = {
