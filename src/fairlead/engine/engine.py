@@ -53,6 +53,7 @@ from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStor
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
 from fairlead.verbs.exchange import check_remembered
 
@@ -504,8 +505,13 @@ class Engine:
 
 
 def memory_of(store: KeyValueStore) -> Memory:
+    """Raises `StoreCorrupt`, with its table and key, for a row that cannot be decoded."""
     memory = Memory(store)
-    load_into(memory, store, None)
+    try:
+        load_into(memory, store, None)
+    except ValueError:
+        check_readable(store)
+        raise
     return memory
 
 

@@ -6,7 +6,7 @@ directory as it was, and no new one. Must not: guess. A row with a wrong checksu
 
 * `repair.py`: the order of the work. Start here.
 * `cut.py`: `cut_unsynced`, for a healthy directory that is refused after a power failure.
-* `rebuild.py`: a lawful store out of the rows that are left.
+* `rebuild.py`, `records.py`: a lawful store out of the rows that are left.
 * `unfinished.py`: the directory beside the new one in which all of it happens.
 * `report.py`: what was found, saved and lost.
 

@@ -6,22 +6,28 @@ A message is saved if the head of its chunk and its page of payloads are. Nothin
 * A message whose page is lost is gone, and so are all messages of a chunk whose head is lost.
 * A lease is kept if its row is; a message that a lost lease held is ready again.
 * Counters are counted anew. Dedup keys of live messages come from the chunks.
+* A numbered claim is kept with all of its members and outcomes, or not at all; a staged chunk with all of its
+  messages. What is left of a published write becomes messages, because its publisher was told so.
 * A queue whose record is lost gets a new one with default settings, under the name `recovered-<queue id>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
 
 from fairlead.model.ids import show_id
 from fairlead.model.queue import QueueConfig, QueueRecord
-from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head
+from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_starts
+from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, COMMIT_SHIFT, find_number, id_of
 from fairlead.records.lease import LeaseRow
+from fairlead.records.staging import StagedPart
 from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.salvage.records import Member, StagedRows, keep_staged, lose_claim, why_broken
 from fairlead.salvage.report import GoneMessage, QueueReport, RepairReport
 from fairlead.store.kv.fence import read_fence
 from fairlead.store.kv.port import Table
@@ -34,9 +40,13 @@ from fairlead.store.rows import (
     encode_value,
     find_missing_pages,
     made_key,
+    outcomes_key,
     own_key,
+    part_key,
     payload_range,
+    published_end_key,
     read_key,
+    write_of_published_end,
 )
 from fairlead.store.stored_messages import count_messages, index_rows
 
@@ -64,6 +74,13 @@ _NOT_COPIED = {
     Table.DUE,
     Table.DONE,
     Table.LIVES,
+    Table.CONSUMERS,
+    Table.OUTCOMES,
+    Table.STAGED,
+    Table.STAGED_PARTS,
+    Table.PUBLISHING,
+    Table.PUBLISHED,
+    Table.PUBLISHED_END,
 }
 
 
@@ -88,6 +105,8 @@ class _RowsRebuild:
         self._chunks: dict[int, Chunk] = {}
         #: Key and number of payloads.
         self._lost_pages: dict[bytes, int] = {}
+        #: The queue and the number that pages of saved messages, published or only staged, are stored under.
+        self._bodies: set[tuple[int, int]] = set()
         #: How many messages of each queue are gone.
         self._gone: dict[int, int] = {}
         self._epoch = self._commit = 0
@@ -102,7 +121,10 @@ class _RowsRebuild:
             if table not in _NOT_COPIED:
                 for key, _, raw in self._decoded(table):
                     self._put(table, key, raw)
-        self._save_chunks()
+        pages = {key: len(payloads) for key, payloads, _ in self._decoded(Table.PAGES)}
+        self._save_chunks(pages)
+        self._save_staged(pages)
+        self._save_pages()
         self._save_leases()
         self._save_own()
         self._save_streams()
@@ -157,10 +179,10 @@ class _RowsRebuild:
 
     # Messages
 
-    def _save_chunks(self) -> None:
+    def _save_chunks(self, pages: dict[bytes, int]) -> None:
+        """`pages` has the number of payloads of each page that can be read."""
         states = {key: bytearray(value) for key, value, _ in self._decoded(Table.STATES)}
         stale = {row.key for row in self._source.rows(family_name(Table.STATES)) if row.stale}
-        pages = {key: len(payloads) for key, payloads, _ in self._decoded(Table.PAGES)}
         for key, head, is_cold in self._heads():
             chunk = self._make_chunk(read_key(key)[0], head, states.pop(key, None))
             self._lose_pages(chunk, pages)
@@ -168,6 +190,8 @@ class _RowsRebuild:
                 continue
             self._fit_own_rows(chunk)
             self._chunks[chunk.block] = chunk
+            if not chunk.is_inline:
+                self._bodies.add((chunk.queue_id, chunk.body))
             if key in stale:
                 alive = [number for number in chunk.numbers if chunk.state_of(number) != GONE]
                 self._report.redelivered += [_shown(chunk, number) for number in alive]
@@ -176,7 +200,6 @@ class _RowsRebuild:
                 self._put(Table.STATES, key, bytes(chunk.states))
         for key, lost in states.items():
             self._lose_headless(key, len(lost) - lost.count(GONE))
-        self._save_pages()
 
     def _heads(self) -> Iterator[tuple[bytes, Head, bool]]:
         """Each with whether it is cold. A chunk never becomes hot again, so its cold head is the later one."""
@@ -200,16 +223,43 @@ class _RowsRebuild:
     def _save_pages(self) -> None:
         """Empty payloads take the place of those that are gone."""
         for key, _, raw in self._decoded(Table.PAGES):
-            if self._has_page(key) and key not in self._lost_pages:
+            if _body_of(key) in self._bodies and key not in self._lost_pages:
                 self._put(Table.PAGES, key, raw)
         for key, count in self._lost_pages.items():
-            if self._has_page(key):
+            if _body_of(key) in self._bodies:
                 self._put(Table.PAGES, key, encode_value([b""] * count))
 
-    def _has_page(self, key: bytes) -> bool:
-        queue_id, first = read_key(key)
-        chunk = self._chunks.get(first >> BLOCK_SHIFT)
-        return chunk is not None and chunk.queue_id == queue_id and not chunk.is_inline
+    def _save_staged(self, pages: dict[bytes, int]) -> None:
+        def has_pages(where: tuple[int, int], part: StagedPart) -> bool:
+            starts = [*page_starts(part.sizes), len(part.sizes)]
+            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(starts) - 1)]
+            return [pages.get(key) for key in keys] == [end - start for start, end in pairwise(starts)]
+
+        parts = {_body_of(key): part for key, part, _ in self._decoded(Table.STAGED_PARTS)}
+        found = StagedRows(
+            {key: chunk for key, chunk, _ in self._decoded(Table.STAGED)},
+            parts,
+            {key: record for key, record, _ in self._decoded(Table.PUBLISHING)},
+            {key: done for key, done, _ in self._decoded(Table.PUBLISHED)},
+        )
+        used = {(chunk.queue_id, chunk.body) for chunk in self._chunks.values() if chunk.body != chunk.first}
+        kept = keep_staged(found, self._queues.keys(), used, has_pages, self._report)
+        for key, chunk in kept.chunks.items():
+            self._put(Table.STAGED, key, encode_value(chunk))
+        for (queue_id, number), part in kept.parts.items():
+            self._put(Table.STAGED_PARTS, part_key(queue_id, number), encode_value(part))
+            if part.inline is None:
+                self._bodies.add((queue_id, number))
+        for key, record in kept.publishing.items():
+            self._put(Table.PUBLISHING, key, encode_value(record))
+        for key, done in kept.published.items():
+            self._put(Table.PUBLISHED, key, encode_value(done))
+            self._put(Table.PUBLISHED_END, published_end_key(done.until_ms, done.write), encode_value(True))
+        for key, _, _ in self._decoded(Table.PUBLISHED_END):
+            if write_of_published_end(key) not in kept.published:
+                self._report.other.append(
+                    "a published write is forgotten: publishing it again would double it"
+                )
 
     def _make_chunk(self, queue_id: int, head: Head, states: bytearray | None) -> Chunk:
         self._need_queue(queue_id, 0)
@@ -274,14 +324,25 @@ class _RowsRebuild:
         return chunk
 
     def _save_leases(self) -> None:
-        """A member that several rows of a claim list belongs to the latest one. A lease without members goes."""
+        """A member that several rows of a claim list belongs to the latest one. A lease without members goes, and so
+        does one of a numbered claim that is not kept.
+        """
         held: set[int] = set()
+        kept: dict[bytes, tuple[LeaseRow, list[int]]] = {}
         rows = sorted(self._decoded(Table.LEASES), key=lambda found: found[1].terms.group, reverse=True)
-        for key, row, raw in rows:
-            members = {number for number in _members(row) if self._is_held(number, row.terms.claim_id)} - held
+        for key, row, _ in rows:
+            claim_id = row.terms.claim_id
+            members = [one for one in _members(row) if one not in held and self._is_held(one, claim_id)]
             if members and row.terms.queue_id in self._queues:
-                self._put(Table.LEASES, key, raw)
-                held |= members
+                kept[key] = row, members
+                held |= {*members}
+        lost = self._save_consumers(kept)
+        for key, (row, members) in kept.items():
+            if row.terms.is_numbered and row.terms.claim_id in lost:
+                held -= {*members}
+                self._report.redelivered += [_shown(self._chunk_of(number), number) for number in members]
+            else:
+                self._put(Table.LEASES, key, encode_value(row))
         for key, state in self._own.items():
             if state.claim_id and read_key(key)[1] not in held:
                 self._own[key] = replace(state, claim_id=0)
@@ -293,6 +354,43 @@ class _RowsRebuild:
             return False
         state = self._own.get(own_key(chunk, number))
         return state is None or state.claim_id == claim_id
+
+    def _save_consumers(self, leases: dict[bytes, tuple[LeaseRow, list[int]]]) -> set[int]:
+        """Returns the claims that are not kept."""
+        members: dict[int, list[Member]] = {}
+        for row, numbers in leases.values():
+            if row.terms.is_numbered:
+                members.setdefault(row.terms.claim_id, []).extend(map(self._member, numbers))
+        said: dict[int, dict[int, RecordedCall | ChosenParts]] = {}
+        for key, call, _ in self._decoded(Table.OUTCOMES):
+            claim_id, number = read_key(key)
+            said.setdefault(claim_id, {})[number] = call
+        whole: set[int] = set()
+        for key, record, _ in self._decoded(Table.CONSUMERS):
+            found = record
+            if record.claim_id:
+                claim_id = record.claim_id
+                why = why_broken(record, members.get(claim_id, []), said.get(claim_id, {}))
+                if why is None:
+                    whole.add(claim_id)
+                else:
+                    found = lose_claim(record, why, self._report)
+            elif record.slices or record.taken:
+                found = record.without_claim()
+            self._put(Table.CONSUMERS, key, encode_value(found))
+        for claim_id in whole & said.keys():
+            for call, recorded in said[claim_id].items():
+                self._put(Table.OUTCOMES, outcomes_key(claim_id, call), encode_value(recorded))
+        for claim_id in said.keys() - whole - members.keys():
+            self._report.other.append(f"what was recorded of numbered claim {claim_id:x} is gone")
+        return members.keys() - whole
+
+    def _member(self, number: int) -> Member:
+        chunk = self._chunk_of(number)
+        return Member(id_of(chunk.prefix, number), chunk.columns.size_of(number & BLOCK_MASK))
+
+    def _chunk_of(self, number: int) -> Chunk:
+        return self._chunks[number >> BLOCK_SHIFT]
 
     def _save_own(self) -> None:
         for key, state in self._own.items():
@@ -358,16 +456,20 @@ class _RowsRebuild:
         }
         for queue_id, counts in count_messages(self._store).items():
             self._put(Table.COUNTERS, made_key(queue_id), encode_value(counts))
-            counted = before.get(queue_id)
-            self._report.queues.append(
-                QueueReport(
-                    self._queues[queue_id].name,
-                    None if counted is None else counted.messages + counted.done,
-                    counts.messages + counts.done,
-                    self._gone.get(queue_id, 0),
-                )
-            )
+            stored = before.get(queue_id)
+            counted = None if stored is None else stored.messages + stored.done
+            saved, gone = counts.messages + counts.done, self._gone.get(queue_id, 0)
+            name = self._queues[queue_id].name
+            self._report.queues.append(QueueReport(name, counted, saved, gone))
+            # Messages of dead-letter queues are gone from the queue that they were enqueued into.
+            if counted is not None and counted != saved and not self._gone:
+                self._report.other.append(f"queue {name!r} counted {counted} messages, and {saved} are saved")
         self._write()
+
+
+def _body_of(key: bytes) -> tuple[int, int]:
+    queue_id, number = read_key(key)
+    return queue_id, number
 
 
 def _members(row: LeaseRow) -> Iterator[int]:

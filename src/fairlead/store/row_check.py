@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.errors import StoreCorrupt
 from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import (
@@ -46,6 +47,13 @@ def find_unreadable(store: KeyValueStore) -> list[str]:
         for key, value in read_table(store, table)
         if (problem := problem_of(table, key, value)) is not None
     ]
+
+
+def check_readable(store: KeyValueStore) -> None:
+    """Raises `StoreCorrupt` for the first row that cannot be read."""
+    for problem in find_unreadable(store):
+        where, _, what = problem.partition(": ")
+        raise StoreCorrupt(where, what)
 
 
 def problem_of(table: Table, key: bytes, value: bytes) -> str | None:

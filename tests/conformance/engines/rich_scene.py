@@ -63,8 +63,8 @@ def fill_ordered(broker: Broker) -> None:
     broker.hold("ordered", ids[:1])
     broker.release_stream("ordered", "s")
     broker.enqueue_many("ordered", [NewMessage(b"later", delay="30m"), NewMessage(b"t", throttle_keys=["t"])])
-    first, second, third, *_ = broker.claim("ordered", limit=6, consumer="c", token="token")
-    broker.settle([Fail(first, "no", dead=True), Fail(second, "no"), Extend(third, "1h")])
+    first, second, third, fourth, *_ = broker.claim("ordered", limit=6, consumer="c", token="token")
+    broker.settle([Fail(first, "no", dead=True), Fail(second, "no"), Extend(third, "1h"), Complete(fourth)])
     broker.enqueue("ordered", b"ready")
 
 

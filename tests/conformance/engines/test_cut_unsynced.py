@@ -252,7 +252,7 @@ def test_a_repair_that_is_killed_leaves_the_damaged_directory_as_it_was_and_no_n
 ) -> None:
     damaged, new = damage(BEFORE_THE_MARK["a wrong byte in a middle log"]), directory / "new"
     before = fingerprint(damaged)
-    for steps in (1, 4, 30):
+    for steps in (4, 30):
         command = [sys.executable, "-c", KILLED_REPAIR, str(damaged), str(new), str(steps)]
         victim = subprocess.run(command, check=False)
         assert victim.returncode == -signal.SIGKILL

@@ -8,21 +8,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
-from fairlead import Complete, NewMessage
+from fairlead import Complete, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.verify import verify, verify_store
+from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.store.kv.rocks_files import FORMAT
+from fairlead.store.rocks.format import FORMAT_FILE
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.queues import CreateQueue
-from fairlead.verbs.settle import Settle
+from fairlead.verbs.settle import Goodbye, Settle
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,8 +66,8 @@ def engine() -> Engine:
     return made
 
 
-def change(engine: Engine, table: Table, value: bytes | None, *, at: int = 0) -> None:
-    """Replace or delete a row behind the back of the engine."""
+def change(engine: Engine, table: Table, value: bytes | None, *, at: int = 0) -> bytes:
+    """Replace or delete a row behind the back of the engine; its key."""
     key = engine.store.scan(table, limit=at + 1)[at][0]
     batch = engine.store.batch()
     if value is None:
@@ -71,6 +75,7 @@ def change(engine: Engine, table: Table, value: bytes | None, *, at: int = 0) ->
     else:
         batch.put(table, key, value)
     engine.store.write(batch, engine.store.acquire(), engine.store.last_commit + 1)
+    return key
 
 
 @pytest.mark.parametrize(
@@ -100,6 +105,22 @@ def test_verify_names_a_row_that_cannot_be_decoded(engine: Engine, table: Table)
     assert problem.startswith(f"table {table.name.lower()}, row ")
 
 
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xc1", b"\x99later version"], ids=["empty", "no code", "a later version"]
+)
+@pytest.mark.parametrize("table", [Table.QUEUES, Table.COUNTERS, Table.CHUNKS, Table.OWN, Table.LEASES])
+def test_an_engine_does_not_open_with_a_row_that_cannot_be_decoded_and_names_it(
+    engine: Engine, table: Table, raw: bytes
+) -> None:
+    engine.do(Goodbye(""))
+    engine.do(Settle([Fail(one) for one in engine.do(Claim("q", 2))]))
+    engine.do(Claim("q", 2))
+    key = change(engine, table, raw)
+    with pytest.raises(StoreCorrupt) as refused:
+        Engine(engine.store, clock=ManualClock())
+    assert refused.value.where == f"table {table.name.lower()}, row {key.hex()}"
+
+
 def test_verify_reports_wrong_states(engine: Engine) -> None:
     change(engine, Table.STATES, b"\x07" * 8)
     assert not verify_store(engine.store).ok
@@ -117,3 +138,21 @@ def test_verify_does_not_change_a_directory_that_a_crash_left(tmp_path: Path) ->
     assert (report.problems, report.messages, report.queues) == ([], 30, 2)
     assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
     made.close()
+
+
+def test_verify_refuses_what_is_no_data_directory_or_a_later_one_and_leaves_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
+    for refused in ("empty", "nothing", "photos"):
+        with pytest.raises(InvalidRequest):
+            verify(tmp_path / refused)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "photos"]
+    later = tmp_path / "later"
+    RocksKeyValueStore.open(later).close()
+    number = b"%d" % (FORMAT + 1)
+    (later / FORMAT_FILE).write_bytes(number + b" %08x\n" % zlib.crc32(number))
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in later.iterdir()}
+    with pytest.raises(FormatTooNew, match=f"got {FORMAT + 1}"):
+        verify(later)
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in later.iterdir()} == before

@@ -181,7 +181,7 @@ UNSOUND_ROWS: dict[str, tuple[Break, str]] = {
     "states that are too short": (states(lambda raw: raw[:-1]), "and the states"),
     "a state that is none": (states(lambda raw: b"\7" + raw[1:]), "and the states"),
     "a chunk of which all is gone": (states(lambda raw: bytes([GONE]) * len(raw)), "has no live message"),
-    "a message that is gone and counted": (states(lambda raw: raw[:-1] + bytes([GONE])), "counted"),
+    "a message that is gone and counted": (states(lambda raw: bytes([GONE]) + raw[1:]), "counted"),
     "states of no chunk": (put(Table.STATES, made_key(ORDERED, UNKNOWN), b"\0"), "states "),
     "a message without its own row": (drop(Table.OWN), "has no row of its own"),
     "an own row of an implied message": (states(lambda raw: bytes(len(raw))), "own row of"),
