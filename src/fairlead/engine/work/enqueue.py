@@ -132,6 +132,7 @@ def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded:
         size = sum([columns.total_bytes() for columns, _ in batches])
         check_bounds(tx, queue, count, size)
         tx.store.check_room(size + MESSAGE_BYTES * count)
+        tx.bytes += size
     return Prepared(queue, batches, found, first)
 
 
