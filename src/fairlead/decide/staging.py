@@ -11,7 +11,6 @@ from fairlead.model.limits import MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS, PUBL
 from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.staging import Published, Publishing, StagedChunk, StagedWrite
 
-
 #: Tokens of writes that the broker makes for itself, which nobody sees.
 OWN_TOKENS = "\0"
 
