@@ -187,6 +187,7 @@ class Engine:
                 yield from self._join(self._open)
                 return
             tx = self._begin(hooks)
+            tx.began_ms = self.clock.monotonic_ms()
             try:
                 yield tx
             except BaseException as trouble:

@@ -67,13 +67,20 @@ class HookAnswers:
 
 
 NO_ANSWERS = HookAnswers()
+#: Requests that join one transaction, bytes of messages that they enqueue, and milliseconds of their work, before it
+#: is full. A request may overshoot; `turns.runs_alone` names those that would overshoot by much.
+MAX_TURN_REQUESTS = 1000
+MAX_TURN_BYTES = 4 << 20
+MAX_TURN_MS = 5
+
 #: By (queue, reason): hints, which a reopening forgets.
 Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 
 class Transaction:
-    __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "caller", "commit", "epoch", "facts",
-                 "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms", "store")  # fmt: skip
+    __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
+                 "commit", "epoch", "facts", "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms", "requests",
+                 "store")  # fmt: skip
 
     def __init__(
         self, engine: Engine, commit: int, epoch: int, now_ms: int, id_ms: int, hooks: HookAnswers
@@ -100,6 +107,11 @@ class Transaction:
         self._growing: dict[int, GrowingChunk] = {}
         #: How many facts there were when the request that runs began.
         self._start = 0
+        #: Requests, and steps of requests, that joined; and the bytes of messages that were enqueued.
+        self.requests = 0
+        self.bytes = 0
+        #: When it began, in steady time; only of transactions that requests may join.
+        self.began_ms = 0
         #: Who asked for the request that runs.
         self.caller = LOCAL
         #: Why nothing of it will be written; None while it goes on.
@@ -137,7 +149,15 @@ class Transaction:
         if self.lost is not None:
             raise self.lost_error()
         self.caller = caller
+        self.requests += 1
         self._start = len(self.facts)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a gathered transaction should end before its next request, because others wait for the lock."""
+        if self.requests >= MAX_TURN_REQUESTS or self.bytes >= MAX_TURN_BYTES:
+            return True
+        return self._engine.clock.monotonic_ms() - self.began_ms >= MAX_TURN_MS
 
     def check_lost(self) -> None:
         if self.lost is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -92,11 +93,29 @@ def test_duplicates_get_the_ids_of_their_first_messages() -> None:
 
 def test_a_queue_that_has_no_room_refuses_all_of_it() -> None:
     engine = open_engine(max_messages=COUNT - 1)
+    before = engine.store.last_commit
     with pytest.raises(QueueFull):
         engine.do(EnqueueMany("q", messages()))
+    assert engine.store.last_commit == before
     assert payloads(engine) == []
     assert not engine.memory.staged.writes
     assert len(engine.do(EnqueueMany("q", messages(COUNT - 1)))) == COUNT - 1
+
+
+def test_a_queue_that_fills_up_meanwhile_refuses_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine(max_messages=COUNT)
+    stage = large_enqueue.stage_part
+
+    def stage_and_enqueue(*arguments: Any) -> None:
+        if not engine.memory.chunks:
+            engine.do(Enqueue("q", b"other"))
+        stage(*arguments)
+
+    monkeypatch.setattr(large_enqueue, "stage_part", stage_and_enqueue)
+    with pytest.raises(QueueFull):
+        engine.do(EnqueueMany("q", messages()))
+    assert not engine.memory.staged.writes
+    assert payloads(engine) == [b"other"]
 
 
 def test_duplicates_need_no_room_in_a_bounded_queue() -> None:
@@ -108,14 +127,13 @@ def test_duplicates_need_no_room_in_a_bounded_queue() -> None:
 def test_nobody_sees_or_uses_the_staged_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_engine()
     seen: list[tuple[int, list[Any]]] = []
-    stage = large_enqueue._stage
+    stage = large_enqueue.stage_part
 
-    def look(*arguments: Any) -> str:
-        name = stage(*arguments)
+    def look(*arguments: Any) -> None:
+        stage(*arguments)
         seen.append((engine.do(Stats("q")).ready, engine.do(StagingList())))
-        return name
 
-    monkeypatch.setattr(large_enqueue, "_stage", look)
+    monkeypatch.setattr(large_enqueue, "stage_part", look)
     engine.do(EnqueueMany("q", messages()))
     assert seen == [(0, [])] * (COUNT // 2)
     assert engine.do(StagingList()) == []
@@ -189,10 +207,8 @@ def test_a_fault_at_every_step_leaves_all_of_it_or_nothing() -> None:
         engine.confirm()
         store.arm(step, fault, only=("batch", "write", "sync") if fault == "fail" else ())
         confirmed = False
-        try:
+        with suppress(StoreFull, Killed, Unavailable):
             confirmed = len(engine.do(EnqueueMany("q", messages()))) == COUNT
-        except (StoreFull, Killed, Unavailable):
-            pass
         if not store.struck:
             assert step > COUNT
             over.add(fault)

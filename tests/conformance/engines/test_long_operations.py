@@ -13,11 +13,11 @@ from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.moves import STEP_MESSAGES
 from fairlead.errors import InvalidRequest, QueueNotFound, ServerStopping, StoreFull
+from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import TABLES_OF_A_QUEUE
-from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore, Killed
 from fairlead.verbs.claim import Claim

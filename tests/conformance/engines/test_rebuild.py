@@ -16,7 +16,7 @@ from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.verify import verify, verify_store
 from fairlead.records.chunk import OWN
-from fairlead.salvage.rebuild_rows import LAYOUT, rebuild_rows
+from fairlead.salvage.rebuild import LAYOUT, rebuild
 from fairlead.salvage.repair import repair
 from fairlead.salvage.report import RepairReport
 from fairlead.store.kv.dictionary import DictionaryStore
@@ -67,7 +67,7 @@ def rebuilt(rows: Rows) -> tuple[RepairReport, NewStore]:
     source: Any = Source(rows)
     store: Any = NewStore()
     report = RepairReport()
-    rebuild_rows(source, store, report, step=lambda family, rows: None)
+    rebuild(source, store, report, step=lambda family, rows: None)
     return report, store
 
 
@@ -132,7 +132,7 @@ def test_the_rebuilt_rows_of_a_sound_directory_are_the_same_rows(rich: Rows, dir
     scratch.mkdir()
     source = Salvage(directory / "rich", scratch, step=lambda name: None, layout=LAYOUT)
     with closing(source), closing(RocksKeyValueStore.open(directory / "new")) as store:
-        rebuild_rows(source, store, report, step=lambda family, rows: None)
+        rebuild(source, store, report, step=lambda family, rows: None)
         assert (source.damages, source.gaps) == ([], [])
         assert store.last_commit > 2 << 20
         check_same(rows_of(store), rich)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fairlead import Complete, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.work import publish_steps
+from fairlead.engine.work import publish_steps, staging
 from fairlead.errors import QueueFull, StagedChunkMissing, StoreFull
 from fairlead.model.limits import PUBLISHED_KEPT_MS
 from fairlead.store.kv.dictionary import DictionaryStore
@@ -208,3 +209,72 @@ def test_a_fault_at_each_step_publishes_all_or_nothing_and_once(
         if not has_struck:
             break
     assert 10 < step < 299
+
+
+# A chunk that is staged in steps
+
+
+def test_a_chunk_of_several_parts_is_staged_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "PART_MESSAGES", 3)
+    writer = Writer()
+    before = writer.engine.store.last_commit
+    writer.stage("a", large(10))
+    assert writer.engine.store.last_commit - before == 5
+    assert [write.messages for write in writer.do(StagingList())] == [10]
+    assert broken_laws(writer.engine) == []
+    writer.publish("a")
+    assert writer.take_all() == large(10)
+    assert writer.rows(*STAGED, Table.CHUNKS) == 0
+
+
+def test_a_chunk_is_replaced_at_once_by_one_that_is_staged_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "PART_MESSAGES", 2)
+    writer = Writer()
+    writer.stage("a", [b"first"])
+    stage_part = staging.stage_part
+
+    def look(*arguments: Any) -> None:
+        stage_part(*arguments)
+        assert [write.messages for write in writer.do(StagingList())] == [1]
+
+    monkeypatch.setattr(staging, "stage_part", look)
+    writer.stage("a", large(5))
+    writer.publish("a")
+    assert writer.take_all() == large(5)
+    assert writer.rows(*STAGED) == 0
+
+
+def test_a_fault_while_a_chunk_is_staged_in_steps_leaves_the_chunk_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "PART_MESSAGES", 2)
+    found = set()
+    for fault in ("fail", "die_before", "die_after"):
+        for step in range(1, 20):
+            store = FaultyStore(DictionaryStore(), forgets=True)
+            writer = Writer(store)
+            writer.stage("a", [b"first"])
+            store.arm(step, fault, only=("write",))
+            with suppress(StoreFull, Killed):
+                writer.stage("a", large(5))
+            if not store.struck:
+                break
+            writer.reopen(store.inner)
+            assert broken_laws(writer.engine) == [], f"{fault} at step {step}"
+            writer.publish("a")
+            messages = writer.take_all()
+            assert messages in ([b"first"], large(5)), f"{fault} at step {step}"
+            found.add((fault, len(messages)))
+            writer.clock.advance(ms=601_000)
+            assert writer.rows(Table.STAGED, Table.STAGED_PARTS, Table.PAGES) == 0, f"{fault} at step {step}"
+        assert step == 5
+    assert found == {("fail", 1), ("die_before", 1), ("die_after", 1), ("die_after", 5)}
+
+
+def test_a_chunk_that_has_no_room_is_refused_before_its_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "PART_MESSAGES", 2)
+    writer = Writer(max_messages=4)
+    before = writer.engine.store.last_commit
+    with pytest.raises(QueueFull):
+        writer.stage("a", large(5))
+    assert writer.engine.store.last_commit == before

@@ -135,6 +135,7 @@ def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded:
         tx.store.check_room(size + MESSAGE_BYTES * count)
         lanes = [columns.lanes for columns, _ in batches]
         check_lanes(tx, queue, sum(map(len, lanes)), lambda: {*chain.from_iterable(lanes)})
+        tx.bytes += size
     return Prepared(queue, batches, found, first)
 
 

@@ -7,22 +7,19 @@ in between the steps.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fairlead.decide.staging import OWN_TOKENS
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.enqueue import check_bounds, source_queue
-from fairlead.engine.work.publish_steps import drop_chunks, take_step
-from fairlead.engine.work.staging import Part, decide, save_chunk, to_parts
+from fairlead.engine.work.publish_steps import take_step
+from fairlead.engine.work.staging import decide, drop_own, own_write, stage_part, to_parts
 from fairlead.errors import FairleadError, QueueNotFound, Unavailable
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.names import Scoped
-from fairlead.model.staging import StagedChunk
 from fairlead.records.facts import RecordsChanged
 from fairlead.request import Caller
 from fairlead.store.kv.port import Table
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
 #: Larger enqueues are staged.
 LARGE_MESSAGES = 4096
 LARGE_BYTES = 4 << 20
-#: How long parts stay that were staged before a crash.
-_STAGED_MS = 600_000
 
 
 def is_large_enqueue(request: EnqueueMany) -> bool:
@@ -64,13 +59,12 @@ def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> li
         _check(tx, queue, messages)
     if engine.hooking.is_used:
         messages = engine.hooking.ask_about_new(request.queue, messages)
-    write = Scoped(request.queue, OWN_TOKENS + secrets.token_hex(8))
+    write, parts = own_write(request.queue), to_parts(messages, [])
+    names = tuple([f"{at:06}" for at in range(len(parts))])
     try:
-        names = [
-            _stage(engine, write, queue_id, f"{at:06}", part)
-            for at, part in enumerate(to_parts(messages, []))
-        ]
-        ids = _publish(engine, write, queue_id, tuple(names))
+        for name, part in zip(names, parts, strict=True):
+            stage_part(engine, write, queue_id, name, part)
+        ids = _publish(engine, write, queue_id, names)
     finally:
         _forget(engine, write)
     if len(ids) != len(messages):
@@ -86,20 +80,6 @@ def _check(tx: Transaction, queue: Queue, messages: list[CheckedMessage]) -> Non
     size = sum([len(message.payload) + len(message.headers) for message in messages])
     check_bounds(tx, queue, len(messages), size)
     tx.store.check_room(size + MESSAGE_BYTES * len(messages))
-
-
-def _stage(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> str:
-    staged, payloads, stored_bytes = part
-    size = sum(staged.sizes) + sum([len(message.headers) for message in staged.messages])
-    with engine.transaction() as tx:
-        _check_queue(tx, write.queue, queue_id)
-        tx.store.check_room(stored_bytes)
-        ends_ms = tx.now_ms + _STAGED_MS
-        made = StagedChunk(
-            write.name, name, queue_id, write.queue, len(payloads), size, stored_bytes, 0, tx.now_ms, ends_ms
-        )
-        save_chunk(tx, made, [part])
-    return name
 
 
 def _publish(engine: Engine, write: Scoped, queue_id: int, names: tuple[str, ...]) -> list[str]:
@@ -135,5 +115,4 @@ def _forget(engine: Engine, write: Scoped) -> None:
         if write in staged.publishing:
             staged.look_by(0)
             engine.wake_timer()
-        else:
-            drop_chunks(tx, [*staged.chunks_of(write).values()])
+    drop_own(engine, write)

@@ -40,6 +40,8 @@ from fairlead.store.rows import (
 #: Messages, and parts, of one step. There is always at least one part, of at most PART_MESSAGES messages.
 STEP_MESSAGES = 500
 STEP_PARTS = 100
+#: Bytes of one step. Small parts have their payloads with them, which are written once more.
+STEP_BYTES = 1 << 20
 #: Chunks, or remembered writes, that one step forgets.
 STEP_CHUNKS = 500
 
@@ -79,17 +81,18 @@ def take_step(tx: Transaction, record: Publishing, told: list[str] | None = None
 
 def _next_parts(record: Publishing, chunks: dict[str, StagedChunk]) -> _Next:
     found: list[tuple[StagedChunk, int]] = []
-    messages, skip = 0, record.offset
+    messages, size, skip = 0, 0, record.offset
     for done, name in enumerate(record.chunks):
         chunk, offset = chunks[name], 0
         if done >= STEP_CHUNKS:
             return _Next(found, done, 0)
         for number, count in chunk.parts:
             if offset >= skip:
-                if found and (messages + count > STEP_MESSAGES or len(found) >= STEP_PARTS):
+                messages += count
+                size += chunk.bytes * count // chunk.count
+                if found and (messages > STEP_MESSAGES or size > STEP_BYTES or len(found) >= STEP_PARTS):
                     return _Next(found, done, offset)
                 found.append((chunk, number))
-                messages += count
             offset += count
         skip = 0
     return _Next(found, len(record.chunks), 0)

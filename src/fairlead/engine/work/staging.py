@@ -6,6 +6,8 @@ published, before anything changes.
 
 from __future__ import annotations
 
+import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +30,14 @@ from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.work.enqueue import check_bounds, check_lanes, lanes_of
 from fairlead.engine.work.publish_steps import STEP_CHUNKS, drop_chunks, find_published, take_step
-from fairlead.errors import InvalidRequest, LimitReached, StagedChunkMissing, StagedQueueGone
+from fairlead.errors import (
+    FairleadError,
+    InvalidRequest,
+    LimitReached,
+    QueueNotFound,
+    StagedChunkMissing,
+    StagedQueueGone,
+)
 from fairlead.model.checks import CheckedMessage, check_each, check_messages
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_WRITE_CHUNKS
 from fairlead.model.names import Scoped
@@ -56,6 +65,9 @@ if TYPE_CHECKING:
 #: Messages of one part: publishing it takes a few milliseconds, and it becomes one chunk.
 PART_MESSAGES = 500
 PART_BYTES = 1 << 20
+#: How long parts stay that a crash left behind, and how many are dropped in one hold.
+_OWN_KEPT_MS = 600_000
+_DROPPED_AT_ONCE = 100
 _LISTED_PUBLISHED = 1000
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -78,29 +90,108 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
         checked = engine.hooking.ask_about_new(request.queue, checked)
     parts = to_parts(checked, deaths)
     size = sum([len(message.payload) + len(message.headers) for message in checked])
-    with engine.transaction() as tx:
-        queue = tx.queue(request.queue)
-        if queue.is_dead_letter_queue:
-            wanted = "the queue the messages belong to, not its dead-letter queue"
-            raise InvalidRequest("queue", wanted, request.queue)
-        if write not in tx.memory.staged.publishing and find_published(tx, write) is None:
-            made = StagedChunk(
-                write.name,
-                name,
-                queue.record.queue_id,
-                write.queue,
-                len(checked),
-                size,
-                sum(stored_bytes for _, _, stored_bytes in parts),
-                len({message.lane for message in checked}),
-                tx.now_ms,
-                tx.now_ms + ttl_ms,
-                bool(deaths),
-            )
-            _check_room(tx, queue, made, engine.settings.max_staged_bytes)
-            save_chunk(tx, made, parts)
+    made = StagedChunk(
+        write.name,
+        name,
+        0,
+        write.queue,
+        len(checked),
+        size,
+        sum(stored_bytes for _, _, stored_bytes in parts),
+        len({message.lane for message in checked}),
+        0,
+        ttl_ms,
+        bool(deaths),
+    )
+    if len(parts) <= 1:
+        with engine.transaction() as tx:
+            if (placed := _find_place(tx, made, engine.settings.max_staged_bytes)) is not None:
+                save_chunk(tx, placed, parts)
+    else:
+        _stage_in_steps(engine, made, parts)
     engine.confirm()
     return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
+
+
+def _find_place(tx: Transaction, made: StagedChunk, max_staged_bytes: int) -> StagedChunk | None:
+    """The chunk with its queue and its times, which `made` lacks; None: its write is published already. Raises where
+    it may not be staged.
+    """
+    queue = tx.queue(made.queue)
+    if queue.is_dead_letter_queue:
+        wanted = "the queue the messages belong to, not its dead-letter queue"
+        raise InvalidRequest("queue", wanted, made.queue)
+    if made.write in tx.memory.staged.publishing or find_published(tx, made.write) is not None:
+        return None
+    _check_room(tx, queue, made, max_staged_bytes)
+    queue_id, ends_ms = queue.record.queue_id, tx.now_ms + made.expires_ms
+    return msgspec.structs.replace(made, queue_id=queue_id, staged_ms=tx.now_ms, expires_ms=ends_ms)
+
+
+def _stage_in_steps(engine: Engine, made: StagedChunk, parts: list[Part]) -> None:
+    """Part by part, under a token of the broker's own; then the chunk takes them over. Until then a chunk with the
+    same name stays as it is.
+    """
+    most = engine.settings.max_staged_bytes
+    with engine.transaction() as tx:
+        placed = _find_place(tx, made, most)
+    if placed is None:
+        return
+    own = own_write(made.queue)
+    try:
+        for at, part in enumerate(parts):
+            stage_part(engine, own, placed.queue_id, f"{at:06}", part)
+        with engine.transaction() as tx:
+            # Their bytes count until they are taken over.
+            placed = _find_place(tx, made, most + made.stored_bytes)
+            staged = [*tx.memory.staged.chunks_of(own).values()]
+            if placed is not None and all(chunk.queue_id == placed.queue_id for chunk in staged):
+                drop_before(tx, placed)
+                numbers = tuple([number for chunk in staged for number in chunk.parts])
+                drop_chunks(tx, staged, {chunk.chunk for chunk in staged})
+                save_record(tx, msgspec.structs.replace(placed, parts=numbers))
+    finally:
+        drop_own(engine, own)
+
+
+def own_write(queue: str) -> Scoped:
+    """A staged write that nobody sees."""
+    return Scoped(queue, OWN_TOKENS + secrets.token_hex(8))
+
+
+def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> None:
+    """A part as a chunk of a write of the broker's own, in one short transaction."""
+    staged, payloads, stored_bytes = part
+    size = sum(staged.sizes) + sum([len(message.headers) for message in staged.messages])
+    with engine.transaction() as tx:
+        if queue_id not in tx.memory.by_id:
+            raise QueueNotFound(write.queue)
+        tx.store.check_room(stored_bytes)
+        made = StagedChunk(
+            write.name,
+            name,
+            queue_id,
+            write.queue,
+            len(payloads),
+            size,
+            stored_bytes,
+            0,
+            tx.now_ms,
+            tx.now_ms + _OWN_KEPT_MS,
+            bool(staged.deaths),
+        )
+        save_chunk(tx, made, [part])
+
+
+def drop_own(engine: Engine, write: Scoped) -> None:
+    """Forget parts that nobody took over. If this fails, they go when their time is over."""
+    while True:
+        with suppress(FairleadError), engine.transaction() as tx:
+            chunks = [*tx.memory.staged.chunks_of(write).values()][:_DROPPED_AT_ONCE]
+            if chunks and write not in tx.memory.staged.publishing:
+                drop_chunks(tx, chunks)
+                continue
+        return
 
 
 #: A part with its payloads, and what it takes on disk.
@@ -153,10 +244,19 @@ def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_byt
     tx.store.check_room(made.stored_bytes)
 
 
-def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
+def drop_before(tx: Transaction, made: StagedChunk) -> None:
+    """A chunk that is staged again replaces the one before."""
     before = tx.memory.staged.chunks_of(made.write).get(made.chunk)
     if before is not None:
         drop_chunks(tx, [before])
+
+
+def save_record(tx: Transaction, made: StagedChunk) -> None:
+    tx.add(RecordsChanged(Table.STAGED, {chunk_key(made.write, made.chunk): made}))
+
+
+def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
+    drop_before(tx, made)
     numbers = []
     for part, payloads, _ in parts:
         number = tx.next_block()
@@ -167,8 +267,7 @@ def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
             pages = [payloads[start:end] for start, end in zip(starts, ends, strict=True)]
             tx.add(PagesStaged(made.queue_id, number, pages))
         tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(made.queue_id, number): part}))
-    made = msgspec.structs.replace(made, parts=tuple(numbers))
-    tx.add(RecordsChanged(Table.STAGED, {chunk_key(made.write, made.chunk): made}))
+    save_record(tx, msgspec.structs.replace(made, parts=tuple(numbers)))
 
 
 # Publishing
