@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conformance.scene import Factory
 
-from fairlead import Broker
 from fairlead.errors import (
     Forbidden,
     InvalidRequest,
@@ -23,7 +21,8 @@ from fairlead.errors import (
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.model.api_keys import read_token
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
-from fairlead.testing import ManualClock, open_in_memory, stop_before
+from fairlead.testing import ManualClock, Storage, open_in_memory, stop_before
+from fairlead.testing.engine import abandon
 from fairlead.testing.sizes import size
 from fairlead.verbs.keys import KeysCreate
 from tests.security.scene import Scene
@@ -377,10 +376,14 @@ def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_
 # Crashes
 
 
-def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None:
+@pytest.fixture(params=["memory", "rocks"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return Storage(None if request.param == "memory" else tmp_path / "data")
+
+
+def test_what_was_answered_about_keys_survives_a_crash(storage: Storage) -> None:
     clock = ManualClock()
-    store = factory.open()
-    broker = Broker(store, clock=clock)
+    broker = storage.open_broker(clock=clock)
     kept = broker.keys.create("kept", ["produce:orders.*"], expires_in="1h")
     revoked = broker.keys.create("revoked", ["consume:*"])
     rotated = broker.keys.create("rotated", ["admin:*"])
@@ -388,7 +391,8 @@ def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None
     replacing = broker.keys.rotate(rotated.info.id)
     broker.key_ring.authenticate(kept.secret)
     listed = broker.keys.list()
-    with Broker(factory.crash(store), clock=clock) as again:
+    abandon(broker)
+    with storage.reopen().open_broker(clock=clock) as again:
         assert again.keys.list() == listed
         assert again.key_ring.authenticate(kept.secret).grants
         assert again.key_ring.authenticate(replacing.secret).grants
@@ -430,15 +434,15 @@ def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_pat
 
 @pytest.mark.parametrize("end", ["revoke", "rotate"])
 def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_start(
-    factory: Factory, tmp_path: Path, end: str
+    storage: Storage, tmp_path: Path, end: str
 ) -> None:
     file = tmp_path / "bootstrap.key"
-    store = factory.open()
-    broker = Broker(store)
+    broker = storage.open_broker()
     prepare_bootstrap_key(broker, file)
     token = file.read_text().strip()
     after = getattr(broker.keys, end)(read_token(token)[0])
-    with Broker(factory.crash(store)) as again:
+    abandon(broker)
+    with storage.reopen().open_broker() as again:
         assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
         with pytest.raises(Unauthenticated):
             again.key_ring.authenticate(token)

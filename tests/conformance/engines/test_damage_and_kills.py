@@ -20,8 +20,7 @@ from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.store.kv.rocks_files import FORMAT
-from fairlead.store.rocks.format import FORMAT_FILE
+from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import EnqueueMany
@@ -150,7 +149,7 @@ def test_verify_refuses_what_is_no_data_directory_or_a_later_one_and_leaves_it_a
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "photos"]
     later = tmp_path / "later"
     RocksKeyValueStore.open(later).close()
-    number = b"%d" % (FORMAT + 1)
+    number = b"fairlead %d" % (FORMAT + 1)
     (later / FORMAT_FILE).write_bytes(number + b" %08x\n" % zlib.crc32(number))
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in later.iterdir()}
     with pytest.raises(FormatTooNew, match=f"got {FORMAT + 1}"):

@@ -21,13 +21,18 @@ from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, DeleteQueue
 from fairlead.verbs.staging import StagingList, StagingStage
-from tests.conformance.engines.test_both_engines import run_both
+from tests.conformance.engines.running import Run
+from tests.conformance.engines.test_memory_sizes import repeat_run, run_with_all_in_memory
 
 COUNT = 10
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An enqueue of two messages is large, and a part has two."""
     monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1)
     monkeypatch.setattr(staging, "PART_MESSAGES", 2)
@@ -51,8 +56,11 @@ def payloads(engine: Engine) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12), ids=lambda seed: f"seed{seed}-")
-def test_runs_with_large_enqueues_end_like_those_of_the_old_engine(seed: int) -> None:
-    run_both(seed, DictionaryStore(), laws_every=5)
+def test_runs_with_large_enqueues_end_like_those_without(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
+    make_small(monkeypatch)
+    repeat_run(seed, steps, answers, DictionaryStore(), laws_every=5)
 
 
 def test_a_large_enqueue_takes_several_short_transactions() -> None:

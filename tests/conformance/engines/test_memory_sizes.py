@@ -58,8 +58,16 @@ def take(side: Side, step: Step) -> Any:
 
 def run_with_little_in_memory(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> None:
     steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
+    with small_sizes(seed):
+        repeat_run(seed, steps, answers, store, laws_every=laws_every)
+
+
+def repeat_run(
+    seed: int, steps: list[Step], answers: list[Any], store: KeyValueStore, *, laws_every: int
+) -> None:
+    """The same steps on another engine give the same answers."""
     replay = f"python -m pytest tests/conformance/engines -k 'seed{seed}-'"
-    with small_sizes(seed), opened(store) as (side, engine):
+    with opened(store) as (side, engine):
         for at, (step, expected) in enumerate(zip(steps, answers, strict=True)):
             got = take(side, step)
             assert got == expected, f"step {at} of seed {seed}, {type(step).__name__}; replay: {replay}"

@@ -70,7 +70,9 @@ class Watch:
                 self._check_claim(fact)
                 self.step(fact.why, fact.number, None)
             case f.QueueDeleted():
-                self.where.update((one, None) for one, home_id in self.homes.items() if home_id == fact.queue_id)
+                self.where.update(
+                    (one, None) for one, home_id in self.homes.items() if home_id == fact.queue_id
+                )
 
     def _enqueued(self, fact: f.ChunkEnqueued) -> None:
         chunk = fact.chunk
