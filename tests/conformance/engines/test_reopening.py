@@ -6,10 +6,12 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fairlead import Complete, Fail, NewMessage
+from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import FairleadError
@@ -23,7 +25,7 @@ from fairlead.verbs.config import ConfigDelete, ConfigList, ConfigSet
 from fairlead.verbs.consumers import ConsumersClose, ConsumersDrop, ConsumersList, ConsumersRead
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.inspect import Stats
+from fairlead.verbs.inspect import Peek, Stats
 from fairlead.verbs.operate import Done, Drain, Drop, Prune, Unhold
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, Resume, UpdateQueue
 from fairlead.verbs.settle import Ack, Goodbye, Settle
@@ -191,6 +193,30 @@ def test_a_reopened_ring_is_in_the_order_of_the_first_places_of_its_lanes() -> N
         engine.do(Enqueue("q", key.encode(), fairness_key=key))
     again = Engine(DictionaryStore(data), clock=ManualClock())
     assert [one.payload for one in again.do(Claim("q", 5))] == [b"c", b"a", b"b", b"c", b"a"]
+
+
+def test_lanes_and_streams_whose_names_begin_alike_stay_apart_on_disk() -> None:
+    data, names = DictionaryData(), ("a", "ab", "a:b", "b", "\u00e4", "\u00e4b")
+    with patch.object(cold, "HOT_MESSAGES", 0):
+        engine = reopened(data, ManualClock())
+        engine.do(CreateQueue("lanes", {"ordering": "none"}))
+        engine.do(CreateQueue("streams"))
+        for at in range(2):
+            for name in names:
+                payload = f"{name} {at}".encode()
+                engine.do(Enqueue("lanes", payload, fairness_key=name))
+                engine.do(Enqueue("lanes", payload + b" t", fairness_key=name, throttle_keys=["b"]))
+                engine.do(Enqueue("streams", payload, stream=name))
+        engine.close()
+        engine = reopened(data, ManualClock())
+        for name in names:
+            found = [info.payload for info in engine.do(Peek("lanes", 99, "ready", name))]
+            expected = [f"{name} {at}{end}".encode() for end in ("", " t") for at in range(2)]
+            assert sorted(found) == sorted(expected)
+        assert [one.payload for one in engine.do(Claim("streams", 99))] == [
+            f"{one} 0".encode() for one in names
+        ]
+        assert broken_laws(engine) == []
 
 
 def reopened(data: DictionaryData, clock: ManualClock) -> Engine:

@@ -84,6 +84,19 @@ def test_a_chunk_that_is_staged_again_replaces_the_first() -> None:
     assert writer.take_all() == [b"second"]
 
 
+def test_tokens_and_chunks_whose_names_run_together_are_told_apart() -> None:
+    writer = Writer()
+    writer.stage("c", [b"of ab"], token="ab")
+    writer.stage("bc", [b"of a"], token="a")
+    writer.reopen(writer.engine.store)
+    assert writer.publish("bc", token="a") == ("published", 1)
+    assert writer.take_all() == [b"of a"]
+    assert [write.token for write in writer.do(StagingList()) if not write.published] == ["ab"]
+    assert writer.publish("c", token="ab") == ("published", 1)
+    assert writer.take_all() == [b"of ab"]
+    assert broken_laws(writer.engine) == []
+
+
 def test_a_large_write_keeps_its_order() -> None:
     writer = Writer()
     payloads = [b"%d" % n for n in range(9_000)]

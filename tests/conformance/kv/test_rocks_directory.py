@@ -28,6 +28,7 @@ from fairlead.errors import (
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
+from fairlead.store.rocks.log_format import HEADER_BYTES, RecordWalk
 from fairlead.store.rocks.marks import MARKS_FILE, Mark, write_mark
 from tests.conformance.kv.backends import ALL, CACHE_BYTES, RocksBackend, everything, put_all
 from tests.conformance.kv.writing import TABLES, row_key
@@ -268,6 +269,35 @@ def test_a_flipped_byte_in_the_log_stops_the_opening_and_names_the_file(crashed:
     for read_only in (True, False):
         with pytest.raises(StoreCorrupt, match=log.name):
             RocksKeyValueStore.open(crashed, read_only=read_only)
+
+
+def test_a_flipped_length_at_the_end_of_the_log_is_not_taken_for_a_torn_write(crashed: Path) -> None:
+    log = max(crashed.glob("*.log"))
+    whole = log.read_bytes()
+    for spans in list(RecordWalk(whole))[-3:]:
+        flip(log, spans[0][0] - HEADER_BYTES + 5, 0x40)
+        with pytest.raises(StoreCorrupt, match=log.name):
+            opened(crashed)
+        log.write_bytes(whole)
+
+
+def test_a_write_that_is_torn_anywhere_is_dropped_and_those_before_it_stay(rocks: RocksBackend) -> None:
+    store = rocks.open()
+    filled(store)
+    (synced,) = [log for log in rocks.path.glob("*.log") if log.stat().st_size]
+    size = synced.stat().st_size
+    put_all(store, 1, 61, [(Table.META, b"torn", b"x" * 500)])
+    left = Path(shutil.copytree(rocks.path, rocks.directory / "left"))
+    store.close()
+    set_boot(left, ANOTHER_BOOT)
+    log = left / synced.name
+    whole = log.read_bytes()
+    for kept in (size + 3, size + 200, len(whole) - 1):
+        log.write_bytes(whole[:kept])
+        torn = RocksKeyValueStore.open(left, read_only=True)
+        assert (torn.last_commit, torn.get(Table.META, b"torn")) == (60, None)
+        assert len(torn.scan(TABLES[0], limit=ALL)) == 60
+        torn.close()
 
 
 @pytest.mark.parametrize("name", ["MANIFEST-*", "CURRENT"])
