@@ -148,6 +148,8 @@ class Scene:
             work()
             return
         gc.collect()
+        if self.options.freeze:
+            gc.freeze()
         with self.enqueues() as waits:
             self.lock.holds.clear()
             self.lock.collector.longest = 0.0
@@ -186,6 +188,11 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--dead", type=int, default=10_000)
     parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument(
+        "--freeze",
+        action="store_true",
+        help="freeze the objects of each scene: the collector passes them over",
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these")
     options = parser.parse_args()
     engine_module.FairLock = MeasuredLock  # type: ignore[attr-defined]

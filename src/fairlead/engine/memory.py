@@ -176,6 +176,10 @@ class Memory:
         #: (place, queue, fairness key) of deliveries that ended in queues with a limit of unsettled messages
         #: per key; `update_fronts` lets others go out in their place.
         self.ended_deliveries: list[tuple[int, int, str]] = []
+        #: What deleted queues leave behind: their ids, numbers whose states are still here, and objects to be freed.
+        self._gone_queues: set[int] = set()
+        self._unswept: list[int] = []
+        self._discarded: list[object] = []
         self.changes = Changes()
 
     # Questions
@@ -448,7 +452,7 @@ class Memory:
         if not fact.queue_id:
             return
         record = self.by_id[fact.queue_id].record
-        self.forget(fact.queue_id)
+        self._unlink(fact.queue_id)
         self.changes.forget(record)
         self.changes.deleted_queues.append(record)
         self.changes.last_queue_id = fact.last_queue_id
@@ -1002,7 +1006,31 @@ class Memory:
     # Loading anew
 
     def forget(self, home_id: int) -> None:
-        """Drop everything about a queue and its dead letters, which are gone or will be loaded anew."""
+        """Drop everything about a queue and its dead letters, which will be loaded anew."""
+        self._unlink(home_id)
+        self.sweep(1 + len(self._unswept))
+        self.take_discarded()
+
+    def sweep(self, limit: int) -> bool:
+        """Drop some of what deleted queues left behind; False when nothing is left. Nobody asks for these states,
+        because no number is given twice.
+        """
+        for number in self._unswept[-limit:]:
+            state = self.own.get(number)
+            if state is not None and state.queue_id in self._gone_queues:
+                self._discarded.append(self.own.pop(number))
+        del self._unswept[-limit:]
+        if not self._unswept:
+            self._gone_queues.clear()
+        return bool(self._unswept)
+
+    def take_discarded(self) -> list[object]:
+        """What deleted queues were made of. Freeing it takes long, so let go of it without the lock."""
+        discarded, self._discarded = self._discarded, []
+        return discarded
+
+    def _unlink(self, home_id: int) -> None:
+        """Nobody finds a queue and its dead letters any more; `sweep` drops the states of its messages."""
         queues = [queue for queue in self.by_id.values() if queue.home_id == home_id]
         for queue in queues:
             for lease in list(queue.leases.values()):
@@ -1013,15 +1041,17 @@ class Memory:
                 _discard(self.by_token, lease.terms.token, lease)
             for block in list(queue.blocks):
                 chunk = self.chunks.pop(block)
+                self._discarded.append(chunk)
                 if self.cold_chunks.pop(block, None) is not None:
                     self.cached_messages -= chunk.count
                 else:
                     self.hot_messages -= chunk.live
             self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
+        self._discarded += queues
         gone = {queue.record.queue_id for queue in queues}
-        for number in [number for number, state in self.own.items() if state.queue_id in gone]:
-            del self.own[number]
+        self._gone_queues |= gone
+        self._unswept = list(self.own)
         for touched in [touched for touched in self.touched_streams if touched[0] in gone]:
             del self.touched_streams[touched]
         self.ended_deliveries = [ended for ended in self.ended_deliveries if ended[1] not in gone]

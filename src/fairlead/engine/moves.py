@@ -44,6 +44,8 @@ from fairlead.records.state import OwnState
 #: hold the lock for a few milliseconds.
 STEP_MESSAGES = 50
 STEP_CHUNKS = 10
+#: A claim may pass over so many keys without messages, and a step forgets so many.
+MAX_EMPTY_KEYS = 1000
 
 
 #: The place, the number and the lease of a message.
@@ -336,7 +338,7 @@ def run_due(tx: Transaction) -> bool:
     """One bounded step of what time has made due; False when nothing was."""
     if expire_leases(tx):
         return True
-    steps = (wake_due, end_lives, end_retention, end_keeping, end_windows)
+    steps = (wake_due, end_lives, end_retention, end_keeping, end_windows, forget_keys)
     return any(step(tx, queue) for queue in tx.memory.by_id.values() for step in steps)
 
 
@@ -499,3 +501,13 @@ def end_windows(tx: Transaction, queue: Queue) -> bool:
     if over:
         tx.add(KeysForgotten(queue_id, over))
     return bool(ended)
+
+
+def forget_keys(tx: Transaction, queue: Queue) -> bool:
+    """Keys whose messages left other than by claims leave the ring before a claim has to pass over many of them. False
+    when there are few, or when some have messages. Turns are hints, so there is no fact.
+    """
+    if queue.counts.ready or queue.schedule.active_keys <= MAX_EMPTY_KEYS:
+        return False
+    queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)
+    return True

@@ -21,7 +21,7 @@ from fairlead.engine.choose import Candidate, apply_filter
 from fairlead.engine.dead_letters import redrive_all
 from fairlead.engine.memory import DEAD_LANE, Queue
 from fairlead.engine.met import Met, meet, step
-from fairlead.engine.moves import STEP_MESSAGES, gone
+from fairlead.engine.moves import STEP_MESSAGES, forget_keys, gone
 from fairlead.engine.room import SHORT_STEP
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.walk import walk, walk_streams
@@ -161,7 +161,7 @@ class LongOperations:
             for met in found:
                 tx.add(gone(tx, met.number, "dropped", "purge"))
             after = msgspec.structs.replace(operation, done=operation.done + len(found))
-            if not is_last:
+            if not is_last or forget_keys(tx, queue):
                 _store(tx, after)
                 return after, after
             forget_empty_keys(tx, queue)

@@ -212,6 +212,22 @@ class Scheduler:
             # A key that is still in the ring is deleted at its next turn.
             del state.keys[key]
 
+    def drop_empty_keys(self, limit: int) -> None:
+        """Keys at the front of the ring that have no messages leave it, as they would at their turns, up to `limit`."""
+        state = self._state
+        state.version += 1
+        for _ in range(limit):
+            name = state.ring.find_first()
+            if name is None or state.keys[name].lane_count:
+                return
+            state.ring.popleft()
+            state.special.discard(name)
+            key = state.keys[name]
+            key.in_ring = key.in_turn = False
+            key.deficit = 0
+            if key.unsettled <= 0:
+                del state.keys[name]
+
     # Messages on disk
 
     def add_cold(self, name: LaneName, weight: int, place: int) -> None:

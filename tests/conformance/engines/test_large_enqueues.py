@@ -88,6 +88,18 @@ def test_bytes_make_an_enqueue_large_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(payloads(engine)) == 10
 
 
+def test_many_keys_make_an_enqueue_large_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1000)
+    monkeypatch.setattr(large_enqueue, "LARGE_KEYS", COUNT - 1)
+    engine = open_engine()
+    before = engine.store.last_commit
+    engine.do(EnqueueMany("q", messages()))
+    assert engine.store.last_commit == before + 1
+    engine.do(EnqueueMany("q", [NewMessage(b"x", fairness_key=f"k{n}") for n in range(COUNT)]))
+    assert engine.store.last_commit > before + COUNT // 2
+    assert len(payloads(engine)) == 2 * COUNT
+
+
 def test_duplicates_get_the_ids_of_their_first_messages() -> None:
     engine = open_engine(dedup="1m")
     (known,) = engine.do(EnqueueMany("q", [NewMessage(b"known", dedup_key="a")]))

@@ -7,7 +7,14 @@ from itertools import takewhile
 
 from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
 from fairlead.engine.memory import Queue
-from fairlead.engine.moves import end_keeping, end_lives, end_retention, expire_leases, wake_due
+from fairlead.engine.moves import (
+    end_keeping,
+    end_lives,
+    end_retention,
+    expire_leases,
+    forget_keys,
+    wake_due,
+)
 from fairlead.engine.operations import is_purged
 from fairlead.engine.room import leases_that_fit
 from fairlead.engine.transaction import Transaction, WorkTable
@@ -95,6 +102,8 @@ def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
 def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int, max_bytes: int) -> list[Delivery]:
     most = min(limit, allowance(tx.memory, queue, request.consumer))
     if queue.record.paused or most < 1 or is_purged(tx, queue.record.queue_id):
+        return []
+    if forget_keys(tx, queue):
         return []
     plan = plan_within(tx, queue, most, max_bytes, max_per_stream=request.max_per_stream)
     if not plan.numbers:

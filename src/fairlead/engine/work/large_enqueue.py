@@ -29,9 +29,10 @@ from fairlead.verbs.enqueue import EnqueueMany
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Larger enqueues are staged.
+#: Larger enqueues are staged. Each fairness key costs as much as several messages.
 LARGE_MESSAGES = 4096
 LARGE_BYTES = 4 << 20
+LARGE_KEYS = 1000
 
 
 def is_large_enqueue(request: EnqueueMany) -> bool:
@@ -42,6 +43,8 @@ def is_large_enqueue(request: EnqueueMany) -> bool:
     if len(messages) > LARGE_MESSAGES:
         return True
     try:
+        if len(messages) > LARGE_KEYS and len({message.fairness_key for message in messages}) > LARGE_KEYS:
+            return True
         return sum([len(message.payload) for message in messages]) > LARGE_BYTES
     except (AttributeError, TypeError):
         return False

@@ -27,6 +27,9 @@ from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, P
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+#: States of messages of deleted queues that memory forgets in one hold.
+_SWEPT_STATES = 5000
+
 
 def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
     name = check_queue_name(request.name)
@@ -80,9 +83,25 @@ def _check_ordering(queue: Queue, config: QueueConfig) -> None:
         raise InvalidRequest("ordering", f"{before!r} as long as the queue holds messages", after)
 
 
-def delete_queue(tx: Transaction, request: DeleteQueue) -> None:
-    """All rows of a queue and its dead letters go in one write. Consumers that wait on them get `QueueNotFound`,
-    settles of what was leased get `not_found`.
+def delete_queue(engine: Engine, request: DeleteQueue, caller: Caller) -> None:
+    """The queue goes in one write; then memory forgets the states of its messages in steps, and what else it was made
+    of is freed without the lock.
+    """
+    with engine.transaction() as tx:
+        _delete(tx, request)
+        discarded = tx.memory.take_discarded()
+    engine.confirm()
+    is_left = True
+    while is_left:
+        del discarded
+        with engine.transaction() as tx:
+            is_left = tx.memory.sweep(_SWEPT_STATES)
+            discarded = tx.memory.take_discarded()
+
+
+def _delete(tx: Transaction, request: DeleteQueue) -> None:
+    """All rows of a queue and its dead letters go. Consumers that wait on them get `QueueNotFound`, settles of what was
+    leased get `not_found`.
     """
     queue = tx.queue(request.name)
     if queue.is_dead_letter_queue:
@@ -139,11 +158,11 @@ def _info(tx: Transaction, queue: Queue) -> QueueInfo:
 WORK: WorkTable = {
     CreateQueue: create_queue,
     UpdateQueue: update_queue,
-    DeleteQueue: delete_queue,
     ListQueues: list_queues,
     Pause: pause,
     Resume: resume,
 }
 WORK_IN_STEPS: StepsTable = {
+    DeleteQueue: delete_queue,
     Purge: purge,
 }

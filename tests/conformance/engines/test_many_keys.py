@@ -1,0 +1,188 @@
+"""Nobody holds the lock for long because of keys and messages that are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead import Complete, Fail, NewMessage
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.engine import moves
+from fairlead.engine.engine import Engine
+from fairlead.engine.laws import broken_laws
+from fairlead.engine.memory import Memory
+from fairlead.engine.work import queues
+from fairlead.errors import StoreFull
+from fairlead.schedule.drr import Scheduler
+from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.testing import ManualClock
+from fairlead.testing.faulty import FaultyStore
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.operate import Drop
+from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, UpdateQueue
+from fairlead.verbs.settle import Settle
+
+KEYS = 20
+#: Keys that a step forgets, in these tests.
+FEW = 3
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def engine(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setattr(moves, "MAX_EMPTY_KEYS", FEW)
+    made = Engine(DictionaryStore(), clock=clock)
+    made.do(CreateQueue("q", {"visibility_timeout": "1h"}))
+    return made
+
+
+def enqueue(engine: Engine, queue: str = "q", ttl: str | None = None) -> list[bytes]:
+    payloads = [b"%d" % n for n in range(KEYS)]
+    messages = [NewMessage(one, fairness_key=f"k{one!r}", ttl=ttl) for one in payloads]
+    engine.do(EnqueueMany(queue, messages))
+    return payloads
+
+
+def keys_in_ring(engine: Engine) -> int:
+    return engine.memory.by_name["q"].schedule.active_keys
+
+
+def check_works(engine: Engine) -> None:
+    payloads = enqueue(engine)
+    assert keys_in_ring(engine) == KEYS
+    assert sorted(one.payload for one in engine.do(Claim("q", 100))) == sorted(payloads)
+    assert broken_laws(engine) == []
+
+
+def test_a_purge_leaves_few_keys_in_the_ring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(engine)
+    steps: list[int] = []
+    drop_empty_keys = Scheduler.drop_empty_keys
+
+    def counted(schedule: Scheduler, limit: int) -> None:
+        steps.append(limit)
+        drop_empty_keys(schedule, limit)
+
+    monkeypatch.setattr(Scheduler, "drop_empty_keys", counted)
+    assert engine.do(Purge("q")) == KEYS
+    assert steps == [FEW] * ((KEYS - 1) // FEW)
+    assert keys_in_ring(engine) <= FEW
+    engine.do(Purge("q"))
+    check_works(engine)
+
+
+def test_the_end_of_many_lives_leaves_few_keys_in_the_ring(engine: Engine, clock: ManualClock) -> None:
+    enqueue(engine, ttl="1s")
+    clock.advance(ms=1000)
+    assert keys_in_ring(engine) <= FEW
+    assert broken_laws(engine) == []
+
+
+def test_a_claim_of_a_queue_without_messages_passes_over_few_keys(engine: Engine) -> None:
+    enqueue(engine)
+    engine.do(Drop("q", filter=DeadFilter()))
+    assert keys_in_ring(engine) == KEYS
+    for left in range(KEYS - FEW, FEW, -FEW):
+        assert engine.do(Claim("q")) == []
+        assert keys_in_ring(engine) == left
+    engine.do(Claim("q"))
+    check_works(engine)
+
+
+def test_a_key_with_messages_stays_in_the_ring(engine: Engine) -> None:
+    enqueue(engine)
+    queue = engine.memory.by_name["q"]
+    queue.schedule.drop_empty_keys(100)
+    assert keys_in_ring(engine) == KEYS
+    assert len(engine.do(Claim("q", 100))) == KEYS
+
+
+def test_a_limit_of_unsettled_messages_per_key_counts_what_is_leased_already(engine: Engine) -> None:
+    for _ in range(3):
+        enqueue(engine)
+    held = engine.do(Claim("q", KEYS + 5))
+    engine.do(Settle([Fail(held[0])]))
+    engine.do(UpdateQueue("q", {"max_unsettled_per_key": 2}))
+    assert broken_laws(engine) == []
+    found = engine.do(Claim("q", 100))
+    # Each key may have two: five keys had two before, of which one has failed once.
+    assert len(found) == 2 * KEYS - (KEYS + 5) + 1
+    assert engine.do(Claim("q")) == []
+    engine.do(UpdateQueue("q", {"max_unsettled_per_key": 0}))
+    assert broken_laws(engine) == []
+    assert len(engine.do(Claim("q", 100))) == 3 * KEYS - 2 * KEYS
+
+
+# Deleting a queue
+
+
+def states(engine: Engine) -> int:
+    return len(engine.memory.own)
+
+
+def with_states(engine: Engine, queue: str) -> None:
+    """Messages with states of their own: dead, leased after a failure, ready after a failure."""
+    enqueue(engine, queue)
+    held = engine.do(Claim(queue, KEYS))
+    engine.do(Settle([Fail(one, dead=at < 5) for at, one in enumerate(held)]))
+    assert len(engine.do(Claim(queue, 3))) == 3
+
+
+def test_a_deleted_queue_leaves_nothing_in_memory_and_takes_nothing_of_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_SWEPT_STATES", 3)
+    with_states(engine, "q")
+    engine.do(CreateQueue("other"))
+    with_states(engine, "other")
+    sweeps: list[int] = []
+    sweep = Memory.sweep
+
+    def counted(memory: Memory, limit: int) -> bool:
+        before = len(memory.own)
+        is_left = sweep(memory, limit)
+        sweeps.append(before - len(memory.own))
+        return is_left
+
+    monkeypatch.setattr(Memory, "sweep", counted)
+    engine.do(DeleteQueue("q"))
+    assert states(engine) == KEYS
+    assert len(sweeps) > KEYS // 3
+    assert max(sweeps) <= 3
+    assert engine.memory.take_discarded() == []
+    assert broken_laws(engine) == []
+    stats = engine.do(Stats("other"))
+    assert (stats.ready, stats.leased, stats.dead) == (KEYS - 8, 3, 5)
+
+
+def test_a_queue_that_could_not_be_deleted_is_as_it_was(clock: ManualClock) -> None:
+    store = FaultyStore(DictionaryStore())
+    engine = Engine(store, clock=clock)
+    engine.do(CreateQueue("q", {"visibility_timeout": "1h"}))
+    with_states(engine, "q")
+    before = engine.do(Stats("q"))
+    store.arm(1, "fail", only=("write",))
+    with pytest.raises(StoreFull):
+        engine.do(DeleteQueue("q"))
+    assert broken_laws(engine) == []
+    after = engine.do(Stats("q"))
+    assert (after.ready, after.leased, after.dead) == (before.ready, before.leased, before.dead)
+    engine.do(DeleteQueue("q"))
+    assert states(engine) == 0
+
+
+def test_a_message_that_the_same_transaction_settled_is_swept_with_its_queue(engine: Engine) -> None:
+    enqueue(engine)
+    held = engine.do(Claim("q", KEYS))
+    with engine.transaction():
+        engine.do(Settle([Fail(held[0]), Complete(held[1])]))
+        engine.do(DeleteQueue("q"))
+    assert states(engine) == 0
+    assert broken_laws(engine) == []
+    outcomes = [result.outcome for result in engine.do(Settle([Complete(one) for one in held]))]
+    assert outcomes == ["not_found"] * KEYS
