@@ -9,7 +9,7 @@ from fairlead.request import VERBS
 
 MISSING_FEATURES = (
     "several requests share a chunk",
-    "a limit of the messages in memory for queues that order streams; demotion and evacuation",
+    "demotion of parked lanes and blocked streams, and evacuation of sparse chunks",
     "a limit of 10 ms for a hold of the lock (`python -m bench.holds` shows which verbs and timers exceed it)",
 )
 
