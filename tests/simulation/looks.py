@@ -8,7 +8,7 @@ from fairlead.engine.engine import Engine
 from fairlead.model.ids import find_id
 from fairlead.model.message import HELD
 from fairlead.model.views import MessageInfo
-from fairlead.records.stream import Stream
+from fairlead.records.ids import MAX_CHUNK_MESSAGES
 from fairlead.testing.engine import rows_in
 from fairlead.verbs.browse import Browse
 from tests.simulation.picture import DONE, LEASED, WAITING, Picture, Seen, must
@@ -67,18 +67,15 @@ class Look:
 
     def _check_fronts(self, now: Picture) -> None:
         """The message that stands in its lane for a stream is the one that the rules of order name."""
-        standing = {}
-        memory = self._engine.memory
-        for queue_id, queue in memory.by_id.items():
-            for name, stream in queue.streams.by_name.items():
-                if isinstance(stream, Stream):
-                    front, members = stream.front, stream.numbers
-                else:
-                    stands = stream not in memory.held and not memory.waits(stream)
-                    front, members = stream if stands else 0, [stream]
-                seqs = [memory.seq_of(number) for number in members]
-                standing[queue_id, name] = (memory.seq_of(front) if front else 0, seqs)
-        expected = {}
+        standing, expected = {}, {}
+        with self._engine.transaction() as tx:
+            memory = tx.memory
+            known = {(home, name) for home, queue in memory.by_id.items() for name in queue.streams.by_name}
+            for home, name in known | set(now.streams()):
+                stream = memory.by_id[home].streams.find(name, MAX_CHUNK_MESSAGES)
+                front = 0 if stream is None else stream.front
+                seqs = [] if stream is None else [memory.seq_of(number) for number in stream.numbers]
+                standing[home, name] = (memory.seq_of(front) if front else 0, seqs)
         for stream_of in now.streams():
             front_of = now.front(*stream_of)
             seqs = [seen.seq for seen in now.members(*stream_of)]
@@ -94,7 +91,7 @@ class Look:
     def left(self) -> list[str]:
         """Rows that must be gone when there are no messages."""
         tables = ("chunks", "pages", "states", "own", "leases", "streams", "due", "done", "lives")
-        tables += ("intents", "answers", "dedup", "dedup_end")
+        tables += ("members", "runs", "intents", "answers", "dedup", "dedup_end")
         return [table for table in tables for _ in self._keys(table)]
 
     def _keys(self, table: str) -> list[bytes]:

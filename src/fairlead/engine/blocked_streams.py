@@ -14,6 +14,7 @@ from fairlead.model.ids import show_id
 from fairlead.model.limits import SCAN_LIMIT
 from fairlead.model.message import HELD
 from fairlead.model.views import BlockedStream
+from fairlead.records.stream import Stream
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
@@ -76,7 +77,7 @@ def held_up_streams(engine: Engine, queue_id: int, *, leased: bool) -> list[Held
 
 
 def _held_up(engine: Engine, tx: Transaction, queue: Queue, name: str) -> HeldUp | None:
-    stream, blocker = queue.streams.find(name), find_blocker(engine, tx, queue, name)
+    stream, blocker = queue.streams.find(name, 2), find_blocker(engine, tx, queue, name)
     if stream is None or blocker is None or len(stream.numbers) < 2:
         return None
     is_leased = blocker.met.terms is not None
@@ -85,5 +86,15 @@ def _held_up(engine: Engine, tx: Transaction, queue: Queue, name: str) -> HeldUp
         return None
     state = blocker.met.state
     since = state.failures[-1].at_ms if state.failures else blocker.met.chunk.enqueued_ms
-    shown, behind = show_id(blocker.met.raw_id), len(stream.numbers) - 1
+    shown, behind = show_id(blocker.met.raw_id), _count_behind(tx, queue, stream)
     return HeldUp(BlockedStream(name, shown, since, blocker.until_ms, behind), blocker.why, is_leased)
+
+
+def _count_behind(tx: Transaction, queue: Queue, stream: Stream) -> int:
+    """How many messages a stream has behind its first one. Where it goes on on disk, messages of chunks count until
+    all of their stream have left, so that a long stream need not be read.
+    """
+    behind = len(stream.numbers) - 1
+    if not stream.cold_from:
+        return behind
+    return behind + tx.count_members(queue, stream.name, stream.cold_from)

@@ -5,22 +5,25 @@ Reading writes nothing, and stores nothing about what is in memory: a reopened e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.records.chunk import OWN, LaneName
-from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead
+from fairlead.records.chunk import OWN, Chunk, LaneName
+from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
-from fairlead.store.cold_rows import read_cold_chunks, read_lanes, read_last_run, read_runs, read_states
+from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_last_run, read_runs, read_states
+from fairlead.store.stream_rows import Members, read_members
 
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory, Queue
+    from fairlead.records.stream import Stream
     from fairlead.store.kv.port import KeyValueStore
 
 #: Messages of hot chunks, and with rows of their own, that memory holds at most. A chunk that finds no room is
 #: stored cold.
 HOT_MESSAGES = 400_000
-#: Messages of cold chunks that stay in memory after their transaction, in case they are wanted again.
+#: Messages of cold chunks, and messages of streams, that stay in memory after their transaction, in case they are
+#: wanted again.
 CACHED_MESSAGES = 100_000
 #: Messages that a lane is read ahead by, and all lanes of a queue together.
 WINDOW_MESSAGES = 256
@@ -58,8 +61,8 @@ def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id:
         memory.apply(StatesRead(read_states(store, wanted)))
 
 
-class LanePart(NamedTuple):
-    """Messages of a lane in order, and the place where it goes on; 0: nowhere."""
+class Part(NamedTuple):
+    """Messages of a lane or a stream in order, and the place where it goes on; 0: nowhere."""
 
     numbers: list[int]
     next_place: int
@@ -73,21 +76,54 @@ def read_lane(
     start: int,
     limit: int,
     end: int | None = None,
-) -> LanePart:
+) -> Part:
     """The next messages of a lane on disk from a place on, about `limit` of them and perhaps none."""
-    home_id, queue_id = queue.home_id, queue.record.queue_id
-    runs = read_runs(store, memory.changes, home_id, queue_id, lane, start, limit=limit + 2, end=end)
+    home_id, queue_id, held = queue.home_id, queue.record.queue_id, memory.held
+    rows = read_runs(store, memory.changes, home_id, queue_id, lane, start, limit=limit + 2, end=end)
+
+    def find(chunk: Chunk, last: int | None) -> list[int]:
+        if chunk.queue_id != queue_id:
+            return []
+        found = chunk.in_lane(lane, start, last, is_ordered=queue.is_ordered)
+        return [number for number in found if number not in held]
+
+    return _read_part(memory, store, home_id, rows, find, start, limit, end)
+
+
+def read_members_of(
+    memory: Memory, store: KeyValueStore, queue: Queue, stream: str, start: int, limit: int
+) -> Part:
+    """The next messages of a stream on disk from a seq on, about `limit` of them and perhaps none."""
+    rows = read_members(store, memory.changes, queue.home_id, stream, start, limit=limit + 2)
+
+    def find(chunk: Chunk, last: int | None) -> list[int]:
+        return chunk.in_stream(stream, start, last)
+
+    return _read_part(memory, store, queue.home_id, rows, find, start, limit, None)
+
+
+def _read_part(
+    memory: Memory,
+    store: KeyValueStore,
+    home_id: int,
+    rows: Sequence[Run | Members],
+    find: Callable[[Chunk, int | None], list[int]],
+    start: int,
+    limit: int,
+    end: int | None,
+) -> Part:
+    """`find` names the messages of a chunk before a place; the others have rows of their own."""
     count = total = 0
-    # The first message of a chunk in its lane may have a row of its own, at the same place.
-    while count < len(runs) and (total < limit or runs[count].place == runs[count - 1].place):
-        total += runs[count].row.count or 1
+    # The first message of a chunk may have a row of its own, at the same place.
+    while count < len(rows) and (total < limit or rows[count].place == rows[count - 1].place):
+        total += rows[count].row.count or 1
         count += 1
     # Rows behind this place are not known, so messages of chunks behind it must wait.
-    horizon = runs[count].place if count < len(runs) else None
-    singles = [(run.place, run.row.number) for run in runs[:count] if not run.row.count]
-    blocks = {run.place >> BLOCK_SHIFT for run in runs[:count] if run.row.count}
+    horizon = rows[count].place if count < len(rows) else None
+    singles = [(one.place, one.row.number) for one in rows[:count] if not one.row.count]
+    blocks = {one.place >> BLOCK_SHIFT for one in rows[:count] if one.row.count}
     if start & BLOCK_MASK:
-        # The lane goes on in the middle of a chunk, whose row stands before.
+        # It goes on in the middle of a chunk, whose row stands before.
         blocks.add(start >> BLOCK_SHIFT)
     wanted = [*(number for _, number in singles), *(block << BLOCK_SHIFT for block in blocks)]
     bring(memory, store, wanted, home_id)
@@ -95,13 +131,18 @@ def read_lane(
     entries = list(singles)
     for block in blocks:
         chunk = memory.chunks.get(block)
-        if chunk is not None and chunk.is_cold and chunk.has_runs and chunk.queue_id == queue_id:
-            found = chunk.in_lane(lane, start, last)
-            entries += [(number, number) for number in found if number not in memory.held]
+        if chunk is not None and chunk.is_cold and chunk.has_runs:
+            entries += [(number, number) for number in find(chunk, last)]
     entries.sort()
     if len(entries) > limit:
-        return LanePart([number for _, number in entries[:limit]], entries[limit][0])
-    return LanePart([number for _, number in entries], horizon or 0)
+        return Part([number for _, number in entries[:limit]], entries[limit][0])
+    return Part([number for _, number in entries], horizon or 0)
+
+
+def read_stream_on(memory: Memory, store: KeyValueStore, queue: Queue, stream: Stream, wanted: int) -> None:
+    """Have at least some of the next messages of a stream in memory, or know that there are none."""
+    part = read_members_of(memory, store, queue, stream.name, stream.cold_from, wanted)
+    memory.apply(StreamRead(queue.record.queue_id, stream, part.numbers, part.next_place))
 
 
 def read_on(memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, wanted: int) -> None:
@@ -112,11 +153,11 @@ def read_on(memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, 
 
 
 def load_lanes(memory: Memory, store: KeyValueStore, home_id: int) -> None:
-    """At open: lanes with messages on disk, in memory up to their last hot message."""
+    """At open, before fronts of streams stand in their lanes: lanes with messages on disk, in memory up to their last
+    hot message.
+    """
     for queue_id, lane, first in read_lanes(store, home_id):
         queue = memory.by_id[queue_id]
-        if not queue.may_be_cold:
-            continue
         last = read_last_run(store, home_id, queue_id, lane)
         last_hot = queue.schedule.last_place(lane)
         numbers: list[int] = []

@@ -50,6 +50,7 @@ from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
 from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStored, RecordsChanged, StateFact
+from fairlead.records.ids import COMMIT_SHIFT
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import KeyValueStore, Table
@@ -519,11 +520,15 @@ def memory_of(store: KeyValueStore) -> Memory:
 def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -> None:
     for fact in load(store, home_ids):
         memory.apply(fact)
-    memory.update_fronts()
     memory.changes = Changes()
     queues = [queue for queue in memory.by_id.values() if home_ids is None or queue.home_id in home_ids]
+    for queue in queues:
+        if queue.is_ordered and not queue.is_dead_letter_queue:
+            queue.streams.begin(unchecked_before=store.last_commit + 1 << COMMIT_SHIFT)
     for home_id in dict.fromkeys(queue.home_id for queue in queues):
         load_lanes(memory, store, home_id)
+    memory.update_fronts(at_open=True)
+    memory.changes = Changes()
     for queue in queues:
         queue.schedule.order_ring()
     memory.let_go()
@@ -551,7 +556,15 @@ def _touched(memory: Memory) -> set[int] | None:
     queue_ids |= {
         lease.terms.queue_id for lease in [*changes.new_leases.values(), *changes.ended_leases.values()]
     }
-    by_queue = changes.own, changes.due, changes.done, changes.lives, changes.dedup, changes.streams
+    by_queue = (
+        changes.own,
+        changes.members,
+        changes.due,
+        changes.done,
+        changes.lives,
+        changes.dedup,
+        changes.streams,
+    )
     for rows in (*by_queue, changes.ended_windows, memory.touched_streams):
         queue_ids |= {key[0] for key in rows}
     homes = {memory.by_id[queue_id].home_id for queue_id in queue_ids if queue_id in memory.by_id}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
+from fairlead.decide.fronts import find_front
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
@@ -14,6 +15,7 @@ from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.ids import find_number, id_of
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts
+from fairlead.records.stream import Stream
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.row_check import find_incomplete
@@ -25,7 +27,13 @@ from fairlead.store.rows import (
     read_stream_names,
     read_windows,
 )
-from fairlead.store.stored_messages import StoredMessage, count_messages, find_wrong_indexes, read_messages
+from fairlead.store.stored_messages import (
+    StoredMessage,
+    count_messages,
+    find_wrong_indexes,
+    read_messages,
+    read_streams,
+)
 
 
 def broken_laws(engine: Engine) -> list[str]:
@@ -39,7 +47,7 @@ def broken_laws(engine: Engine) -> list[str]:
     for queue_id, queue in memory.by_id.items():
         broken += [
             f"{queue.name}: {difference}"
-            for difference in _differences(memory, queue, again, again.by_id[queue_id], stored[queue_id])
+            for difference in _differences(queue, again.by_id[queue_id], stored[queue_id])
         ]
     if memory.records != again.records:
         broken.append("records beside the messages differ after a reopening")
@@ -49,8 +57,9 @@ def broken_laws(engine: Engine) -> list[str]:
     if _tokens(memory, now_ms) != _tokens(again, now_ms):
         broken.append("token buckets differ after a reopening")
     messages = read_messages(engine.store)
-    broken += broken_laws_of_memory(memory, messages)
-    broken += [f"after a reopening, {wrong}" for wrong in broken_laws_of_memory(again, messages)]
+    streams = read_streams(engine.store, messages, find_front)
+    broken += broken_laws_of_memory(memory, messages, streams)
+    broken += [f"after a reopening, {wrong}" for wrong in broken_laws_of_memory(again, messages, streams)]
     if _terms(memory) != _terms(again):
         broken.append("leases differ after a reopening")
     broken += consumer_differences(memory, again)
@@ -71,7 +80,7 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
             broken.append(f"{queue.name}: counted {counted}, stored {stored.get(queue_id)}")
         broken += _dedup_differences(messages, store, queue)
         broken += _empty_streams(messages, store, queue)
-    broken += find_wrong_indexes(store)
+    broken += find_wrong_indexes(store, find_front)
     held = {group for queue in memory.by_id.values() for group in queue.leases}
     ended = read_lease_groups(store) - held
     if ended:
@@ -88,22 +97,26 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
     return broken
 
 
-def broken_laws_of_memory(memory: Memory, messages: Sequence[StoredMessage]) -> list[str]:
+def broken_laws_of_memory(
+    memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
+) -> list[str]:
     """Memory has what it must hold, as it is stored, and nothing else that could be out of date."""
-    broken = []
+    broken = broken_laws_of_streams(memory, messages, streams)
     lanes: dict[tuple[int, LaneName], list[StoredMessage]] = {}
     for message in sorted(messages, key=lambda message: message.state.place):
         if message.is_in_lane:
             lanes.setdefault((message.state.queue_id, message.lane), []).append(message)
+    for (home_id, _), stream in streams.items():
+        if stream.front:
+            front = next(message for message in messages if message.number == stream.front)
+            lanes.setdefault((home_id, front.lane), []).append(front)
     for queue_id, queue in memory.by_id.items():
         broken += _late_looks(queue, [one for one in messages if one.state.queue_id == queue_id])
-        if not queue.may_be_cold:
-            continue
         found = _lanes(memory, queue)
         for lane in {*found, *(lane for of_queue, lane in lanes if of_queue == queue_id)}:
             cold_from = queue.schedule.cold_from(lane)
-            stored = lanes.get((queue_id, lane), [])
-            hot = [one.number for one in stored if not cold_from or one.state.place < cold_from]
+            stored = sorted(lanes.get((queue_id, lane), []), key=lambda message: message.state.place)
+            hot = [one.number for one in stored if _stands_in_memory(one, cold_from)]
             if found.get(lane, []) != hot:
                 broken.append(
                     f"{queue.name}: lane {lane} has {found.get(lane, [])} in memory, and must have {hot}"
@@ -168,21 +181,67 @@ def _wrong_lease_indexes(memory: Memory) -> list[str]:
     return found
 
 
+def _stands_in_memory(message: StoredMessage, cold_from: int) -> bool:
+    is_hot_front = message.in_stream and not message.is_cold_member
+    return is_hot_front or not cold_from or message.state.place < cold_from
+
+
+def broken_laws_of_streams(
+    memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
+) -> list[str]:
+    """What memory has of each stream is its beginning, with all messages of hot chunks."""
+    broken = []
+    in_streams = {message.number: message for message in messages if message.in_stream}
+    for queue_id, queue in memory.by_id.items():
+        known = queue.streams.by_name
+        names = {name for home_id, name in streams if home_id == queue_id}
+        if known.keys() - names:
+            broken.append(f"{queue.name}: streams {sorted(known.keys() - names)} are not stored")
+        for name in names:
+            wrong = _wrong_stream(known.get(name), streams[queue_id, name], in_streams)
+            if wrong:
+                broken.append(f"{queue.name}: stream {name!r}: {wrong}")
+        on_disk = any(streams[queue_id, name].numbers for name in names - known.keys())
+        if on_disk and not queue.streams.may_be_on_disk:
+            broken.append(f"{queue.name}: nobody looks for streams on disk")
+    counted = sum(stream.counted for stream in memory.cold_streams.values())
+    if memory.cached_members != counted:
+        broken.append(f"{memory.cached_members} messages of streams are said to be kept in memory")
+    return broken
+
+
+def _wrong_stream(
+    known: int | Stream | None, stored: Stream, messages: Mapping[int, StoredMessage]
+) -> str | None:
+    hot = [number for number in stored.numbers if not messages[number].is_cold_member]
+    if known is None:
+        is_wrong = hot or stored.row() is not None
+        return "memory knows nothing of it" if is_wrong else None
+    if isinstance(known, int):
+        return None if known == stored.numbers[0] and len(hot) <= 1 else f"memory has only {known}"
+    if known.row() != stored.row():
+        return f"memory has the row {known.row()}, stored is {stored.row()}"
+    beginning = [number for number in stored.numbers if known.covers(messages[number].seq)]
+    if known.numbers != beginning or not set(hot) <= set(beginning):
+        return f"memory has {known.numbers}, and must have {beginning}, among them {hot}"
+    if known.leased != [number for number in stored.leased if number in beginning]:
+        return f"memory has {known.leased} leased, stored are {stored.leased}"
+    if not known.is_unread and (known.front, known.key) != (stored.front, stored.key):
+        return f"its front and key are {known.front}, {known.key!r}, not {stored.front}, {stored.key!r}"
+    return None
+
+
 def _content(chunk: Chunk) -> object:
     states = bytes(chunk.states or bytes(chunk.count))
     return chunk.is_cold, chunk.has_runs, chunk.live, states, chunk.columns
 
 
-def _differences(memory: Memory, queue: Queue, again: Memory, reopened: Queue, stored: Counts) -> list[str]:
+def _differences(queue: Queue, reopened: Queue, stored: Counts) -> list[str]:
     found = []
     if queue.record != reopened.record:
         found.append("its record differs after a reopening")
     if not queue.counts == reopened.counts == stored:
         found.append(f"in memory {queue.counts}, reopened {reopened.counts}, stored {stored}")
-    if _streams(queue) != _streams(reopened):
-        found.append("its streams differ after a reopening")
-    if not queue.may_be_cold and _lanes(memory, queue) != _lanes(again, reopened):
-        found.append("the order of its lanes differs after a reopening")
     return found
 
 
@@ -246,15 +305,6 @@ def _lanes(memory: Memory, queue: Queue) -> dict[LaneName, list[int]]:
         lane: sorted(numbers, key=memory.place_of)
         for lane, numbers in queue.schedule.lanes().items()
         if numbers
-    }
-
-
-def _streams(queue: Queue) -> dict[str, object]:
-    return {
-        name: stream
-        if isinstance(stream, int)
-        else (stream.key, stream.numbers, stream.leased, stream.front, stream.row())
-        for name, stream in queue.streams.by_name.items()
     }
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
-from fairlead.engine.cold import bring, bring_chunks
+from fairlead.engine.cold import bring, bring_chunks, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
@@ -21,7 +21,16 @@ from fairlead.errors import BrokenInvariant
 from fairlead.model.config_keys import WEIGHT
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import GONE, MAX_SHARED_BYTES, OWN, Chunk, Columns, LaneName, by_chunk
+from fairlead.records.chunk import (
+    GONE,
+    IMPLIED,
+    MAX_SHARED_BYTES,
+    OWN,
+    Chunk,
+    Columns,
+    LaneName,
+    by_chunk,
+)
 from fairlead.records.facts import (
     BucketChanged,
     ChunkEnqueued,
@@ -51,11 +60,12 @@ from fairlead.records.facts import (
     RecordsChanged,
     StateFact,
     StatesRead,
+    StreamRead,
     WindowsEnded,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES, find_number
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import Counts, OwnState, RunRow
+from fairlead.records.state import Counts, MemberRow, OwnState, RunRow
 from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
@@ -63,6 +73,7 @@ from fairlead.store.changes import Changes
 from fairlead.store.cold_rows import find_last_cold
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
+from fairlead.store.stream_rows import has_members, read_members
 
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
@@ -121,19 +132,15 @@ class Queue:
         return self.first_done_ms + kept_ms if kept_ms else 0
 
     @property
-    def may_be_cold(self) -> bool:
-        """Whether a part of its messages may be on disk only. The streams of a queue are all in memory."""
-        return self.record.source_id != 0 or self.record.config.ordering == "none"
-
-    @property
     def home_id(self) -> int:
         """The queue under which the rows of its messages are stored."""
         return self.record.source_id or self.record.queue_id
 
 
 class Memory:
-    """A cache of rows. It has all leases and lanes, all hot chunks, and the states of messages that are leased, in a
-    stream or in the part of a lane in memory. Others are read by `cold.py`, and let go when the transaction ends.
+    """A cache of rows. It has all leases and lanes, all hot chunks with their streams, and the states of messages that
+    are leased, or in the part of a lane or a stream in memory. Others are read by `cold.py`, and let go when the
+    transaction ends.
     """
 
     def __init__(self, store: KeyValueStore) -> None:
@@ -173,6 +180,13 @@ class Memory:
         self.claim_turn = 0
         #: By (queue, stream): streams whose front may be another one now; `update_fronts` finds it.
         self.touched_streams: dict[tuple[int, str], Stream] = {}
+        #: By (queue, stream): streams that the transaction looked at; and those in memory that need not be, the one that
+        #: was wanted longest ago first, with how many messages they have.
+        self.used_streams: set[tuple[int, str]] = set()
+        self.cold_streams: dict[tuple[int, str], Stream] = {}
+        self.cached_members = 0
+        #: By (queue, lane): lanes that lost messages other than by a claim.
+        self.thinned_lanes: dict[tuple[int, LaneName], None] = {}
         #: (place, queue, fairness key) of deliveries that ended in queues with a limit of unsettled messages
         #: per key; `update_fronts` lets others go out in their place.
         self.ended_deliveries: list[tuple[int, int, str]] = []
@@ -254,6 +268,25 @@ class Memory:
     def waits(self, number: int) -> bool:
         state = self.own.get(number)
         return state is not None and state.due_ms != 0
+
+    def is_cold_member(self, number: int) -> bool:
+        """Of a message in a stream: whether memory need not hold it. Then it has a row of its stream, and one of its
+        lane while it is at the front.
+        """
+        state = self.own.get(number)
+        # A redriven message is the last one of its stream, wherever its chunk is.
+        return self.chunk_of(number).is_cold or (state is not None and state.seq != 0)
+
+    def read_stream(self, queue_id: int, stream: Stream, wanted: int) -> None:
+        read_stream_on(self, self._store, self.by_id[queue_id], stream, wanted)
+
+    def find_stream_key(self, queue_id: int, name: str, start: int) -> str | None:
+        rows = read_members(self._store, self.changes, queue_id, name, start, limit=1)
+        return rows[0].row.key if rows else None
+
+    def has_stream_rows(self, queue_id: int) -> bool:
+        is_changed = any(home_id == queue_id for home_id, _ in self.changes.members)
+        return is_changed or has_members(self._store, queue_id)
 
     def stream_of(self, number: int, queue_id: int) -> str:
         """The stream that orders a message while it is in that queue; empty: none does."""
@@ -373,8 +406,12 @@ class Memory:
         _REDUCERS[type(fact)](self, fact)
 
     def _restated(self, fact: MessageRestated) -> None:
-        self._mark_own(self.chunk_of(fact.number), fact.number)
+        chunk = self.chunk_of(fact.number)
+        self._mark_own(chunk, fact.number)
         self._restate(fact.number, fact.state)
+        stream = self.stream_of(fact.number, fact.state.queue_id)
+        if stream and not fact.state.done_ms:
+            self._note_member(chunk, fact.number, stream)
 
     def _pass_allowed(self, fact: PassAllowed) -> None:
         self.by_id[fact.queue_id].streams.allow_to_pass(fact.stream, fact.numbers, fact.all_after)
@@ -397,6 +434,9 @@ class Memory:
     def _lane_read(self, fact: LaneRead) -> None:
         self.by_id[fact.queue_id].schedule.promote(fact.lane, fact.numbers, fact.cold_from)
 
+    def _stream_read(self, fact: StreamRead) -> None:
+        self.by_id[fact.queue_id].streams.read(fact.stream, fact.numbers, fact.cold_from)
+
     def _done_read(self, fact: DoneRead) -> None:
         self.by_id[fact.queue_id].first_done_ms = fact.first_ms
 
@@ -417,7 +457,7 @@ class Memory:
                 max_unsettled_per_key=record.config.max_unsettled_per_key,
                 weight_of=self.weights[record.name].get,
             )
-            streams = QueueStreams(self, record.queue_id, self.touched_streams)
+            streams = QueueStreams(self, record.queue_id, self.touched_streams, self.used_streams)
             queue = Queue(record, schedule, streams, Blocks(self.chunks))
             self.by_id[record.queue_id] = self.by_name[record.name] = queue
             self._count(queue)
@@ -549,7 +589,7 @@ class Memory:
         entering = implied
         if columns.streams is not None and queue.is_ordered:
             waiting = [number for number, state in own.items() if state.due_ms]
-            entering = queue.streams.open(chunk, sorted([*implied, *waiting]))
+            entering = self._open_streams(queue, chunk, sorted([*implied, *waiting]))
         for number, state in own.items():
             self._enter(chunk, number, state, None)
         counts = self._count(queue)
@@ -563,17 +603,21 @@ class Memory:
     # Cold chunks and lanes
 
     def _must_be_cold(self, queue: Queue, chunk: Chunk) -> bool:
-        """A new chunk is hot while there is room; only the end of a lane is cold, so not behind a cold lane."""
-        if not queue.may_be_cold:
-            return False
-        return not chunk.has_implied() or not self._fits(queue, chunk.live, chunk.columns.lanes)
+        """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
+        one.
+        """
+        return not chunk.has_implied() or not self._fits(queue, chunk.live, chunk.columns)
 
-    def _fits(self, queue: Queue, count: int, lanes: Iterable[LaneName]) -> bool:
-        """Whether so many new messages of these lanes may be hot, in a queue that may be cold."""
+    def _fits(self, queue: Queue, count: int, columns: Columns) -> bool:
+        """Whether so many new messages may be hot."""
         if self.hot_messages + len(self.own) + count > cold.HOT_MESSAGES:
             return False
-        schedule = queue.schedule
-        return schedule.cold_lanes == 0 or not any(map(schedule.cold_from, lanes))
+        schedule, streams = queue.schedule, queue.streams
+        if schedule.cold_lanes > 0 and any(map(schedule.cold_from, columns.lanes)):
+            return False
+        if columns.streams is None or not queue.is_ordered or not streams.may_be_on_disk:
+            return True
+        return not any(map(streams.goes_on_on_disk, set(columns.streams) - {""}))
 
     def may_grow(self, chunk: Chunk, more: Columns) -> bool:
         """Whether messages with these columns may join a chunk of their own transaction. It may have ended since."""
@@ -582,8 +626,7 @@ class Memory:
         count, size = len(more.sizes), sum(more.sizes)
         if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
             return False
-        queue = self.by_id[chunk.queue_id]
-        return not queue.may_be_cold or self._fits(queue, count, more.lanes)
+        return self._fits(self.by_id[chunk.queue_id], count, more)
 
     def _keep_cold(self, chunk: Chunk) -> None:
         if chunk.block not in self.chunks:
@@ -607,7 +650,7 @@ class Memory:
         """
         for chunk in list(self.changes.chunks):
             home = self.by_id[chunk.queue_id]
-            if not chunk.live or chunk.has_implied() or not home.may_be_cold:
+            if not chunk.live or chunk.has_implied() or self._has_hot_members(home, chunk):
                 continue
             if chunk.has_runs:
                 self._delete_runs(chunk)
@@ -622,12 +665,21 @@ class Memory:
                 self._count_cold(home, 1)
                 self.changes.cooled.add(chunk)
 
+    def _has_hot_members(self, home: Queue, chunk: Chunk) -> bool:
+        """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it."""
+        if chunk.is_cold or chunk.columns.streams is None or not home.is_ordered:
+            return False
+        states = [self.own.get(number) for number in chunk.with_own_rows() if chunk.stream_of(number)]
+        return any(state is not None and _is_hot_member(chunk, state) for state in states)
+
     def _delete_runs(self, chunk: Chunk) -> None:
         for lane, first in chunk.first_of_lanes().items():
             self.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
 
     def let_go(self) -> None:
         """After a transaction: messages that memory need not hold."""
+        if self.used_streams:
+            self._let_streams_go()
         for number in self.touched_states:
             state = self.own.get(number)
             if state is not None and not self.is_kept(number, state):
@@ -638,16 +690,65 @@ class Memory:
                 return
             self._drop_cold(chunk)
 
+    def _let_streams_go(self) -> None:
+        """Streams of which memory need not hold any message stay while there is room."""
+        for queue_id, name in self.used_streams:
+            queue = self.by_id.get(queue_id)
+            if queue is not None:
+                self._count_stream(queue, name)
+        self.used_streams.clear()
+        for queue_id, name in list(self.cold_streams) if self.cached_members > cold.CACHED_MESSAGES else ():
+            if self.cached_members <= cold.CACHED_MESSAGES:
+                return
+            stream = self.cold_streams.pop((queue_id, name))
+            self.cached_members -= stream.counted
+            stream.counted = 0
+            self._let_stream_go(self.by_id[queue_id], name, stream.numbers)
+
+    def _count_stream(self, queue: Queue, name: str) -> None:
+        """Count the messages of a stream that memory need not hold; a single one is not kept."""
+        known = self.cold_streams.pop((queue.record.queue_id, name), None)
+        if known is not None:
+            self.cached_members -= known.counted
+            known.counted = 0
+        stream = queue.streams.by_name.get(name)
+        if isinstance(stream, int):
+            if self.is_cold_member(stream):
+                self._let_stream_go(queue, name, [stream])
+        elif stream is not None and stream.numbers and self.is_cold_member(stream.numbers[0]):
+            self.cold_streams[queue.record.queue_id, name] = stream
+            # A stream costs memory beside its messages.
+            stream.counted = len(stream.numbers) + 1
+            self.cached_members += stream.counted
+
+    def _let_stream_go(self, queue: Queue, name: str, numbers: Sequence[int]) -> None:
+        queue.streams.let_go(name)
+        for number in numbers:
+            state = self.own.get(number)
+            if state is not None and not self.is_kept(number, state):
+                del self.own[number]
+
     def is_kept(self, number: int, state: OwnState) -> bool:
-        """Whether a lease, a stream or the part of a lane in memory has the message."""
+        """Whether a lease, or the part of a stream or a lane in memory, has the message."""
         queue = self.by_id[state.queue_id]
-        if number in self.held or not queue.may_be_cold:
+        if number in self.held:
             return True
-        if state.due_ms or state.done_ms:
+        if state.done_ms:
+            return False
+        if stream := self.stream_of(number, state.queue_id):
+            is_hot = _is_hot_member(self.chunk_of(number), state)
+            return is_hot or queue.streams.knows(stream, number) or self._stands(queue, number, state)
+        if state.due_ms:
             return False
         is_dead = queue.is_dead_letter_queue
         lane = DEAD_LANE if is_dead else _own_lane(self.chunk_of(number), number, state)
         return not self._is_behind_memory(queue, lane, state)
+
+    def _stands(self, queue: Queue, number: int, state: OwnState) -> bool:
+        """Whether a message stands in the part of its lane in memory."""
+        if state.due_ms:
+            return False
+        return queue.schedule.has(_own_lane(self.chunk_of(number), number, state), number)
 
     def _is_behind_memory(self, queue: Queue, lane: LaneName, state: OwnState) -> bool:
         """Whether a ready message is in the part of its lane that only the disk has."""
@@ -671,7 +772,58 @@ class Memory:
                 queue.streams.join(name, number)
         return [number for number in ready if not chunk.stream_of(number)]
 
-    def update_fronts(self) -> None:
+    def _open_streams(self, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> Sequence[int]:
+        """New messages join their streams. Returns those that enter their lanes: without a stream, or the first of a
+        new one.
+        """
+        if not chunk.is_cold:
+            return queue.streams.open(chunk, numbers)
+        begun = queue.streams.prepare(chunk)
+        self._add_members(chunk, numbers)
+        return queue.streams.open_on_disk(chunk, numbers, begun)
+
+    def _add_members(self, chunk: Chunk, numbers: Sequence[int]) -> None:
+        """Rows of streams that lead to the messages of a new cold chunk."""
+        counts = Counter([chunk.stream_of(number) for number in numbers if chunk.state_of(number) == IMPLIED])
+        del counts[""]
+        for name, count in counts.items():
+            first = chunk.members_of(name)[0]
+            key = chunk.lane_of(first)[0]
+            self._member_rows(chunk, name)[first, False] = MemberRow(first, count, key)
+        for number in numbers:
+            if chunk.state_of(number) == OWN and (name := chunk.stream_of(number)):
+                self._note_member(chunk, number, name)
+
+    def _note_member(self, chunk: Chunk, number: int, stream: str) -> None:
+        """A message of a stream has a row of its own: if memory need not hold it, it has one of its stream too."""
+        if self.is_cold_member(number):
+            key = self.lane_and_weight(number)[0][0]
+            row = MemberRow(number, 0, key)
+            self._member_rows(chunk, stream)[self.seq_of(number), True] = row
+
+    def _forget_member(self, chunk: Chunk, number: int, stream: str) -> None:
+        """A message with a row of its own leaves its stream."""
+        if self.is_cold_member(number):
+            self._member_rows(chunk, stream)[self.seq_of(number), True] = None
+
+    def _member_rows(self, chunk: Chunk, stream: str) -> dict[tuple[int, bool], MemberRow | None]:
+        """Rows of a stream, some of which change."""
+        home_id = chunk.queue_id
+        self.by_id[home_id].streams.row_changed(stream)
+        return self.changes.members.setdefault((home_id, stream), {})
+
+    def _mark(self, chunk: Chunk, numbers: Sequence[int], state: int) -> None:
+        """Messages of a chunk are implied no longer: the row of a stream goes with the last one that was."""
+        names: set[str] = set()
+        if chunk.is_cold and chunk.columns.streams is not None and self.by_id[chunk.queue_id].is_ordered:
+            names = {chunk.stream_of(number) for number in numbers if chunk.state_of(number) == IMPLIED}
+        chunk.mark(numbers, state)
+        self.changes.chunks.add(chunk)
+        for name in names - {""}:
+            if not chunk.has_implied_of(name):
+                self._member_rows(chunk, name)[chunk.members_of(name)[0], False] = None
+
+    def update_fronts(self, *, at_open: bool = False) -> None:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
@@ -680,24 +832,56 @@ class Memory:
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
-            self._move_fronts()
+            self._move_fronts(at_open=at_open)
+        if self.thinned_lanes:
+            self._end_dry_lanes()
 
-    def _move_fronts(self) -> None:
+    def _end_dry_lanes(self) -> None:
+        """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
+        for queue_id, lane in self.thinned_lanes:
+            queue = self.by_id[queue_id]
+            while queue.schedule.ran_dry(lane):
+                read_on(self, self._store, queue, lane, 1)
+        self.thinned_lanes.clear()
+
+    def _move_fronts(self, *, at_open: bool) -> None:
         entering: list[tuple[int, int, int]] = []
         for (queue_id, name), stream in self.touched_streams.items():
             queue = self.by_id[queue_id]
             before, after = queue.streams.move_front(stream)
             if before:
-                queue.schedule.remove(self.lane_and_weight(before)[0], before)
-            if after:
+                self._leave_lane(queue, before)
+            # At open, rows of lanes lead to the fronts that memory need not hold.
+            if after and not (at_open and self.is_cold_member(after)):
                 entering.append((self.seq_of(after), queue_id, after))
             row = stream.row()
             if row is not None or stream.has_row:
                 self.changes.streams[queue_id, name] = row
                 stream.has_row = row is not None
         for _, queue_id, number in sorted(entering):
-            self.by_id[queue_id].schedule.insert(*self.lane_and_weight(number), number)
+            self._enter_lane(self.by_id[queue_id], number)
         self.touched_streams.clear()
+
+    def _enter_lane(self, queue: Queue, number: int) -> None:
+        """A message is the front of its stream now."""
+        lane, weight = self.lane_and_weight(number)
+        if self.is_cold_member(number):
+            place = self.place_of(number)
+            self.changes.runs[queue.home_id, queue.home_id, lane, place, True] = RunRow(number, 0, weight)
+            if 0 < queue.schedule.cold_from(lane) <= place:
+                return
+        queue.schedule.insert(lane, weight, number)
+
+    def _leave_lane(self, queue: Queue, number: int) -> None:
+        """A message is no longer the front of its stream."""
+        lane = self.lane_and_weight(number)[0]
+        self.thinned_lanes[queue.record.queue_id, lane] = None
+        if self.is_cold_member(number):
+            place = self.place_of(number)
+            self.changes.runs[queue.home_id, queue.home_id, lane, place, True] = None
+            if 0 < queue.schedule.cold_from(lane) <= place:
+                return
+        queue.schedule.remove(lane, number)
 
     def _note_life(self, queue: Queue, chunk: Chunk, end_ms: int) -> None:
         self.changes.lives[chunk.queue_id, end_ms, chunk.first] = True
@@ -759,10 +943,16 @@ class Memory:
     def _cold_lanes_of(self, queue: Queue, chunk: Chunk) -> Callable[[LaneName, int, Sequence[int]], None]:
         """Adds messages of a cold chunk to a lane: as a row that leads to them."""
         firsts, runs, home_id = chunk.first_of_lanes(), self.changes.runs, chunk.queue_id
+        streams = chunk.columns.streams if queue.is_ordered else None
 
         def add(lane: LaneName, weight: int, numbers: Sequence[int]) -> None:
-            first = firsts[lane]
-            runs[home_id, home_id, lane, first, False] = RunRow(first, len(numbers), weight)
+            first, fronts = firsts[lane], list[int]()
+            if streams is not None:
+                fronts = [number for number in numbers if streams[number & BLOCK_MASK]]
+            if len(fronts) < len(numbers):
+                runs[home_id, home_id, lane, first, False] = RunRow(first, len(numbers) - len(fronts), weight)
+            for number in fronts:
+                runs[home_id, home_id, lane, number, True] = RunRow(number, 0, weight)
             queue.schedule.add_cold(lane, weight, numbers[0])
 
         return add
@@ -779,9 +969,8 @@ class Memory:
             counts = self._count(queue)
             counts.ready -= len(numbers)
             counts.leased += len(numbers)
-        if queue.streams.by_name:
-            for number in numbers:
-                queue.streams.lease(self.stream_of(number, terms.queue_id), number)
+        if queue.streams.has_any:
+            self._lease_in_streams(queue, numbers, is_new=fact.plan is not None)
         if fact.plan is None and queue.record.config.max_unsettled_per_key:
             for number in numbers:
                 queue.schedule.note_unsettled(self._lane_in(queue, number)[0][0])
@@ -789,6 +978,16 @@ class Memory:
             if fact.plan is not None:
                 self._delete_run(queue, number)
             self._restate(number, msgspec.structs.replace(own[number], claim_id=lease.terms.claim_id))
+
+    def _lease_in_streams(self, queue: Queue, numbers: Sequence[int], *, is_new: bool) -> None:
+        for number in numbers:
+            stream = self.stream_of(number, queue.record.queue_id)
+            if not stream:
+                continue
+            stood = queue.streams.lease(stream, number)
+            if stood and is_new and self.is_cold_member(number):
+                lane = self.lane_and_weight(number)[0]
+                self.changes.runs[queue.home_id, queue.home_id, lane, self.place_of(number), True] = None
 
     def _hold(self, queue: Queue, lease: GroupLease, numbers: Sequence[int]) -> None:
         terms = lease.terms
@@ -807,6 +1006,10 @@ class Memory:
         queue = self.by_id[lease.terms.queue_id]
         limited = queue.record.config.max_unsettled_per_key
         held = self.held
+        if queue.streams.may_be_on_disk:
+            for number in numbers:
+                if stream := self.stream_of(number, lease.terms.queue_id):
+                    queue.streams.meet(stream)
         for number in numbers:
             del held[number]
         for number in numbers if limited else ():
@@ -821,7 +1024,10 @@ class Memory:
                 self._forget_key(chunk, number)
             if chunk.columns.streams is not None:
                 for number in members:
-                    queue.streams.leave(self.stream_of(number, lease.terms.queue_id), number)
+                    if stream := self.stream_of(number, lease.terms.queue_id):
+                        queue.streams.leave(stream, number)
+                        if number in own:
+                            self._forget_member(chunk, number, stream)
             for number in members if own else ():
                 if own.pop(number, None) is not None:
                     self.changes.own[chunk.queue_id, number] = None
@@ -831,8 +1037,7 @@ class Memory:
         chunk.live -= len(members)
         if not chunk.is_cold:
             self.hot_messages -= len(members)
-        chunk.mark(members, GONE)
-        self.changes.chunks.add(chunk)
+        self._mark(chunk, members, GONE)
         if not chunk.live:
             if chunk.body != chunk.first:
                 self.changes.staged_pages[chunk.queue_id, chunk.body] = None
@@ -871,9 +1076,11 @@ class Memory:
         self._enter(chunk, number, fact.state, fact.why)
 
     def _load(self, number: int, state: OwnState) -> None:
-        """At open: a message with a row of its own is where its state says. The lease of a leased one follows."""
+        """At open: a message with a row of its own is leased, as a fact that follows says, or in a stream."""
         self._restate(number, state)
-        self._stand(number, state, None)
+        stream = self.stream_of(number, state.queue_id)
+        if stream and _is_hot_member(self.chunk_of(number), state):
+            self.by_id[state.queue_id].streams.join(stream, number)
 
     def _take_away(self, chunk: Chunk, number: int, state: OwnState, *, stays: bool = False) -> None:
         """The message leaves the place where it was, for another place or for good; or it stays in its queue."""
@@ -884,7 +1091,7 @@ class Memory:
             return
         stream = self.stream_of(number, state.queue_id)
         # Of a stream only the front stands in a lane.
-        is_in_lane = queue.streams.move(stream, number) if stream else True
+        is_front = queue.streams.move(stream, number) if stream else False
         counts, lease = self._count(queue), self.held.pop(number, None)
         if lease is not None:
             if queue.record.config.max_unsettled_per_key:
@@ -896,14 +1103,26 @@ class Memory:
             self.changes.due[chunk.queue_id, state.due_ms, number] = False
         else:
             counts.ready -= 1
-            lane = self._lane_in(queue, number)[0]
-            if not stream and chunk.state_of(number) == OWN:
-                self._delete_run(queue, number)
-            if is_in_lane and not self._is_behind_memory(queue, lane, state):
-                queue.schedule.remove(lane, number)
+            if is_front:
+                self._leave_lane(queue, number)
+            elif not stream:
+                self._leave_plain_lane(queue, chunk, number, state)
+        if stream and chunk.state_of(number) == OWN:
+            self._forget_member(chunk, number, stream)
         if stream and not stays:
             queue.streams.leave(stream, number)
+            if not chunk.has_implied():
+                # It may have been the last one that kept its chunk in memory.
+                self.changes.chunks.add(chunk)
         counts.bytes -= chunk.columns.size_of(number & BLOCK_MASK)
+
+    def _leave_plain_lane(self, queue: Queue, chunk: Chunk, number: int, state: OwnState) -> None:
+        if chunk.state_of(number) == OWN:
+            self._delete_run(queue, number)
+        lane = self._lane_in(queue, number)[0]
+        self.thinned_lanes[queue.record.queue_id, lane] = None
+        if not self._is_behind_memory(queue, lane, state):
+            queue.schedule.remove(lane, number)
 
     def _ended(self, fact: MessageGone) -> None:
         number = fact.number
@@ -916,8 +1135,7 @@ class Memory:
 
     def _mark_own(self, chunk: Chunk, number: int) -> None:
         if chunk.state_of(number) != OWN:
-            chunk.mark([number], OWN)
-            self.changes.chunks.add(chunk)
+            self._mark(chunk, [number], OWN)
 
     def _note_ended(self, queue: Queue, number: int) -> None:
         key = self._lane_in(queue, number)[0][0]
@@ -953,7 +1171,10 @@ class Memory:
         queue = self.by_id[state.queue_id]
         stream = self.stream_of(number, state.queue_id)
         if stream:
-            queue.streams.join(stream, number)
+            if why is not None:
+                # A new message has joined with its chunk.
+                queue.streams.join(stream, number)
+            self._note_member(self.chunk_of(number), number, stream)
         elif not state.due_ms and not state.claim_id:
             lane, weight = self._lane_in(queue, number)
             key = (queue.home_id, state.queue_id, lane, state.place, True)
@@ -968,7 +1189,7 @@ class Memory:
 
     def _has_room(self, queue: Queue) -> bool:
         """Whether one more message at the tail of a lane may be in memory."""
-        return not queue.may_be_cold or self.hot_messages + len(self.own) <= cold.HOT_MESSAGES
+        return self.hot_messages + len(self.own) <= cold.HOT_MESSAGES
 
     def _delete_run(self, queue: Queue, number: int) -> None:
         """A ready message with a row of its own leaves its lane."""
@@ -1054,6 +1275,10 @@ class Memory:
         self._unswept = list(self.own)
         for touched in [touched for touched in self.touched_streams if touched[0] in gone]:
             del self.touched_streams[touched]
+        for thinned in [thinned for thinned in self.thinned_lanes if thinned[0] in gone]:
+            del self.thinned_lanes[thinned]
+        for cached in [cached for cached in self.cold_streams if cached[0] in gone]:
+            self.cached_members -= self.cold_streams.pop(cached).counted
         self.ended_deliveries = [ended for ended in self.ended_deliveries if ended[1] not in gone]
 
 
@@ -1076,6 +1301,7 @@ _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     StatesRead: Memory._states_read,
     LaneFound: Memory._lane_found,
     LaneRead: Memory._lane_read,
+    StreamRead: Memory._stream_read,
     DoneRead: Memory._done_read,
     DueRead: Memory._due_read,
     LivesEnded: Memory._lives_ended,
@@ -1092,6 +1318,12 @@ def _own_lane(chunk: Chunk, number: int, state: OwnState) -> LaneName:
     if not state.lane:
         return chunk.lane_of(number)
     return (lane_key(state.lane), *lane_throttle_keys(state.lane))
+
+
+def _is_hot_member(chunk: Chunk, state: OwnState) -> bool:
+    """Of a message in a stream, or of one that has left it: whether it is there, and in memory with its chunk."""
+    is_there = state.queue_id == chunk.queue_id and not state.done_ms
+    return is_there and not chunk.is_cold and not state.seq
 
 
 def _in_first_life(state: OwnState, chunk: Chunk) -> bool:

@@ -102,7 +102,7 @@ def let_pass(tx: Transaction, number: int) -> str:
     memory = tx.memory
     queue_id = memory.state_of(number).queue_id
     name = memory.stream_of(number, queue_id)
-    stream = memory.by_id[queue_id].streams.find(name)
+    stream = memory.by_id[queue_id].streams.find_up_to(name, number)
     assert stream is not None, "a released message is in its stream"
     if not waits_before(stream, number, memory.seq_of, memory.waits):
         return "release.order_kept"

@@ -7,6 +7,7 @@ or a verb raises after it added a fact, the transaction is lost and the engine l
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from random import Random
@@ -16,7 +17,7 @@ from fairlead.config import Settings
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.cold import bring, bring_chunks, read_lane, read_on
+from fairlead.engine.cold import bring, bring_chunks, read_lane, read_members_of, read_on
 from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory, Queue
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
@@ -24,6 +25,7 @@ from fairlead.model.answered import Answered
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
+from fairlead.model.limits import COUNT_LIMIT
 from fairlead.model.names import check_queue_name, taken_name
 from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.facts import StateFact
@@ -42,6 +44,7 @@ from fairlead.request import LOCAL, Caller, Request
 from fairlead.store.index_rows import read_done, read_due, read_latest_due, read_lives
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import read_dedup, read_records, read_windows, scan_records
+from fairlead.store.stream_rows import read_members
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
@@ -211,14 +214,39 @@ class Transaction:
 
     def lane_after(self, queue: Queue, lane: LaneName, place: int, limit: int) -> list[int]:
         """The next messages of a lane behind a place and in order, wherever they are."""
-        found = queue.schedule.messages_after(lane, place, limit)
+        in_memory = queue.schedule.messages_after(lane, place, limit)
         cold_from = queue.schedule.cold_from(lane)
-        start = max(cold_from, place + 1) if cold_from else 0
+        if not cold_from:
+            return in_memory
+        # Fronts of streams may stand behind messages on disk, which go first.
+        places = [self.memory.place_of(number) for number in in_memory]
+        before = bisect_left(places, cold_from)
+        start, on_disk = max(cold_from, place + 1), list[int]()
+        while start and before + len(on_disk) < limit:
+            part = read_lane(self.memory, self.store, queue, lane, start, limit - before - len(on_disk))
+            on_disk += part.numbers
+            start = part.next_place
+        behind = sorted([*in_memory[before:], *on_disk], key=self.memory.place_of)
+        return [*in_memory[:before], *behind][:limit]
+
+    def stream_after(self, queue: Queue, name: str, seq: int, limit: int) -> list[int]:
+        """The next messages of a stream behind a seq and in order, wherever they are."""
+        stream, seq_of = queue.streams.find(name), self.memory.seq_of
+        if stream is None:
+            return []
+        at = stream.index_after(seq, seq_of)
+        found = stream.numbers[at : at + limit]
+        start = max(stream.cold_from, seq + 1) if stream.cold_from else 0
         while start and len(found) < limit:
-            part = read_lane(self.memory, self.store, queue, lane, start, limit - len(found))
+            part = read_members_of(self.memory, self.store, queue, name, start, limit - len(found))
             found += part.numbers
             start = part.next_place
         return found
+
+    def count_members(self, queue: Queue, name: str, start: int) -> int:
+        """About how many messages of a stream the rows from a seq on lead to."""
+        rows = read_members(self.store, self.memory.changes, queue.home_id, name, start, limit=COUNT_LIMIT)
+        return sum([one.row.count or 1 for one in rows])
 
     def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
         """Have the next messages of these lanes in memory, which the scheduler lacks."""

@@ -106,7 +106,7 @@ def _depends_on_leases(queue: Queue) -> bool:
     The claim that waits longest may be one that is still at its limit, so all of them look.
     """
     config = queue.record.config
-    return bool(config.max_unsettled_per_consumer or config.max_unsettled_per_key or queue.streams.by_name)
+    return bool(config.max_unsettled_per_consumer or config.max_unsettled_per_key or queue.streams.has_any)
 
 
 def allowance(memory: Memory, queue: Queue, consumer: str) -> int:

@@ -16,7 +16,8 @@ ends the walk. Callers bound the number of messages themselves: `bounded(pages, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from heapq import merge
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Literal
 
 from fairlead.engine.memory import Queue
@@ -26,6 +27,7 @@ from fairlead.model.lane import pack_lane
 from fairlead.model.message import HELD
 from fairlead.records.chunk import LaneName
 from fairlead.records.lease import GroupLease
+from fairlead.store.stream_rows import read_streams_of_several
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
@@ -92,8 +94,13 @@ def stream_names(engine: Engine, queue_id: int, start: str = "") -> Iterator[str
     """The streams of a queue that have several messages, in the order of their names."""
     with step(engine) as tx:
         queue = find_queue(tx, queue_id)
-        streams = [] if queue is None else list(queue.streams.by_name.items())
-    return in_order(name for name, stream in streams if not isinstance(stream, int) and name >= start)
+        names = [] if queue is None else queue.streams.names_of_several()
+        is_on_disk = queue is not None and queue.streams.may_be_on_disk
+    in_memory = in_order(name for name in names if name >= start)
+    if not is_on_disk:
+        return in_memory
+    on_disk = chain.from_iterable(read_streams_of_several(engine.store, queue_id, start))
+    return (name for name, _ in groupby(merge(in_memory, on_disk)))
 
 
 def walk_streams(
@@ -117,11 +124,10 @@ def walk_streams(
             numbers: list[int] = []
             looked_at = 0
             for _ in range(STEP_MESSAGES):
-                stream = queue.streams.find(name)
-                at = 0 if stream is None else stream.index_after(seq, tx.memory.seq_of)
-                some = [] if stream is None else stream.numbers[at : at + STEP_MESSAGES - looked_at]
+                some = tx.stream_after(queue, name, seq, STEP_MESSAGES - looked_at)
                 looked_at += len(some)
-                front = 0 if stream is None or with_fronts else stream.front
+                stream = None if with_fronts else queue.streams.find(name)
+                front = 0 if stream is None else stream.front
                 numbers += [number for number in some if number != front]
                 if looked_at >= STEP_MESSAGES:
                     seq = tx.memory.seq_of(some[-1])

@@ -6,7 +6,7 @@ alone: it has no row, and it is ready unless a lease lists it. `states` says wha
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from operator import add
@@ -118,6 +118,7 @@ class Chunk:
     """A head in memory, with what happened since. `Memory.apply` alone changes it."""
 
     __slots__ = (
+        "_by_stream",
         "block",
         "body",
         "columns",
@@ -159,6 +160,7 @@ class Chunk:
         #: Whether its head is in the table that is not read at open, and whether its lanes have rows there.
         self.is_cold = False
         self.has_runs = head.has_runs
+        self._by_stream: dict[str, list[int]] | None = None
         self.live = self.count if states is None else self.count - states.count(GONE)
 
     @property
@@ -212,9 +214,33 @@ class Chunk:
             found.setdefault(lanes[at], self.first + index)
         return found
 
-    def in_lane(self, lane: LaneName, start: int, end: int | None) -> list[int]:
-        """Implied messages of the lane with numbers from `start` on and before `end`."""
+    def members_of(self, stream: str) -> list[int]:
+        """The messages of a stream, whatever became of them. It follows from the columns."""
+        if self._by_stream is None:
+            self._by_stream = {}
+            for number, name in enumerate(self.columns.streams or (), self.first):
+                if name:
+                    self._by_stream.setdefault(name, []).append(number)
+        return self._by_stream.get(stream, [])
+
+    def in_stream(self, stream: str, start: int, end: int | None) -> list[int]:
+        """Implied messages of the stream with numbers from `start` on and before `end`."""
+        members = self.members_of(stream)
+        some = members[bisect_left(members, start) :]
+        return [
+            number for number in some if self.state_of(number) == IMPLIED and (end is None or number < end)
+        ]
+
+    def has_implied_of(self, stream: str) -> bool:
+        """Whether a message of the stream is implied. The last ones are the last to go."""
+        return any(self.state_of(number) == IMPLIED for number in reversed(self.members_of(stream)))
+
+    def in_lane(self, lane: LaneName, start: int, end: int | None, *, is_ordered: bool) -> list[int]:
+        """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages,
+        those without a stream: the fronts of streams have rows of the lane.
+        """
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
+        streams = self.columns.streams if is_ordered else None
         if lane not in lanes:
             return []
         wanted = lanes.index(lane)
@@ -224,6 +250,7 @@ class Chunk:
             if number >= start
             and (end is None or number < end)
             and (lane_at is None or lane_at[number - self.first] == wanted)
+            and (streams is None or not streams[number - self.first])
         ]
 
     def has_implied(self) -> bool:

@@ -15,6 +15,7 @@ from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, OwnState
+from fairlead.records.stream import Stream
 
 if TYPE_CHECKING:
     from fairlead.schedule.plan import ClaimPlan
@@ -234,6 +235,15 @@ class LaneRead(msgspec.Struct, frozen=True):
     cold_from: int
 
 
+class StreamRead(msgspec.Struct, frozen=True):
+    """The next messages of a stream are in memory; it goes on on disk at the seq `cold_from`; 0: nowhere."""
+
+    queue_id: int
+    stream: Stream
+    numbers: Sequence[int]
+    cold_from: int
+
+
 class ConfigChanged(msgspec.Struct, frozen=True):
     """Keys of the runtime configuration have these values from now on; None: they have none."""
 
@@ -290,4 +300,4 @@ StateFact = (
     | PagesStaged
 )
 #: Memory knows more of what is stored, and nothing changed: such a fact is not written.
-ReadFact = CountsRead | DoneRead | DueRead | ChunksRead | StatesRead | LaneFound | LaneRead
+ReadFact = CountsRead | DoneRead | DueRead | ChunksRead | StatesRead | LaneFound | LaneRead | StreamRead

@@ -38,6 +38,17 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     weight: int
 
 
+class MemberRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Live messages of a stream that memory need not hold: those of the cold chunk that `number` is the first one of
+    in this stream, `count` of them at first; or, with a count of 0, the message `number`, which has a row of its own.
+    `key` is the fairness key of the stream.
+    """
+
+    number: int
+    count: int
+    key: str
+
+
 class Counts(msgspec.Struct, array_like=True, gc=False):
     """Absolute values, written with each commit that changes them, so they are exact after a crash."""
 

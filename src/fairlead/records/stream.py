@@ -24,7 +24,8 @@ class Stream:
     for itself is an integer in memory instead. `Memory.apply` alone changes it.
     """
 
-    __slots__ = ("all_after", "allowed_to_pass", "front", "has_row", "key", "leased", "name", "numbers")
+    __slots__ = ("all_after", "allowed_to_pass", "cold_from", "counted", "front", "has_row", "is_unread", "key",
+                 "leased", "name", "numbers")  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,6 +40,16 @@ class Stream:
         self.allowed_to_pass: set[int] = set()
         self.all_after = 0
         self.has_row = False
+        #: Seq of its first message that memory may lack, or a seq before it; 0: all are in memory.
+        self.cold_from = 0
+        #: Whether memory knows nothing of its messages; its front may stand in a lane all the same.
+        self.is_unread = False
+        #: How many of its messages count as kept in memory although they need not be.
+        self.counted = 0
+
+    def covers(self, seq: int) -> bool:
+        """Whether memory has the message with that seq, if there is one."""
+        return not 0 < self.cold_from <= seq
 
     def row(self) -> StreamRow | None:
         """None: its messages tell everything."""

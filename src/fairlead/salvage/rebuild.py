@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fairlead.decide.fronts import find_front
 from fairlead.model.ids import show_id
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_starts
@@ -69,6 +70,7 @@ _NOT_COPIED = {
     Table.OWN,
     Table.LEASES,
     Table.STREAMS,
+    Table.MEMBERS,
     Table.DEDUP,
     Table.DEDUP_END,
     Table.DUE,
@@ -212,10 +214,12 @@ class _RowsRebuild:
                 yield key, head, False
 
     def _put_head(self, key: bytes, chunk: Chunk, head: Head, *, is_cold: bool) -> None:
-        """A chunk whose states are lost has implied messages again, which need rows of their lanes."""
+        """A chunk whose states are lost has implied messages again, which need rows of their lanes. Of a stream only
+        the end may be cold, and the chunk may stand anywhere, so that all chunks with streams become cold.
+        """
         is_ordered = self._queues[chunk.queue_id].config.ordering != "none"
-        has_runs = is_cold and chunk.has_implied() and not is_ordered
-        is_cold = is_cold and (has_runs or not chunk.has_implied())
+        is_cold = is_cold or (is_ordered and chunk.columns.streams is not None)
+        has_runs = is_cold and chunk.has_implied()
         self._put(
             Table.COLD if is_cold else Table.CHUNKS, key, encode_value(replace(head, has_runs=has_runs))
         )
@@ -446,7 +450,7 @@ class _RowsRebuild:
         )
 
     def _save_indexes(self) -> None:
-        for table, rows in index_rows(self._store).items():
+        for table, rows in index_rows(self._store, find_front).items():
             for key, raw in sorted(rows.items()):
                 self._put(table, key, raw)
 

@@ -278,6 +278,8 @@ class Draft:
             elif len(taken) < allowed:
                 self._need(key, allowed - len(taken))
                 return allowed
+            else:
+                self._look_behind(key)
         return len(taken)
 
     def _serve_throttled(self, lane: ThrottledLane, key: Key, allowed: int) -> int:
@@ -317,6 +319,8 @@ class Draft:
             self.numbers += lane.take(1, self._place_of)
             if lane.is_empty:
                 self.drop(lane.name)
+            else:
+                self._look_behind(lane)
             return True
         parking = self.parking
         lacking = parking.lacking(lane)
@@ -330,12 +334,20 @@ class Draft:
             self.drop(lane.name)
         elif lane.granted_by is not None and not lane.grant:
             parking.turn_over(lane)
+            self._look_behind(lane)
+        else:
+            self._look_behind(lane)
         return True
 
     def _need(self, lane: Lane, count: int) -> None:
         """Go on as if the messages were there, to find what other lanes need."""
         self.needs[lane.name] = self.needs.get(lane.name, 0) + count
         self._missing += count
+
+    def _look_behind(self, lane: Lane) -> None:
+        """What a lane leaves behind, a turn or a grant, is known once it is known whether it has a next message."""
+        if lane.ran_dry:
+            self.needs.setdefault(lane.name, 1)
 
     # Runs of streams
 

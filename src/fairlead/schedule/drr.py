@@ -264,6 +264,11 @@ class Scheduler:
         lane = self._state.find_lane(name)
         return 0 if lane is None else lane.cold_from
 
+    def ran_dry(self, name: LaneName) -> bool:
+        """Whether the lane goes on on disk, perhaps with nothing, and has no message in memory before that."""
+        lane = self._state.find_lane(name)
+        return lane is not None and lane.ran_dry
+
     @property
     def cold_lanes(self) -> int:
         return len(self._state.cold)
@@ -346,6 +351,14 @@ class Scheduler:
         """The messages of a lane that are in memory, behind a place and in order."""
         lane = self._state.find_lane(name)
         return [] if lane is None else lane.after(place, limit, self._state.place_of)
+
+    def has(self, name: LaneName, number: int) -> bool:
+        """Whether a message stands in the lane, in memory."""
+        lane = self._state.find_lane(name)
+        if lane is None:
+            return False
+        place_of = self._state.place_of
+        return lane.after(place_of(number) - 1, 1, place_of) == [number]
 
     def last_place(self, name: LaneName) -> int:
         """Of the messages of a lane in memory; 0: it has none."""

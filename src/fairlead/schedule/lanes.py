@@ -54,6 +54,11 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         """The next message, if there is one, is on disk."""
         return self.at >= len(self.numbers) and not self._back_may_go()
 
+    @property
+    def ran_dry(self) -> bool:
+        """Whether only the disk knows if there is a next message."""
+        return self.cold_from > 0 and self.is_dry
+
     def _back_may_go(self) -> bool:
         """A message that came back and stands behind messages on disk waits for them."""
         if self.back_at >= len(self.back):

@@ -36,26 +36,28 @@ class Rounds:
         name = state.ring.items[0]
         key = state.keys[name]
         at = key.at
-        if state.cold and at == len(key.numbers):
-            self.needs = {key.name: 1}
+        if state.cold and self._runs_dry(key, at + 1):
+            self.needs = {key.name: at + 2 - len(key.numbers)}
             return
         self.numbers.append(key.numbers[at])
         self.takes.append((key, at + 1))
         self.leaving = 1
-        if at + 1 < len(key.numbers) or key.cold_from:
+        if at + 1 < len(key.numbers):
             self.joining.append(name)
 
     def _part_of_a_round(self, state: SchedulerState, limit: int) -> None:
         all_keys = state.keys
         keys = [all_keys[name] for name in islice(state.ring.items, limit)]
         if state.cold:
-            self.needs = {key.name: 1 for key in keys if key.at == len(key.numbers)}
+            self.needs = {
+                key.name: key.at + 2 - len(key.numbers) for key in keys if self._runs_dry(key, key.at + 1)
+            }
             if self.needs:
                 return
         self.numbers = [key.numbers[key.at] for key in keys]
         self.takes = [(key, key.at + 1) for key in keys]
         self.leaving = limit
-        self.joining = [key.name[0] for key in keys if key.at + 1 < len(key.numbers) or key.cold_from]
+        self.joining = [key.name[0] for key in keys if key.at + 1 < len(key.numbers)]
 
     def _whole_rounds(self, state: SchedulerState, limit: int) -> None:
         all_keys = state.keys
@@ -98,12 +100,17 @@ class Rounds:
                 at.append(position)
         return staying, at
 
+    def _runs_dry(self, key: Key, at: int) -> bool:
+        """Whether only the disk knows if a key has a message at that position."""
+        return key.cold_from > 0 and at >= len(key.numbers)
+
     def _lacks_messages(self, keys: list[Key], positions: list[int], left: int) -> bool:
-        """Whether a key has fewer messages in memory than its part of those left, and more on disk."""
+        """Whether a key may have more on disk, and in memory no more than its part of those left."""
         for index, (key, at) in enumerate(zip(keys, positions, strict=True)):
             if key.cold_from:
                 wanted = left // len(keys) + (index < left % len(keys))
-                missing = wanted - (len(key.numbers) - at)
+                # One more, which tells whether the key stays in the ring.
+                missing = wanted + 1 - (len(key.numbers) - at)
                 if missing > 0:
                     self.needs[key.name] = missing
         return bool(self.needs)

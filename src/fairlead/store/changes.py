@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.lease import GroupLease
-from fairlead.records.state import Counts, DedupRow, OwnState, RunRow
+from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.kv.port import Table
@@ -30,6 +30,7 @@ class Changes:
         "ended_windows",
         "last_queue_id",
         "lives",
+        "members",
         "new_chunks",
         "new_leases",
         "own",
@@ -54,6 +55,8 @@ class Changes:
         self.ended_blocks: set[int] = set()
         #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
         self.runs: dict[tuple[int, int, LaneName, int, bool], RunRow | None] = {}
+        #: By (queue, stream), then by (seq, whether it is one message); None: the row goes.
+        self.members: dict[tuple[int, str], dict[tuple[int, bool], MemberRow | None]] = {}
         #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk); False:
         #: the row goes.
         self.due: dict[tuple[int, int, int], bool] = {}
@@ -87,7 +90,17 @@ class Changes:
         for leases in (self.new_leases, self.ended_leases):
             for group in [group for group, lease in leases.items() if lease.terms.home_id == home_id]:
                 del leases[group]
-        for rows in (self.own, self.runs, self.due, self.done, self.lives, self.dedup, self.streams):
+        by_queue = (
+            self.own,
+            self.runs,
+            self.members,
+            self.due,
+            self.done,
+            self.lives,
+            self.dedup,
+            self.streams,
+        )
+        for rows in by_queue:
             for key in [key for key in rows if key[0] == home_id]:
                 del rows[key]  # type: ignore[arg-type]
         self.ended_windows = {window for window in self.ended_windows if window[0] != home_id}

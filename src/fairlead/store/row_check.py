@@ -31,6 +31,7 @@ _OF_QUEUES = (
     Table.OWN,
     Table.LEASES,
     Table.STREAMS,
+    Table.MEMBERS,
     Table.DEDUP,
     Table.DEDUP_END,
     Table.DUE,

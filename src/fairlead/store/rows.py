@@ -20,6 +20,7 @@
 | lives    | queue, end, first number    | nothing; one row per chunk and end of lives in it                |
 | dedup    | queue, dedup key            | `DedupRow`: the message that the key stands for, and until when  |
 | dedup_end | queue, end, dedup key      | nothing; one row per window                                      |
+| members  | queue, stream, seq, 0 or 1  | `MemberRow`: live messages of a stream, of a cold chunk (0) or one with a row of its own (1) |
 | streams  | queue, stream               | `StreamRow`: which messages may pass earlier ones that wait      |
 | leases   | queue, group                | `LeaseRow`: the members of a claim that expire together          |
 | api_keys | id of a key                 | `KeyRecord`; under `adopted`, the last secret taken from a file  |
@@ -86,7 +87,7 @@ from fairlead.records.facts import (
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.lease import GroupLease, LeaseRow
 from fairlead.records.staging import StagedPart
-from fairlead.records.state import Counts, DedupRow, OwnState, RunRow
+from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
@@ -97,6 +98,7 @@ from fairlead.store.row_keys import numbers_in as _numbers_in
 from fairlead.store.row_keys import pack_key as _key
 from fairlead.store.row_keys import pack_one as _key_of_one
 from fairlead.store.row_keys import pack_two as _key_of_two
+from fairlead.store.stream_rows import write_members
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
@@ -149,6 +151,7 @@ VALUE_TYPES: dict[Table, Any] = {
     Table.PAGES: list[bytes],
     Table.STATES: None,
     Table.OWN: OwnState,
+    Table.MEMBERS: MemberRow,
     Table.STREAMS: StreamRow,
     Table.LEASES: LeaseRow,
     Table.DEDUP: DedupRow,
@@ -201,6 +204,7 @@ TABLES_OF_A_QUEUE = (
     Table.DONE,
     Table.LIVES,
     Table.STREAMS,
+    Table.MEMBERS,
 )
 _LAST_QUEUE_ID = b"last_queue_id"
 
@@ -281,6 +285,8 @@ def write_changes(batch: Batch, changes: Changes) -> None:
                 batch.delete(Table.LEASES, _lease_key(lease))
     if changes.own:
         _write_own(batch, changes)
+    if changes.members:
+        write_members(batch, changes)
     if changes.streams:
         _write_streams(batch, changes)
     if changes.config or changes.buckets:
@@ -633,7 +639,8 @@ def _load_home(store: KeyValueStore, queue_id: int, *, is_ordered: bool) -> Iter
     blocks = {number >> BLOCK_SHIFT for number in members} - {chunk.block for chunk in hot}
     cold = read_cold_chunks(store, [queue_id], sorted(blocks)) if blocks else []
     chunks = {chunk.block: chunk for chunk in [*hot, *cold]}
-    own = read_own(store, queue_id) if is_ordered else _read_states_of(store, chunks, members)
+    in_streams = _in_streams(hot) if is_ordered else set()
+    own = _read_states_of(store, chunks, members | in_streams)
     held = dict(_choose_leases(leases, chunks, own))
     if cold:
         yield ChunksRead(cold)
@@ -643,11 +650,8 @@ def _load_home(store: KeyValueStore, queue_id: int, *, is_ordered: bool) -> Iter
     kept = {
         number: state
         for number, state in own.items()
-        if number in held or (is_ordered and state.queue_id == queue_id)
+        if number in held or (number in in_streams and state.queue_id == queue_id)
     }
-    lacking = {number >> BLOCK_SHIFT for number in kept} - chunks.keys()
-    if lacking:
-        yield ChunksRead(read_cold_chunks(store, [queue_id], sorted(lacking)))
     for number, state in sorted(kept.items(), key=lambda item: item[1].place):
         yield MessageMoved(number, state, None)
     for lease in leases:
@@ -657,6 +661,17 @@ def _load_home(store: KeyValueStore, queue_id: int, *, is_ordered: bool) -> Iter
     for key, raw in _scan(store, Table.STREAMS, queue_id):
         row = _decode_stream(raw)
         yield PassAllowed(queue_id, key[8:].decode(), row.allowed_to_pass, row.all_after)
+
+
+def _in_streams(chunks: Iterable[Chunk]) -> set[int]:
+    """Messages with rows of their own that are, or were, in a stream."""
+    return {
+        number
+        for chunk in chunks
+        if chunk.columns.streams is not None
+        for number in chunk.with_own_rows()
+        if chunk.stream_of(number)
+    }
 
 
 def read_table(store: KeyValueStore, table: Table) -> Iterator[_Row]:

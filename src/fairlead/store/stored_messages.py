@@ -5,7 +5,7 @@ counter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fairlead.model.lane import DEFAULT_KEY, lane_key, lane_throttle_keys
@@ -13,16 +13,26 @@ from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import OWN, Chunk, LaneName
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import LeaseTerms
-from fairlead.records.state import Counts, OwnState, RunRow
+from fairlead.records.state import Counts, MemberRow, OwnState, RunRow
+from fairlead.records.stream import SeqOf, Stream
 from fairlead.store.cold_rows import run_key
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.row_keys import pack_key
-from fairlead.store.rows import encode_value, read_chunks, read_leases, read_own, read_queues, read_table
+from fairlead.store.rows import (
+    decode_value,
+    encode_value,
+    read_chunks,
+    read_leases,
+    read_own,
+    read_queues,
+    read_table,
+)
+from fairlead.store.stream_rows import member_key
 
 
 class StoredMessage(NamedTuple):
     """`state` is the one that its chunk implies, if it has no row of its own. `terms`: None while no claim holds
-    it. `in_stream`: a stream orders it, and brings it into its lane.
+    it. `in_stream`: a stream orders it, and brings it into its lane while it is at the front.
     """
 
     chunk: Chunk
@@ -43,6 +53,15 @@ class StoredMessage(NamedTuple):
     def is_in_lane(self) -> bool:
         is_ready = not self.state.due_ms and not self.state.done_ms
         return self.terms is None and is_ready and not self.in_stream
+
+    @property
+    def seq(self) -> int:
+        return self.state.seq or self.number
+
+    @property
+    def is_cold_member(self) -> bool:
+        """Of a message in a stream: whether memory need not hold it."""
+        return self.chunk.is_cold or self.state.seq != 0
 
     @property
     def lane(self) -> LaneName:
@@ -82,7 +101,8 @@ def _read_home(store: KeyValueStore, record: QueueRecord) -> Iterator[StoredMess
         for number in [*chunk.implied(), *chunk.with_own_rows()]:
             is_own = chunk.state_of(number) == OWN
             state = own[number] if is_own else OwnState(home_id, number)
-            in_stream = is_ordered and state.queue_id == home_id and chunk.stream_of(number) != ""
+            is_there = state.queue_id == home_id and not state.done_ms
+            in_stream = is_ordered and is_there and chunk.stream_of(number) != ""
             terms = held[number].terms if number in held else None
             yield StoredMessage(chunk, number, state, terms, in_stream)
 
@@ -107,14 +127,46 @@ def count_messages(store: KeyValueStore) -> dict[int, Counts]:
     return found
 
 
-def index_rows(store: KeyValueStore) -> dict[Table, dict[bytes, bytes]]:
+#: `decide.fronts.find_front`.
+FindFront = Callable[[Stream, SeqOf, Callable[[int], bool]], int]
+
+
+def read_streams(
+    store: KeyValueStore, messages: Iterable[StoredMessage], find_front: FindFront
+) -> dict[tuple[int, str], Stream]:
+    """All streams as they would be in memory, by queue and name."""
+    found: dict[tuple[int, str], Stream] = {}
+    in_streams = {message.number: message for message in messages if message.in_stream}
+    for message in sorted(in_streams.values(), key=lambda message: message.seq):
+        name = message.chunk.stream_of(message.number)
+        stream = found.setdefault((message.chunk.queue_id, name), Stream(name))
+        stream.key = stream.key or message.lane[0]
+        stream.numbers.append(message.number)
+        if message.terms is not None:
+            stream.leased.append(message.number)
+    for key, raw in read_table(store, Table.STREAMS):
+        known = found.get((int.from_bytes(key[:8], "big"), key[8:].decode()))
+        row = decode_value(Table.STREAMS, raw)
+        if known is not None:
+            known.allowed_to_pass, known.all_after = set(row.allowed_to_pass), row.all_after
+    for stream in found.values():
+        stream.front = find_front(
+            stream, lambda number: in_streams[number].seq, lambda number: in_streams[number].is_waiting
+        )
+    return found
+
+
+def index_rows(store: KeyValueStore, find_front: FindFront) -> dict[Table, dict[bytes, bytes]]:
     """The rows that must lead to messages, by table and key."""
     found: dict[Table, dict[bytes, bytes]] = {
-        table: {} for table in (Table.DUE, Table.DONE, Table.LIVES, Table.RUNS)
+        table: {} for table in (Table.DUE, Table.DONE, Table.LIVES, Table.RUNS, Table.MEMBERS)
     }
     in_chunks: Counter[tuple[Chunk, LaneName]] = Counter()
     weights: dict[tuple[Chunk, LaneName], int] = {}
-    for message in read_messages(store):
+    messages = read_messages(store)
+    streams = read_streams(store, messages, find_front)
+    _index_streams(messages, streams, found)
+    for message in messages:
         chunk, number, state = message.chunk, message.number, message.state
         home_id = chunk.queue_id
         if message.is_waiting:
@@ -127,7 +179,7 @@ def index_rows(store: KeyValueStore) -> dict[Table, dict[bytes, bytes]]:
             weight = 1 if state.source_queue_id else state.weight or chunk.weight_of(number)
             key = run_key(home_id, state.queue_id, message.lane, state.place, True)
             found[Table.RUNS][key] = encode_value(RunRow(number, 0, weight))
-        if chunk.has_runs and not message.is_own:
+        if chunk.has_runs and not message.is_own and not message.in_stream:
             in_chunks[chunk, message.lane] += 1
             weights[chunk, message.lane] = chunk.weight_of(number)
     for (chunk, lane), count in in_chunks.items():
@@ -137,9 +189,36 @@ def index_rows(store: KeyValueStore) -> dict[Table, dict[bytes, bytes]]:
     return found
 
 
-def find_wrong_indexes(store: KeyValueStore) -> list[str]:
+def _index_streams(
+    messages: Iterable[StoredMessage],
+    streams: Mapping[tuple[int, str], Stream],
+    found: dict[Table, dict[bytes, bytes]],
+) -> None:
+    """Rows of streams, and of lanes in which their fronts stand."""
+    in_chunks: Counter[tuple[Chunk, str]] = Counter()
+    for message in messages:
+        if not message.in_stream or not message.is_cold_member:
+            continue
+        chunk, number, home_id = message.chunk, message.number, message.chunk.queue_id
+        name = chunk.stream_of(number)
+        if message.is_own:
+            row = MemberRow(number, 0, message.lane[0])
+            found[Table.MEMBERS][member_key(home_id, name, message.seq, True)] = encode_value(row)
+        else:
+            in_chunks[chunk, name] += 1
+        if streams[home_id, name].front == number:
+            key = run_key(home_id, home_id, message.lane, message.seq, True)
+            weight = message.state.weight or chunk.weight_of(number)
+            found[Table.RUNS][key] = encode_value(RunRow(number, 0, weight))
+    for (chunk, name), count in in_chunks.items():
+        first = chunk.members_of(name)[0]
+        row = MemberRow(first, count, chunk.lane_of(first)[0])
+        found[Table.MEMBERS][member_key(chunk.queue_id, name, first, False)] = encode_value(row)
+
+
+def find_wrong_indexes(store: KeyValueStore, find_front: FindFront) -> list[str]:
     """Rows that are missing, or lead nowhere. The rows of a chunk may stay until it is gone."""
-    expected = index_rows(store)
+    expected = index_rows(store, find_front)
     allowed = {table: set(rows) for table, rows in expected.items()}
     for chunk in {message.chunk.first: message.chunk for message in read_messages(store)}.values():
         home_id = chunk.queue_id

@@ -250,14 +250,17 @@ def to_columns(
 
 def _bound_keys(queue: Queue, keys: Sequence[str], streams: Sequence[str]) -> Sequence[str]:
     """A stream keeps the fairness key of the message that opened it."""
-    if len(set(streams)) == len(streams) and queue.streams.by_name.keys().isdisjoint(streams):
+    known_streams = queue.streams
+    if known_streams.may_be_on_disk:
+        known_streams.look_up(dict.fromkeys(streams))
+    elif len(set(streams)) == len(streams) and known_streams.by_name.keys().isdisjoint(streams):
         # Each message opens a stream of its own, or is the only one without.
         return keys
     known: dict[str, str] = {}
     bound = []
     for key, stream in zip(keys, streams, strict=True):
         if stream and stream not in known:
-            known[stream] = queue.streams.key_of(stream) or key
+            known[stream] = known_streams.key_of(stream) or key
         bound.append(known[stream] if stream else key)
     return bound
 

@@ -58,6 +58,7 @@ class Table(IntEnum):
     INTENTS = 28
     LIVES = 29
     DONE = 30
+    MEMBERS = 31
 
 
 class Batch(Protocol):
