@@ -101,6 +101,11 @@ def broken_laws_of_memory(
     memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
 ) -> list[str]:
     """Memory has what it must hold, as it is stored, and nothing else that could be out of date."""
+    chunks = {one.chunk.block: one.chunk for one in messages}
+    hot_blocks = {block for block, chunk in chunks.items() if not chunk.is_cold}
+    if hot_blocks != memory.chunks.keys() - memory.cold_chunks.keys():
+        # Much of what follows asks for chunks.
+        return ["the hot chunks in memory are not those that are stored"]
     broken = broken_laws_of_streams(memory, messages, streams)
     lanes: dict[tuple[int, LaneName], list[StoredMessage]] = {}
     for message in sorted(messages, key=lambda message: message.state.place):
@@ -127,10 +132,6 @@ def broken_laws_of_memory(
     if memory.own != kept:
         wrong = [number for number in {*memory.own, *kept} if memory.own.get(number) != kept.get(number)]
         broken.append(f"the states in memory are not those that it must hold: {sorted(wrong)}")
-    chunks = {one.chunk.block: one.chunk for one in messages}
-    hot_blocks = {block for block, chunk in chunks.items() if not chunk.is_cold}
-    if hot_blocks != memory.chunks.keys() - memory.cold_chunks.keys():
-        broken.append("the hot chunks in memory are not those that are stored")
     for block, chunk in memory.chunks.items():
         stored_chunk = chunks.get(block)
         if stored_chunk is None or _content(chunk) != _content(stored_chunk):

@@ -737,7 +737,11 @@ class Memory:
             return False
         if stream := self.stream_of(number, state.queue_id):
             is_hot = _is_hot_member(self.chunk_of(number), state)
-            return is_hot or queue.streams.knows(stream, number) or self._stands(queue, number, state)
+            return (
+                is_hot
+                or queue.streams.knows(stream, number, state.seq or number)
+                or self._stands(queue, number, state)
+            )
         if state.due_ms:
             return False
         is_dead = queue.is_dead_letter_queue

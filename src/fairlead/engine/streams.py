@@ -154,11 +154,11 @@ class QueueStreams:
             self._read_on(stream, READ_AHEAD)
         return stream
 
-    def knows(self, name: str, number: int) -> bool:
-        """Whether memory has the message as one of its stream."""
+    def knows(self, name: str, number: int, seq: int) -> bool:
+        """Whether memory has the message as one of its stream. The state that tells its seq need not be in memory."""
         known = self.by_name.get(name)
         if isinstance(known, Stream):
-            return known.covers(self._messages.seq_of(number))
+            return known.covers(seq)
         return known == number
 
     def followers(self, name: str, head: int, limit: int) -> Sequence[tuple[LaneName, int]]:

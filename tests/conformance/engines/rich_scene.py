@@ -66,6 +66,8 @@ def fill_ordered(broker: Broker) -> None:
     first, second, third, fourth, *_ = broker.claim("ordered", limit=6, consumer="c", token="token")
     broker.settle([Fail(first, "no", dead=True), Fail(second, "no"), Extend(third, "1h"), Complete(fourth)])
     broker.enqueue("ordered", b"ready")
+    with patch.object(cold, "HOT_MESSAGES", 0):
+        broker.enqueue_many("ordered", [NewMessage(b"cold %d" % n, stream="cold") for n in range(3)])
 
 
 def fill_plain(broker: Broker) -> None:

@@ -363,10 +363,13 @@ UNSOUND_MEMORY: dict[str, tuple[Callable[[Memory], object], str]] = {
     "a queue that is lost": (lambda memory: memory.by_name.pop("plain"), "after a reopening"),
     "a count": (set_count, "ordered: in memory Counts(ready="),
     "a record": (set_record, "ordered: its record differs"),
-    "a stream": (lambda memory: memory.by_name["ordered"].streams.by_name.popitem(), "its streams differ"),
+    "a stream": (
+        lambda memory: memory.by_name["ordered"].streams.by_name.popitem(),
+        "memory knows nothing of it",
+    ),
     "a lane of an ordered queue": (
         lambda memory: lose_lane(memory, "ordered"),
-        "the order of its lanes differs",
+        "and must have",
     ),
     "a lane": (lambda memory: lose_lane(memory, "plain"), "and must have"),
     "a lane that goes on on disk": (
