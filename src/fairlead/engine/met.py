@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 #: Messages, or chunks, lanes or streams with few of them, that one step looks at.
-STEP_MESSAGES = 1000
+STEP_MESSAGES = 250
 #: Items that are sorted at a time: a longer sort would not let other threads run.
 _SORTED_AT_ONCE = 10_000
 
