@@ -266,6 +266,10 @@ class Memory:
         rows = read_members(self._store, self.changes, queue_id, name, start, limit=1)
         return rows[0].row.key if rows else None
 
+    def has_one_message(self, queue_id: int, name: str) -> bool:
+        rows = read_members(self._store, self.changes, queue_id, name, 0, limit=2)
+        return len(rows) == 1 and rows[0].row.count <= 1
+
     def has_stream_rows(self, queue_id: int) -> bool:
         is_changed = any(home_id == queue_id for home_id, _ in self.changes.members)
         return is_changed or has_members(self._store, queue_id)
@@ -700,7 +704,7 @@ class Memory:
             # At open the order of the streams is known when all messages are: `update_fronts` finds the fronts.
             for number in chunk.implied():
                 if name := chunk.stream_of(number):
-                    queue.streams.join(name, number)
+                    queue.streams.found(name, number)
             return [number for number in ready if not chunk.stream_of(number)]
         waiting = [number for number in chunk.with_own_rows() if self.waits(number)]
         numbers = sorted([*chunk.implied(), *waiting])
@@ -751,7 +755,7 @@ class Memory:
             if not chunk.has_implied_of(name):
                 self._member_rows(chunk, name)[chunk.members_of(name)[0], False] = None
 
-    def update_fronts(self, *, at_open: bool = False) -> None:
+    def update_fronts(self) -> None:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
@@ -760,9 +764,21 @@ class Memory:
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
-            self._move_fronts(at_open=at_open)
+            self._move_fronts()
         if self.thinned_lanes:
             self._end_dry_lanes()
+
+    def place_fronts(self, queues: Iterable[Queue]) -> None:
+        """At open, once lanes are in memory up to their last hot message. Rows of lanes lead to the fronts that memory
+        need not hold.
+        """
+        for (queue_id, _), stream in self.touched_streams.items():
+            self.by_id[queue_id].streams.move_front(stream)
+        self.touched_streams.clear()
+        for queue in queues:
+            hot = [number for number in queue.streams.fronts() if not self.is_cold_member(number)]
+            for number in sorted(hot, key=self.seq_of):
+                queue.schedule.insert(*self.lane_and_weight(number), number)
 
     def _end_dry_lanes(self) -> None:
         """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
@@ -772,15 +788,14 @@ class Memory:
                 read_on(self, self._store, queue, lane, 1)
         self.thinned_lanes.clear()
 
-    def _move_fronts(self, *, at_open: bool) -> None:
+    def _move_fronts(self) -> None:
         entering: list[tuple[int, int, int]] = []
         for (queue_id, name), stream in self.touched_streams.items():
             queue = self.by_id[queue_id]
             before, after = queue.streams.move_front(stream)
             if before:
                 self._leave_lane(queue, before)
-            # At open, rows of lanes lead to the fronts that memory need not hold.
-            if after and not (at_open and self.is_cold_member(after)):
+            if after:
                 entering.append((self.seq_of(after), queue_id, after))
             row = stream.row()
             if row is not None or stream.has_row:
