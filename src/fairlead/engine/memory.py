@@ -139,7 +139,7 @@ class Memory:
         self.by_id: dict[int, Queue] = {}
         self.chunks: dict[int, Chunk] = {}
         self.own: dict[int, OwnState] = {}
-        #: Live messages of hot chunks.
+        #: Live messages of hot chunks, where those of chunks with streams count for several.
         self.hot_messages = 0
         #: Cold chunks in memory by block, the one that was wanted longest ago first; how many messages they have;
         #: and how many cold chunks there are.
@@ -191,6 +191,10 @@ class Memory:
             bring_chunks(self, self._store, [number])
             chunk = self.chunks[number >> BLOCK_SHIFT]
         return chunk
+
+    def hot_weight(self, chunk: Chunk) -> int:
+        """How many plain messages take as much memory as one of the chunk."""
+        return 1 if chunk.columns.streams is None else cold.WEIGHT_IN_STREAM
 
     def homes_with_cold(self) -> list[int]:
         return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]
@@ -525,7 +529,7 @@ class Memory:
         else:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
-            self.hot_messages += chunk.live
+            self.hot_messages += self.hot_weight(chunk) * chunk.live
         self.changes.new_chunks.append(chunk)
         if chunk.states is not None:
             # Some of its messages begin with rows of their own, which follow.
@@ -552,7 +556,7 @@ class Memory:
         """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
         one.
         """
-        if self.hot_messages + len(self.own) + chunk.live > cold.HOT_MESSAGES or not chunk.has_implied():
+        if self.hot_messages + len(self.own) + self.hot_weight(chunk) * chunk.live > cold.HOT_MESSAGES or not chunk.has_implied():
             return True
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, chunk.columns.lanes)):
@@ -590,7 +594,7 @@ class Memory:
                 chunk.has_runs = False
                 self.changes.cooled.add(chunk)
             elif not chunk.is_cold:
-                self.hot_messages -= chunk.live
+                self.hot_messages -= self.hot_weight(chunk) * chunk.live
                 del self.chunks[chunk.block]
                 home.blocks.discard(chunk.block)
                 chunk.is_cold = True
@@ -985,7 +989,7 @@ class Memory:
     def _gone(self, chunk: Chunk, members: Sequence[int]) -> None:
         chunk.live -= len(members)
         if not chunk.is_cold:
-            self.hot_messages -= len(members)
+            self.hot_messages -= self.hot_weight(chunk) * len(members)
         self._mark(chunk, members, GONE)
         if not chunk.live:
             if chunk.body != chunk.first:
@@ -1190,7 +1194,7 @@ class Memory:
                 if self.cold_chunks.pop(block, None) is not None:
                     self.cached_messages -= chunk.count
                 else:
-                    self.hot_messages -= chunk.live
+                    self.hot_messages -= self.hot_weight(chunk) * chunk.live
             self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
         gone = {queue.record.queue_id for queue in queues}
