@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Messages of hot chunks, and with rows of their own, that memory holds at most. A chunk that finds no room is
 #: stored cold.
 HOT_MESSAGES = 400_000
+#: How much of that a message of a stream takes: the stream is an object of its own in memory.
+WEIGHT_IN_STREAM = 8
 #: Messages of cold chunks, and messages of streams, that stay in memory after their transaction, in case they are
 #: wanted again.
 CACHED_MESSAGES = 100_000

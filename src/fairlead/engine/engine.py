@@ -527,7 +527,7 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
             queue.streams.begin(unchecked_before=store.last_commit + 1 << COMMIT_SHIFT)
     for home_id in dict.fromkeys(queue.home_id for queue in queues):
         load_lanes(memory, store, home_id)
-    memory.update_fronts(at_open=True)
+    memory.place_fronts(queues)
     memory.changes = Changes()
     for queue in queues:
         queue.schedule.order_ring()

@@ -136,7 +136,11 @@ def broken_laws_of_memory(
         stored_chunk = chunks.get(block)
         if stored_chunk is None or _content(chunk) != _content(stored_chunk):
             broken.append(f"chunk {chunk.first} in memory is not what is stored")
-    if memory.hot_messages != sum(chunks[block].live for block in hot_blocks if block in chunks):
+    if memory.hot_messages != sum(
+        memory.hot_weight(chunks[block].columns) * chunks[block].live
+        for block in hot_blocks
+        if block in chunks
+    ):
         broken.append(f"{memory.hot_messages} messages are said to be hot")
     if memory.cached_messages != sum(chunk.count for chunk in memory.cold_chunks.values()):
         broken.append(f"{memory.cached_messages} messages are said to be kept in memory")

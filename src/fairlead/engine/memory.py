@@ -149,7 +149,7 @@ class Memory:
         self.by_id: dict[int, Queue] = {}
         self.chunks: dict[int, Chunk] = {}
         self.own: dict[int, OwnState] = {}
-        #: Live messages of hot chunks.
+        #: Live messages of hot chunks, where those of chunks with streams count for several.
         self.hot_messages = 0
         #: Cold chunks in memory by block, the one that was wanted longest ago first; how many messages they have;
         #: and how many cold chunks there are.
@@ -209,6 +209,10 @@ class Memory:
     def most_lanes(self) -> int:
         """An upper bound of the lanes of all queues: each has a message."""
         return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+
+    def hot_weight(self, columns: Columns) -> int:
+        """How many plain messages take as much memory as one with these columns."""
+        return 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
 
     def homes_with_cold(self) -> list[int]:
         return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]
@@ -283,6 +287,10 @@ class Memory:
     def find_stream_key(self, queue_id: int, name: str, start: int) -> str | None:
         rows = read_members(self._store, self.changes, queue_id, name, start, limit=1)
         return rows[0].row.key if rows else None
+
+    def has_one_message(self, queue_id: int, name: str) -> bool:
+        rows = read_members(self._store, self.changes, queue_id, name, 0, limit=2)
+        return len(rows) == 1 and rows[0].row.count <= 1
 
     def has_stream_rows(self, queue_id: int) -> bool:
         is_changed = any(home_id == queue_id for home_id, _ in self.changes.members)
@@ -554,7 +562,7 @@ class Memory:
         else:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
-            self.hot_messages += chunk.live
+            self.hot_messages += self.hot_weight(chunk.columns) * chunk.live
         self.changes.new_chunks.append(chunk)
         if ready is None:
             self._let_in(queue, chunk, chunk.implied(), fact.own, chunk.columns)
@@ -567,8 +575,9 @@ class Memory:
     def _grown(self, fact: ChunkGrown) -> None:
         chunk, own = fact.chunk, fact.own
         queue = self.by_id[chunk.queue_id]
+        before = self.hot_weight(chunk.columns) * chunk.live
         numbers = chunk.grow(fact.columns, fact.payloads, own)
-        self.hot_messages += len(numbers)
+        self.hot_messages += self.hot_weight(chunk.columns) * chunk.live - before
         implied = [number for number in numbers if number not in own] if own else numbers
         self._let_in(queue, chunk, implied, own, fact.columns)
 
@@ -610,7 +619,7 @@ class Memory:
 
     def _fits(self, queue: Queue, count: int, columns: Columns) -> bool:
         """Whether so many new messages may be hot."""
-        if self.hot_messages + len(self.own) + count > cold.HOT_MESSAGES:
+        if self.hot_messages + len(self.own) + self.hot_weight(columns) * count > cold.HOT_MESSAGES:
             return False
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, columns.lanes)):
@@ -657,7 +666,7 @@ class Memory:
                 chunk.has_runs = False
                 self.changes.cooled.add(chunk)
             elif not chunk.is_cold:
-                self.hot_messages -= chunk.live
+                self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
                 del self.chunks[chunk.block]
                 home.blocks.discard(chunk.block)
                 chunk.is_cold = True
@@ -773,7 +782,7 @@ class Memory:
         """
         for number in chunk.implied():
             if name := chunk.stream_of(number):
-                queue.streams.join(name, number)
+                queue.streams.found(name, number)
         return [number for number in ready if not chunk.stream_of(number)]
 
     def _open_streams(self, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> Sequence[int]:
@@ -827,7 +836,7 @@ class Memory:
             if not chunk.has_implied_of(name):
                 self._member_rows(chunk, name)[chunk.members_of(name)[0], False] = None
 
-    def update_fronts(self, *, at_open: bool = False) -> None:
+    def update_fronts(self) -> None:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
@@ -836,9 +845,21 @@ class Memory:
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
-            self._move_fronts(at_open=at_open)
+            self._move_fronts()
         if self.thinned_lanes:
             self._end_dry_lanes()
+
+    def place_fronts(self, queues: Iterable[Queue]) -> None:
+        """At open, once lanes are in memory up to their last hot message. Rows of lanes lead to the fronts that memory
+        need not hold.
+        """
+        for (queue_id, _), stream in self.touched_streams.items():
+            self.by_id[queue_id].streams.move_front(stream)
+        self.touched_streams.clear()
+        for queue in queues:
+            hot = [number for number in queue.streams.fronts() if not self.is_cold_member(number)]
+            for number in sorted(hot, key=self.seq_of):
+                queue.schedule.insert(*self.lane_and_weight(number), number)
 
     def _end_dry_lanes(self) -> None:
         """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
@@ -848,15 +869,14 @@ class Memory:
                 read_on(self, self._store, queue, lane, 1)
         self.thinned_lanes.clear()
 
-    def _move_fronts(self, *, at_open: bool) -> None:
+    def _move_fronts(self) -> None:
         entering: list[tuple[int, int, int]] = []
         for (queue_id, name), stream in self.touched_streams.items():
             queue = self.by_id[queue_id]
             before, after = queue.streams.move_front(stream)
             if before:
                 self._leave_lane(queue, before)
-            # At open, rows of lanes lead to the fronts that memory need not hold.
-            if after and not (at_open and self.is_cold_member(after)):
+            if after:
                 entering.append((self.seq_of(after), queue_id, after))
             row = stream.row()
             if row is not None or stream.has_row:
@@ -1040,7 +1060,7 @@ class Memory:
     def _gone(self, chunk: Chunk, members: Sequence[int]) -> None:
         chunk.live -= len(members)
         if not chunk.is_cold:
-            self.hot_messages -= len(members)
+            self.hot_messages -= self.hot_weight(chunk.columns) * len(members)
         self._mark(chunk, members, GONE)
         if not chunk.live:
             if chunk.body != chunk.first:
@@ -1270,7 +1290,7 @@ class Memory:
                 if self.cold_chunks.pop(block, None) is not None:
                     self.cached_messages -= chunk.count
                 else:
-                    self.hot_messages -= chunk.live
+                    self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
             self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
         self._discarded += queues

@@ -49,6 +49,10 @@ class Messages(Protocol):
         """Whether a stream of the queue has rows."""
         ...
 
+    def has_one_message(self, queue_id: int, name: str) -> bool:
+        """Of a stream of which memory knows nothing: whether it has one message, and certainly no more."""
+        ...
+
 
 class QueueStreams:
     """`Memory.apply` alone changes it."""
@@ -238,6 +242,13 @@ class QueueStreams:
 
     # Changes
 
+    def found(self, name: str, number: int) -> None:
+        """At open: an implied message of a hot chunk."""
+        if name in self.by_name:
+            self.join(name, number)
+        else:
+            self.by_name[name] = number
+
     def begin(self, unchecked_before: int) -> None:
         """At open, once all messages that memory must hold have joined their streams: any of these may go on on
         disk, if there are rows.
@@ -247,7 +258,8 @@ class QueueStreams:
             return
         self._unchecked_before = unchecked_before
         for name, stream in self.by_name.items():
-            assert isinstance(stream, Stream), "streams are told apart from single messages later"
+            if isinstance(stream, int):
+                continue
             numbers = stream.numbers
             stream.cold_from = self._messages.seq_of(numbers[-1]) + 1 if numbers else _FIRST_SEQ
             if not numbers:
@@ -319,12 +331,17 @@ class QueueStreams:
         return front == number
 
     def meet(self, name: str) -> None:
-        """Before a message of the stream ends its delivery: have the stream in memory as it is until then."""
-        known = self.by_name.get(name)
-        if isinstance(known, int):
-            is_known = not self._may_go_on(known)
+        """Before a message of the stream ends its delivery: have the stream in memory as it is until then, unless it
+        has no other message.
+        """
+        known, messages = self.by_name.get(name), self._messages
+        if known is None:
+            is_known = messages.has_one_message(self._queue_id, name)
+        elif isinstance(known, int):
+            goes_on = self._may_go_on(known) and messages.find_stream_key(self._queue_id, name, 0) is not None
+            is_known = not goes_on
         else:
-            is_known = known is not None and not known.is_unread
+            is_known = not known.is_unread
         if not is_known:
             self._touch(name)
 
@@ -397,6 +414,16 @@ class QueueStreams:
             return
         stream.numbers, stream.leased, stream.front = [], [], 0
         stream.cold_from, stream.is_unread = _FIRST_SEQ, True
+
+    def fronts(self) -> list[int]:
+        """At open: the fronts of all streams in memory."""
+        held, waits, found = self._messages.held, self._messages.waits, list[int]()
+        for known in self.by_name.values():
+            if isinstance(known, Stream):
+                found.append(known.front)
+            elif known not in held and not waits(known):
+                found.append(known)
+        return [number for number in found if number]
 
     def move_front(self, stream: Stream) -> tuple[int, int]:
         """The message that leaves its lane and the one that enters it; 0: none."""

@@ -111,8 +111,11 @@ def _next_chunks(tx: Transaction, home: Queue, at: int) -> tuple[list[tuple[Chun
     messages = 0
     some: list[tuple[Chunk, int]] = []
     for block in sorted(found):
-        if (following is not None and block >= following) or messages >= STEP_MESSAGES:
-            return some, block << BLOCK_SHIFT
+        if following is not None and block >= following:
+            break
+        if messages >= STEP_MESSAGES:
+            following = block
+            break
         chunk = found[block]
         some.append((chunk, at))
         messages += chunk.count

@@ -118,6 +118,7 @@ class Chunk:
     """A head in memory, with what happened since. `Memory.apply` alone changes it."""
 
     __slots__ = (
+        "_by_lane",
         "_by_stream",
         "block",
         "body",
@@ -160,6 +161,8 @@ class Chunk:
         #: Whether its head is in the table that is not read at open, and whether its lanes have rows there.
         self.is_cold = False
         self.has_runs = head.has_runs
+        #: Messages by lane and by stream, once somebody asked for them.
+        self._by_lane: dict[LaneName, list[int]] | None = None
         self._by_stream: dict[str, list[int]] | None = None
         self.live = self.count if states is None else self.count - states.count(GONE)
 
@@ -239,19 +242,27 @@ class Chunk:
         """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages,
         those without a stream: the fronts of streams have rows of the lane.
         """
-        lanes, lane_at = self.columns.lanes, self.columns.lane_at
-        streams = self.columns.streams if is_ordered else None
-        if lane not in lanes:
-            return []
-        wanted = lanes.index(lane)
+        numbers = self._members_of_lane(lane)
+        streams, first = self.columns.streams if is_ordered else None, self.first
         return [
             number
-            for number in self.implied()
-            if number >= start
-            and (end is None or number < end)
-            and (lane_at is None or lane_at[number - self.first] == wanted)
-            and (streams is None or not streams[number - self.first])
+            for number in numbers[bisect_left(numbers, start) :]
+            if (end is None or number < end)
+            and self.state_of(number) == IMPLIED
+            and (streams is None or not streams[number - first])
         ]
+
+    def _members_of_lane(self, lane: LaneName) -> Sequence[int]:
+        """The messages of a lane, whatever became of them."""
+        lanes, lane_at = self.columns.lanes, self.columns.lane_at
+        if lane_at is None:
+            return self.numbers if lane == lanes[0] else ()
+        if self._by_lane is None:
+            self._by_lane = {name: [] for name in lanes}
+            parts = list(self._by_lane.values())
+            for number, at in enumerate(lane_at, self.first):
+                parts[at].append(number)
+        return self._by_lane.get(lane, ())
 
     def has_implied(self) -> bool:
         return self.states is None or IMPLIED in self.states

@@ -19,6 +19,7 @@ _decode_member = msgspec.msgpack.Decoder(MemberRow).decode
 
 #: A seq and whether the row is about one message: the end of the key of a row.
 _SEQ_BYTES = 9
+_LAST_SEQ = b"\xff" * _SEQ_BYTES
 _END_OF_NAME = b"\0\0"
 _PAGE_ROWS = 1000
 
@@ -57,11 +58,12 @@ def read_members(
     store: KeyValueStore, changes: Changes, home_id: int, stream: str, start: int, *, limit: int
 ) -> list[Members]:
     """The first rows of a stream from a seq on, in order."""
-    changed = changes.members.get((home_id, stream), {})
+    changed = changes.members.get((home_id, stream))
     prefix = _prefix(home_id, stream)
-    rows = store.scan(
-        Table.MEMBERS, prefix + pack_key(start), prefix + b"\xff" * _SEQ_BYTES, limit=limit + len(changed)
-    )
+    most = limit + len(changed) if changed else limit
+    rows = store.scan(Table.MEMBERS, prefix + pack_key(start), prefix + _LAST_SEQ, limit=most)
+    if not changed:
+        return [Members(int.from_bytes(key[-_SEQ_BYTES:-1], "big"), _decode_member(raw)) for key, raw in rows]
     found: dict[tuple[int, bool], MemberRow | None] = {
         (int.from_bytes(key[-_SEQ_BYTES:-1], "big"), bool(key[-1])): _decode_member(raw) for key, raw in rows
     }

@@ -11,6 +11,7 @@ import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage
 from fairlead.cli.restoring import restore
+from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.verify import verify
@@ -214,3 +215,24 @@ def test_a_damaged_backup_is_not_restored(made: Made, tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt):
         restore(backup, tmp_path / "restored", began=lambda *_: None, copied=lambda _: None)
     assert not (tmp_path / "restored").exists()
+
+
+def test_streams_of_which_a_part_is_cold_outlive_a_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", 400)
+    engine = Engine(RocksKeyValueStore.open(tmp_path / "data"))
+    engine.do(CreateQueue("q", {"visibility_timeout": "1h"}))
+    for _ in range(3):
+        messages = [NewMessage(b"", stream=f"s{at % 20}" if at % 4 else None) for at in range(40)]
+        engine.do(EnqueueMany("q", messages))
+        found = engine.do(Claim("q", 9, consumer="c"))
+        failed = [Fail(one, dead=at % 3 == 0, retry_in="1h") for at, one in enumerate(found[:6])]
+        engine.do(Settle([*failed, Complete(found[6])]))
+    before = engine.do(ListQueues())
+    engine.close()
+    repair(tmp_path / "data", tmp_path / "new")
+    repaired_engine = Engine(RocksKeyValueStore.open(tmp_path / "new"))
+    assert broken_laws(repaired_engine) == []
+    assert repaired_engine.do(ListQueues()) == before
+    repaired_engine.close()
