@@ -177,7 +177,7 @@ class RocksStore(Questions):
             raise self._failed_write(trouble) from trouble
         self._last_commit, self._last_queue_id = number, last_queue_id
         if self._marks is not None:
-            self._marks.keep_written(self._db.latest_sequence_number())
+            self._marks.keep_written(self._db.latest_sequence_number)
         for queue_id, counts in draft.counters.items():
             if counts is None:
                 del self._counters[queue_id]
