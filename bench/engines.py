@@ -88,7 +88,7 @@ class Contender(NamedTuple):
 def opened(name: str, case: Case) -> Iterator[Contender]:
     """Time passes by itself, unless the case has to wait."""
     clock = ManualClock() if case.delay_ms else None
-    with tempfile.TemporaryDirectory(prefix="fairlead-engines-") as home:
+    with tempfile.TemporaryDirectory(prefix="fairlead-engines-", ignore_cleanup_errors=True) as home:
         engine: Any
         if name == "old":
             engine = fairlead.open(home, durability="os", clock=clock)
@@ -148,7 +148,7 @@ def _bare_cpu_us(case: Case, warm: int) -> float:
     count = warm + case.messages
     ids, body = IdSource().next(1_700_000_000_000, count), os.urandom(PAYLOAD_BYTES)
     with (
-        tempfile.TemporaryDirectory(prefix="fairlead-engines-") as home,
+        tempfile.TemporaryDirectory(prefix="fairlead-engines-", ignore_cleanup_errors=True) as home,
         Bare(Path(home) / "bare", synced=False) as bare,
     ):
         bare.lifecycles(ids[:warm], [body] * warm, case.batch)

@@ -28,8 +28,8 @@ BUGS = (
     Bug(
         "a late ack is accepted",
         "engine/work/settle.py",
-        "            if holder is not lease or delivery.claim_id != claim_id:\n",
-        "            if holder is not lease:\n",
+        "        if holder is not lease or delivery.claim_id != claim_id:\n",
+        "        if holder is not lease:\n",
     ),
     Bug(
         "a settle counts twice in one call",
@@ -103,7 +103,7 @@ BUGS = (
     Bug(
         "the fence is not stored with the rows",
         "store/kv/rocks.py",
-        "        batch.raw.put(FENCE_KEY, fence.packed())\n",
+        "        raw.put(FENCE_KEY, fence.packed())\n",
         "",
         "store",
     ),
@@ -212,8 +212,8 @@ BUGS = (
     Bug(
         "a member of a numbered claim can be settled alone",
         "engine/work/settle.py",
-        "                if holder is None or holder.is_numbered:\n",
-        "                if holder is None:\n",
+        "            if holder is None or holder.is_numbered:\n",
+        "            if holder is None:\n",
     ),
     Bug(
         "a remembered answer has a second effect",

@@ -19,7 +19,7 @@ from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
-from fairlead.engine.hooking import Hooking
+from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
 from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.moves import run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
@@ -142,7 +142,7 @@ class Engine:
             if self._open is not None:
                 answer = self._run(request, self._open, caller)
                 return with_bodies(self, self.take_unread(), answer) if self.unread else answer
-            asks = self.hooking.asks(request)
+            asks = self.hooking.is_used or type(request) in ASKS_ALWAYS
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
                 answer = answer if answer else self._wait_for(request, answer, caller)
@@ -364,15 +364,16 @@ class Engine:
         self._open = None
         if tx.lost is not None:
             raise tx.lost_error()
+        memory = self.memory
         if not tx.facts:
-            self.memory.let_go()
+            memory.let_go()
             return
         is_marked = tx.now_ms >= self.time.next_mark_ms
         if is_marked:
             tx.add(self._mark())
-        memory = self.memory
         try:
-            memory.update_fronts()
+            if memory.touched_streams or memory.ended_deliveries:
+                memory.update_fronts()
             if memory.changes.chunks:
                 memory.cool()
             self._write(tx)
@@ -395,7 +396,8 @@ class Engine:
             self._tell(tx)
         finally:
             memory.changes = Changes()
-            memory.let_go()
+            if memory.touched_states or memory.cold_chunks:
+                memory.let_go()
 
     def _tell(self, tx: Transaction) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""

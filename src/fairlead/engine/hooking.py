@@ -43,6 +43,8 @@ from fairlead.verbs.settle import Nack, Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+#: Requests whose scripts are checked, also while no queue has any.
+ASKS_ALWAYS = frozenset((CreateQueue, UpdateQueue))
 #: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
 HOOKED_STEP = 100
 
@@ -83,9 +85,6 @@ class Hooking:
                 script = getattr(queue.record.config, function) or None
                 self.hooks.set_script(queue.record.queue_id, function, script)
         self.is_used = any(_has_script(queue) for queue in self._engine.memory.by_id.values())
-
-    def asks(self, request: Request[Any]) -> bool:
-        return self.is_used or type(request) in (CreateQueue, UpdateQueue)
 
     # Without the lock
 

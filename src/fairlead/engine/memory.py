@@ -84,7 +84,11 @@ class Queue:
         "blocks",
         "counts",
         "first_done_ms",
+        "home_id",
+        "is_dead_letter_queue",
+        "is_ordered",
         "leases",
+        "may_be_cold",
         "next_due_ms",
         "next_life_ms",
         "next_window_ms",
@@ -96,7 +100,7 @@ class Queue:
     def __init__(
         self, record: QueueRecord, schedule: Scheduler, streams: QueueStreams, blocks: Blocks
     ) -> None:
-        self.record = record
+        self.set_record(record)
         self.schedule = schedule
         self.streams = streams
         self.counts = Counts()
@@ -110,18 +114,28 @@ class Queue:
         self.next_life_ms = 0
         self.next_window_ms = 0
 
+    def set_record(self, record: QueueRecord) -> None:
+        """With what follows from it: verbs ask for that many times as often as it changes."""
+        self.record = record
+        self.is_dead_letter_queue = record.source_id != 0
+        #: Whether streams order its messages. It does not change while the queue has messages.
+        self.is_ordered = record.config.ordering != "none"
+        #: Whether a part of its messages may be on disk only. The streams of a queue are all in memory.
+        self.may_be_cold = self.is_dead_letter_queue or not self.is_ordered
+        #: The queue under which the rows of its messages are stored.
+        self.home_id = record.source_id or record.queue_id
+
     @property
     def name(self) -> str:
         return self.record.name
 
-    @property
-    def is_dead_letter_queue(self) -> bool:
-        return self.record.source_id != 0
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether streams order its messages. It does not change while the queue has messages."""
-        return self.record.config.ordering != "none"
+    def may_have_due(self, now_ms: int) -> bool:
+        """Whether a wait, a life or the time of a kept message may be over; leases and windows are looked at
+        elsewhere.
+        """
+        if self.first_done_ms or self.is_dead_letter_queue:
+            return True
+        return 0 < self.next_due_ms <= now_ms or 0 < self.next_life_ms <= now_ms
 
     @property
     def end_of_keeping_ms(self) -> int:
@@ -130,11 +144,6 @@ class Queue:
         """
         kept_ms = self.record.config.retain_completed_ms
         return self.first_done_ms + kept_ms if kept_ms else 0
-
-    @property
-    def home_id(self) -> int:
-        """The queue under which the rows of its messages are stored."""
-        return self.record.source_id or self.record.queue_id
 
 
 class Memory:
@@ -472,7 +481,7 @@ class Memory:
         elif queue.record.config.quantum != record.config.quantum:
             queue.schedule.set_quantum(record.config.quantum)
         before, limit = queue.record.config.max_unsettled_per_key, record.config.max_unsettled_per_key
-        queue.record = record
+        queue.set_record(record)
         if before != limit:
             queue.schedule.limit_unsettled(limit, self._unsettled(queue))
         self.last_queue_id = max(self.last_queue_id, record.queue_id)
@@ -554,7 +563,7 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
-        if ready is None and self._must_be_cold(queue, chunk):
+        if ready is None and queue.may_be_cold and self._must_be_cold(queue, chunk):
             chunk.has_runs = chunk.has_implied()
             chunk.is_cold = True
             self._keep_cold(chunk)
@@ -944,14 +953,22 @@ class Memory:
             if numbers:
                 add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
             return
-        if len(numbers) == len(columns.lanes) == chunk.count:
+        is_whole = len(numbers) == chunk.count
+        if is_whole and len(columns.lanes) == chunk.count:
+            if (
+                not chunk.has_runs
+                and columns.weights == 1
+                and queue.schedule.add_lone(columns.lanes, numbers)
+            ):
+                return
             filled = [(lane, [number]) for lane, number in zip(columns.lanes, numbers, strict=True)]
         else:
             # Lanes join the ring in the order of the messages that enter them.
             parts: defaultdict[int, list[int]] = defaultdict(list)
             lane_at, first = columns.lane_at, chunk.first
-            for number in numbers:
-                parts[lane_at[number - first]].append(number)
+            entering = lane_at if is_whole else [lane_at[number - first] for number in numbers]
+            for number, at in zip(numbers, entering, strict=True):
+                parts[at].append(number)
             filled = [(columns.lanes[at], part) for at, part in parts.items()]
         if isinstance(columns.weights, int):
             for lane, part in filled:
@@ -1174,7 +1191,7 @@ class Memory:
             self.changes.done[chunk.queue_id, state.done_ms, number] = True
             queue.first_done_ms = min(queue.first_done_ms or state.done_ms, state.done_ms)
             return
-        end_ms = self.end_of_life(number)
+        end_ms = 0 if chunk.columns.expires is None else self.end_of_life(number)
         if end_ms:
             # Its row may be gone: lives that end while their messages are leased are passed over.
             self._note_life(queue, chunk, end_ms)
@@ -1228,7 +1245,8 @@ class Memory:
     def _restate(self, number: int, state: OwnState) -> None:
         self.own[number] = state
         self.touched_states.add(number)
-        self.changes.own[self.chunk_of(number).queue_id, number] = state
+        chunk = self.chunks.get(number >> BLOCK_SHIFT) or self.chunk_of(number)
+        self.changes.own[chunk.queue_id, number] = state
 
     def _leave(self, lease: GroupLease, members: int) -> None:
         lease.live -= members

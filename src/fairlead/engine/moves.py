@@ -317,8 +317,10 @@ def _bury(tx: Transaction, number: int, state: OwnState, queue: Queue) -> Messag
     )
 
 
-def _move(tx: Transaction, number: int, why: Move, state: OwnState, **changes: int) -> MessageMoved:
-    moved = msgspec.structs.replace(state, **{"claim_id": 0, "due_ms": 0} | changes)
+def _move(
+    tx: Transaction, number: int, why: Move, state: OwnState, *, due_ms: int = 0, **changes: int
+) -> MessageMoved:
+    moved = msgspec.structs.replace(state, claim_id=0, due_ms=due_ms, **changes)
     return MessageMoved(number, moved, why, claim_of(tx, number))
 
 

@@ -4,7 +4,7 @@ nothing decides by it, and it is not stored.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +41,7 @@ class Passed:
 
 class Tally:
     def __init__(self) -> None:
-        self._queues: dict[int, Passed] = {}
+        self._queues: defaultdict[int, Passed] = defaultdict(Passed)
 
     def of(self, queue_id: int) -> Passed:
         found = self._queues.get(queue_id)
@@ -57,37 +57,31 @@ class Tally:
     def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
         # What is quarantined never was a message of the queue.
         dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
-        self._queue(fact.chunk.queue_id).enqueued += fact.chunk.count - fact.duplicates - dead
+        self._queues[fact.chunk.queue_id].enqueued += fact.chunk.count - fact.duplicates - dead
 
     def _completed(self, fact: LeaseCompleted, memory: Memory) -> None:
-        self._queue(fact.lease.terms.queue_id).completed += len(fact.numbers)
+        self._queues[fact.lease.terms.queue_id].completed += len(fact.numbers)
 
     def _moved(self, fact: MessageMoved, memory: Memory) -> None:
         if fact.why == "completed":
-            self._queue(fact.state.queue_id).completed += 1
+            self._queues[fact.state.queue_id].completed += 1
         elif fact.ends_failed_try:
-            self._queue(fact.state.source_queue_id or fact.state.queue_id).failed += 1
+            self._queues[fact.state.source_queue_id or fact.state.queue_id].failed += 1
 
     def _gone(self, fact: MessageGone, memory: Memory) -> None:
         if fact.why == "completed":
-            self._queue(fact.queue_id).completed += 1
+            self._queues[fact.queue_id].completed += 1
 
     def _deleted(self, fact: QueueDeleted, memory: Memory) -> None:
         for queue_id in self._queues.keys() - memory.by_id.keys():
             del self._queues[queue_id]
-
-    def _queue(self, queue_id: int) -> Passed:
-        found = self._queues.get(queue_id)
-        if found is None:
-            found = self._queues[queue_id] = Passed()
-        return found
 
     def _delivered(self, fact: Claimed, memory: Memory) -> None:
         queue_id, numbers = fact.lease.terms.queue_id, fact.numbers
         if queue_id not in memory.by_id:
             # A later fact has deleted it.
             return
-        passed = self._queue(queue_id)
+        passed = self._queues[queue_id]
         passed.delivered += len(numbers)
         by_key = passed.by_key
         if len(by_key) > _MAX_KEYS:
@@ -102,6 +96,9 @@ class Tally:
             columns = chunk.columns
             if columns.lane_at is None or len(members) == 1:
                 by_key[chunk.lane_of(members[0])[0]] += len(members)
+                continue
+            if len(members) == len(columns.lanes) == chunk.count:
+                by_key.update([lane[0] for lane in columns.lanes])
                 continue
             if len(members) == chunk.count:
                 lanes = Counter(columns.lane_at)

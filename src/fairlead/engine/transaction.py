@@ -8,7 +8,7 @@ or a verb raises after it added a fact, the transaction is lost and the engine l
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -356,14 +356,14 @@ class Transaction:
     # Answers
 
     def deliveries(self, lease: GroupLease, numbers: Sequence[int]) -> list[Delivery]:
-        self.bring_chunks(numbers)
         memory, terms = self.memory, lease.terms
+        if memory.cold_count:
+            self.bring_chunks(numbers)
         queue = memory.by_id[terms.queue_id]
-        source = memory.by_id.get(queue.record.source_id)
-        source_name = source.name if source is not None else None
+        source_name = memory.by_id[queue.home_id].name if queue.is_dead_letter_queue else None
         name, claim_id, until_ms = queue.record.name, terms.claim_id, terms.expires_ms
         own, found = memory.own, list[Delivery]()
-        for block, members in groupby(numbers, key=block_of):
+        for block, members in by_block(numbers):
             stored = self._stored(memory.chunks[block])
             if not own:
                 found += [
@@ -385,6 +385,14 @@ class Transaction:
         if chunk.block not in unread:
             unread[chunk.block] = ChunkMessages(chunk, (), is_ordered=is_ordered)
         return unread[chunk.block]
+
+
+def by_block(numbers: Sequence[int]) -> Iterable[tuple[int, Iterable[int]]]:
+    """(block, consecutive numbers of it). Nearly always there is one block, so that case comes first."""
+    first = min(numbers) >> BLOCK_SHIFT
+    if max(numbers) >> BLOCK_SHIFT == first:
+        return [(first, numbers)]
+    return groupby(numbers, key=block_of)
 
 
 def block_of(number: int) -> int:

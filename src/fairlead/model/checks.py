@@ -112,6 +112,20 @@ def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
     )
 
 
+def is_bare(message: Enqueued) -> bool:
+    """Whether a message is nothing but a payload with a key and a weight, and good at a glance."""
+    if message.headers or message.throttle_keys:
+        return False
+    if not (message.stream is message.delay is message.dedup_key is message.ttl is None):
+        return False
+    payload, weight = message.payload, message.weight
+    if type(payload) is not bytes or type(weight) is not int:
+        return False
+    if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
+        return False
+    return _is_simple(message.fairness_key, MAX_KEY_BYTES)
+
+
 def find_plain(message: Enqueued) -> MessageColumns | None:
     """`find_columns` for one message without headers, delay and time to live, and with at most one throttle key."""
     if message.headers or not (message.delay is message.ttl is None):

@@ -7,7 +7,7 @@ alone: it has no row, and it is ready unless a lease lists it. `states` says wha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import add
 from typing import TypeVar
@@ -338,16 +338,22 @@ def page_starts(sizes: Sequence[int]) -> list[int]:
         before = ends[start - 1]
 
 
-def by_chunk(numbers: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+def by_chunk(numbers: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:
     """(block, its numbers in order) for numbers in any order. Nearly always there is one block, so that case
     comes first.
     """
     ordered = sorted(numbers)
+    if ordered and ordered[0] >> BLOCK_SHIFT == ordered[-1] >> BLOCK_SHIFT:
+        return [(ordered[0] >> BLOCK_SHIFT, ordered)]
+    return _cut_by_chunk(ordered)
+
+
+def _cut_by_chunk(ordered: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
     start = 0
     while start < len(ordered):
         block = ordered[start] >> BLOCK_SHIFT
         if ordered[-1] >> BLOCK_SHIFT == block:
-            yield block, ordered[start:] if start else ordered
+            yield block, ordered[start:]
             return
         end = start + 1
         while ordered[end] >> BLOCK_SHIFT == block:

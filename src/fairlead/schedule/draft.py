@@ -14,7 +14,7 @@ from typing import TypeAlias
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.lanes import MIN_TRIM, Key, Lane, ThrottledLane
 from fairlead.schedule.parking import ParkingDraft
-from fairlead.schedule.state import SchedulerState, enter, list_lane
+from fairlead.schedule.state import SchedulerState, enter, list_lane, lone_key
 from fairlead.schedule.throttle import Bucket
 from fairlead.schedule.views import LineView
 
@@ -84,7 +84,8 @@ class Draft:
     def _key(self, name: str) -> Key:
         key = self.keys.get(name)
         if key is None:
-            key = self.keys[name] = self._state.keys[name].copy()
+            known = self._state.keys[name]
+            key = self.keys[name] = lone_key(name, known) if isinstance(known, int) else known.copy()
         return key
 
     def find_throttled(self, name: LaneName) -> ThrottledLane | None:

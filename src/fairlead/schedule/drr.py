@@ -27,7 +27,7 @@ from fairlead.schedule.draft import Draft, Followers, Run
 from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.schedule.rounds import Rounds
-from fairlead.schedule.state import SchedulerState, enter, list_lane
+from fairlead.schedule.state import SchedulerState, enter, list_lane, lone_key
 from fairlead.schedule.throttle import Buckets
 
 
@@ -77,7 +77,7 @@ class Scheduler:
         the same claim broke off; it goes first, and needs `followers`.
         """
         state = self._state
-        if followers is None and up_to is None and self._is_usual(state, now_ms):
+        if followers is None and up_to is None and _is_usual(state, now_ms):
             rounds = Rounds(state, limit)
             return ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
         draft = Draft(state, now_ms)
@@ -96,12 +96,6 @@ class Scheduler:
         self._state.version += 1
         plan.change.apply(self._state)
 
-    def _is_usual(self, state: SchedulerState, now_ms: int) -> bool:
-        """Whether all turns are alike, and no parked lane may enter."""
-        if state.special or state.quantum != 1 or state.max_unsettled_per_key or not len(state.ring):
-            return False
-        return not state.parking.has_wakes(now_ms)
-
     # Ready messages
 
     def add(self, name: LaneName, weight: int, numbers: Sequence[int]) -> None:
@@ -118,6 +112,21 @@ class Scheduler:
         state.held += len(numbers)
         if was_empty:
             self._head_changed(lane)
+
+    def add_lone(self, lanes: Sequence[LaneName], numbers: Sequence[int]) -> bool:
+        """`add` for many lanes with one message and the weight 1 each, all at once. False: some of them are not new
+        or not plain, and nothing was added.
+        """
+        state, keys = self._state, [lane[0] for lane in lanes]
+        if state.debts or not state.keys.keys().isdisjoint(keys) or any(map(self._weight_of, keys)):
+            return False
+        if set(map(len, lanes)) != {1}:
+            return False
+        state.version += 1
+        state.keys.update(zip(keys, numbers, strict=True))
+        state.ring.items.extend(keys)
+        state.held += len(numbers)
+        return True
 
     def insert(self, name: LaneName, weight: int, number: int, *, is_latest: bool = False) -> None:
         """A message that was given back, at its place; or, as the latest message, one that got a new place.
@@ -158,7 +167,7 @@ class Scheduler:
                 firsts[lane.name[0]] = min(head, firsts.get(lane.name[0], head))
         ordered = sorted((key for key in state.ring.items if key in firsts), key=firsts.__getitem__)
         for key in set(state.ring.items) - firsts.keys():
-            state.keys[key].in_ring = False
+            state.key(key).in_ring = False
         state.ring.items.clear()
         state.ring.items.extend(ordered)
 
@@ -173,7 +182,7 @@ class Scheduler:
         """The configuration set the weight of the key; it counts from its next turn on."""
         state = self._state
         state.version += 1
-        found = state.keys.get(key)
+        found = state.find_key(key)
         if found is not None:
             found.weight = weight
             state.note_special(found)
@@ -186,9 +195,9 @@ class Scheduler:
         state.version += 1
         state.max_unsettled_per_key = limit
         for name, count in unsettled.items():
-            key = self._known_key(name) if limit else state.keys.get(name)
-            if key is None:
+            if not limit and name not in state.keys:
                 continue
+            key = self._known_key(name) if limit else state.key(name)
             key.unsettled = count if limit else 0
             if key.lane_count:
                 self._join_ring(key)
@@ -202,7 +211,7 @@ class Scheduler:
         """A consumer settled a message of the key."""
         state = self._state
         state.version += 1
-        found = state.keys.get(key)
+        found = state.find_key(key)
         if found is None:
             return
         found.unsettled -= 1
@@ -218,11 +227,12 @@ class Scheduler:
         state.version += 1
         for _ in range(limit):
             name = state.ring.find_first()
-            if name is None or state.keys[name].lane_count:
+            key = None if name is None else state.keys[name]
+            # A bare number is a key's only message.
+            if name is None or not isinstance(key, Key) or key.lane_count:
                 return
             state.ring.popleft()
             state.special.discard(name)
-            key = state.keys[name]
             key.in_ring = key.in_turn = False
             key.deficit = 0
             if key.unsettled <= 0:
@@ -324,7 +334,7 @@ class Scheduler:
     @property
     def lane_count(self) -> int:
         """How many lanes have messages. Takes as long as there are keys."""
-        return sum(key.active for key in self._state.keys.values()) + len(self._state.lanes)
+        return sum(key.active for key in self._state.all_keys()) + len(self._state.lanes)
 
     def heads(self, max_lanes: int) -> list[int]:
         """The next message of each lane, where it is in memory; none when there are more lanes than `max_lanes`."""
@@ -372,12 +382,12 @@ class Scheduler:
 
     def shares(self, limit: int) -> list[tuple[str, int, int]]:
         """(key, weight, deficit) of the first keys."""
-        keys = islice(self._state.keys.values(), limit)
+        keys = islice(self._state.all_keys(), limit)
         return [(key.name[0], key.weight, key.deficit) for key in keys]
 
     def keys_ahead(self, key: str, limit: int) -> int | None:
         """How many keys have their turn before this one, counted up to `limit`; None: it is not in the ring."""
-        found = self._state.keys.get(key)
+        found = self._state.find_key(key)
         if found is None or not found.in_ring:
             return None
         ring = islice(self._state.ring.items, limit)
@@ -390,7 +400,7 @@ class Scheduler:
 
     def unsettled(self, key: str) -> int:
         """Messages of the key with consumers; counted only in a queue that limits them."""
-        found = self._state.keys.get(key)
+        found = self._state.find_key(key)
         return 0 if found is None else found.unsettled
 
     def ring(self) -> list[str]:
@@ -398,7 +408,7 @@ class Scheduler:
         return self._state.ring.all()
 
     def _all_lanes(self) -> list[Lane]:
-        plain = [key for key in self._state.keys.values() if key.active]
+        plain = [key for key in self._state.all_keys() if key.active]
         return [*plain, *self._state.lanes.values()]
 
     # Keys and lanes
@@ -410,7 +420,7 @@ class Scheduler:
 
     def _key(self, name: str, weight: int) -> Key:
         """The key; its latest message has that weight."""
-        key = self._state.keys.get(name)
+        key = self._state.find_key(name)
         if key is None:
             key = self._state.keys[name] = Key((name,), weight=self._weight_of(name) or weight)
         elif key.weight != weight:
@@ -420,29 +430,23 @@ class Scheduler:
 
     def _known_key(self, name: str) -> Key:
         """The key, which may have no message."""
-        return self._state.keys.get(name) or self._key(name, 1)
+        return self._state.find_key(name) or self._key(name, 1)
 
     def _add_key(self, name: str, weight: int, numbers: Sequence[int]) -> None:
-        """The same as `_begin` and adding the messages; with many keys most messages are the only ones of
-        theirs."""
+        """The same as `_begin` and adding the messages."""
         state = self._state
-        lane = (name,)
-        key = state.keys[name] = Key(
-            lane,
-            [*numbers],
-            weight=self._weight_of(name) or weight,
-            active=True,
-            in_ring=True,
-            lane_count=1,
-            claimable=1,
-            only=lane,
-        )
+        weight = self._weight_of(name) or weight
+        state.ring.items.append(name)
+        state.held += len(numbers)
+        if len(numbers) == 1 and weight == 1 and not state.debts:
+            state.keys[name] = numbers[0]
+            return
+        key = state.keys[name] = lone_key(name, numbers[0], weight)
+        key.numbers += numbers[1:]
         if state.debts:
             key.deficit -= state.debts.pop(name, 0)
         if key.weight != 1 or key.deficit:
             state.special.add(name)
-        state.ring.items.append(name)
-        state.held += len(numbers)
 
     def _begin(self, name: LaneName, weight: int) -> Lane:
         """The lane, which is about to get messages."""
@@ -476,7 +480,7 @@ class Scheduler:
 
     def _head_changed(self, lane: Lane) -> None:
         state = self._state
-        key = state.keys[lane.name[0]]
+        key = state.key(lane.name[0])
         if lane.listed is not None and lane.listed != lane.head(state.place_of):
             list_lane(lane, key, state.place_of)
         state.note_special(key)
@@ -492,3 +496,10 @@ class Scheduler:
         draft = Draft(state, now_ms=0)
         draft.drop(lane.name)
         draft.apply(state)
+
+
+def _is_usual(state: SchedulerState, now_ms: int) -> bool:
+    """Whether all turns are alike, and no parked lane may enter."""
+    if state.special or state.quantum != 1 or state.max_unsettled_per_key or not state.ring.items:
+        return False
+    return not (state.parking.wakes.items and state.parking.has_wakes(now_ms))

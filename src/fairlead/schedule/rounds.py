@@ -6,7 +6,9 @@ Counts per key take the place of turns: same order as `draft.py` turn by turn, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, islice
+from typing import Any
 
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.lanes import MIN_TRIM, Key
@@ -14,13 +16,15 @@ from fairlead.schedule.state import SchedulerState
 
 
 class Rounds:
-    __slots__ = ("joining", "leaving", "needs", "numbers", "takes")
+    __slots__ = ("joining", "leaving", "lone", "needs", "numbers", "takes")
 
     def __init__(self, state: SchedulerState, limit: int) -> None:
         self.numbers: list[int] = []
         self.needs: dict[LaneName, int] = {}
         #: (key, the new `at` of its lane).
         self.takes: list[tuple[Key, int]] = []
+        #: Keys that were bare numbers: they give all they have.
+        self.lone: Sequence[str] = ()
         #: How many keys leave the ring at its front, and which of them join it again at its end.
         self.leaving = 0
         self.joining: list[str] = []
@@ -35,6 +39,11 @@ class Rounds:
         """`_part_of_a_round` for one message."""
         name = state.ring.items[0]
         key = state.keys[name]
+        if isinstance(key, int):
+            self.numbers.append(key)
+            self.lone = (name,)
+            self.leaving = 1
+            return
         at = key.at
         if state.cold and self._runs_dry(key, at + 1):
             self.needs = {key.name: at + 2 - len(key.numbers)}
@@ -46,8 +55,9 @@ class Rounds:
             self.joining.append(name)
 
     def _part_of_a_round(self, state: SchedulerState, limit: int) -> None:
-        all_keys = state.keys
-        keys = [all_keys[name] for name in islice(state.ring.items, limit)]
+        if self._all_lone(state, limit):
+            return
+        keys = [state.key(name) for name in islice(state.ring.items, limit)]
         if state.cold:
             self.needs = {
                 key.name: key.at + 2 - len(key.numbers) for key in keys if self._runs_dry(key, key.at + 1)
@@ -59,10 +69,22 @@ class Rounds:
         self.leaving = limit
         self.joining = [key.name[0] for key in keys if key.at + 1 < len(key.numbers)]
 
+    def _all_lone(self, state: SchedulerState, limit: int) -> bool:
+        """The next keys up to `limit`, if each of them is a bare number."""
+        names = list(islice(state.ring.items, limit))
+        found: Any = list(map(state.keys.__getitem__, names))
+        if set(map(type, found)) != {int}:
+            return False
+        self.numbers = found
+        self.lone = names
+        self.leaving = len(names)
+        return True
+
     def _whole_rounds(self, state: SchedulerState, limit: int) -> None:
-        all_keys = state.keys
+        if self._all_lone(state, limit):
+            return
         #: Keys of the ring, in order, and the next position in the lane of each.
-        keys = [all_keys[name] for name in state.ring.items]
+        keys = [state.key(name) for name in state.ring.items]
         positions = [key.at for key in keys]
         self.leaving = len(keys)
         left = limit
@@ -117,6 +139,10 @@ class Rounds:
 
     def apply(self, state: SchedulerState) -> None:
         keys = state.keys
+        for name in self.lone:
+            del keys[name]
+        if self.lone:
+            state.left_over = ("", 0)
         for key, at in self.takes:
             key.at = at
             if at == len(key.numbers) and not key.cold_from:

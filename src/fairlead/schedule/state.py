@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.parking import Parking
@@ -32,7 +34,9 @@ class SchedulerState:
         self.place_of = place_of
         self.quantum = quantum
         self.max_unsettled_per_key = max_unsettled_per_key
-        self.keys: dict[str, Key] = {}
+        #: A key whose only message came in order, with the weight 1 and no debt, is that bare number until `find_key`
+        #: is asked for it: with many keys most have one message, and an object for each costs more than all the rest.
+        self.keys: dict[str, Key | int] = {}
         #: Lanes with throttle keys.
         self.lanes: dict[LaneName, ThrottledLane] = {}
         #: Keys that have something claimable, and keys that lost their last message outside a claim: these
@@ -51,10 +55,27 @@ class SchedulerState:
         #: Counts changes, so that a plan of another state is not carried out.
         self.version = 0
 
+    def find_key(self, name: str) -> Key | None:
+        """A bare number becomes an object, which means the same."""
+        known = self.keys.get(name)
+        if isinstance(known, int):
+            known = self.keys[name] = lone_key(name, known)
+        return known
+
+    def key(self, name: str) -> Key:
+        key = self.find_key(name)
+        assert key is not None, f"expected key {name}"
+        return key
+
+    def all_keys(self) -> Iterator[Key]:
+        """Bare numbers as objects that are not kept."""
+        for name, known in self.keys.items():
+            yield lone_key(name, known) if isinstance(known, int) else known
+
     def find_lane(self, name: LaneName) -> Lane | None:
         if len(name) > 1:
             return self.lanes.get(name)
-        key = self.keys.get(name[0])
+        key = self.find_key(name[0])
         return key if key is not None and key.active else None
 
     def note_special(self, key: Key) -> None:
@@ -62,6 +83,12 @@ class SchedulerState:
             self.special.add(key.name[0])
         else:
             self.special.discard(key.name[0])
+
+
+def lone_key(name: str, number: int, weight: int = 1) -> Key:
+    """A key that has just joined the ring with one message."""
+    lane = (name,)
+    return Key(lane, [number], weight=weight, active=True, in_ring=True, lane_count=1, claimable=1, only=lane)
 
 
 def enter(lane: Lane, key: Key, only: Lane | None, place_of: PlaceOf) -> None:

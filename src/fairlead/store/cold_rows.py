@@ -6,6 +6,7 @@ Reads see the changes of their transaction, except for chunks: memory has every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +23,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_run = msgspec.msgpack.Decoder(RunRow).decode
+#: A place and whether the row is about one message: the end of the key of a run.
+_run_suffix = Struct(">Q?").pack
 
 #: A place and whether the row is about one message: the end of the key of a run.
 _PLACE_BYTES = 9
@@ -35,7 +38,7 @@ class Run(NamedTuple):
 
 
 def run_key(home_id: int, queue_id: int, lane: LaneName, place: int, is_single: bool) -> bytes:
-    return _lane_prefix(home_id, queue_id, lane) + pack_key(place) + bytes((is_single,))
+    return _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
 
 
 def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
@@ -43,11 +46,18 @@ def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:
-    for key, row in changes.runs.items():
+    # Many rows of few lanes: what the keys of a lane begin with is packed once.
+    prefixes: dict[tuple[int, int, LaneName], bytes] = {}
+    for (home_id, queue_id, lane, place, is_single), row in changes.runs.items():
+        whose = home_id, queue_id, lane
+        prefix = prefixes.get(whose)
+        if prefix is None:
+            prefix = prefixes[whose] = _lane_prefix(*whose)
+        key = prefix + _run_suffix(place, is_single)
         if row is None:
-            batch.delete(Table.RUNS, run_key(*key))
+            batch.delete(Table.RUNS, key)
         else:
-            batch.put(Table.RUNS, run_key(*key), _encode(row))
+            batch.put(Table.RUNS, key, _encode(row))
 
 
 def read_runs(

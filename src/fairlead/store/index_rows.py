@@ -8,7 +8,7 @@ from __future__ import annotations
 from fairlead.model.message import HELD
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
-from fairlead.store.row_keys import numbers_in, pack_key
+from fairlead.store.row_keys import numbers_in, pack_key, pack_three
 
 #: A time and a number: of a message that waits, or the first one of a chunk.
 Timed = tuple[int, int]
@@ -22,9 +22,9 @@ def write_indexes(batch: Batch, changes: Changes) -> None:
     ):
         for key, is_there in changed.items():
             if is_there:
-                batch.put(table, pack_key(*key), b"")
+                batch.put(table, pack_three(*key), b"")
             else:
-                batch.delete(table, pack_key(*key))
+                batch.delete(table, pack_three(*key))
 
 
 def read_due(store: KeyValueStore, changes: Changes, home_id: int, after: Timed, limit: int) -> list[Timed]:

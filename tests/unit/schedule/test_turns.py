@@ -144,7 +144,7 @@ def test_a_key_whose_only_lane_waits_for_tokens_keeps_what_is_left_of_its_turn()
     assert queue.next_wake_ms() == 1000
     assert take(queue, 2, 999) == [13, 14]
     assert take(queue, 2, 1000) == [15, 2]
-    assert queue._state.keys["a"].deficit == 1
+    assert queue._state.key("a").deficit == 1
 
 
 def test_a_removed_message_does_not_go_out_and_its_lane_ends_with_it() -> None:
@@ -229,8 +229,8 @@ def test_keys_that_all_owe_pay_at_once() -> None:
     queue.add(("a",), 1, [1, 2])
     queue.add(("b",), 1, [11, 12])
     # Turn by turn this would take for ever.
-    queue._state.keys["a"].deficit = -(10**12)
-    queue._state.keys["b"].deficit = -(10**12) - 1
+    queue._state.key("a").deficit = -(10**12)
+    queue._state.key("b").deficit = -(10**12) - 1
     queue._state.special |= {"a", "b"}
     assert take(queue, 9) == [1, 2, 11, 12]
 

@@ -69,6 +69,8 @@ def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = T
     if expire:
         expire_leases(tx)
     for queue in queues:
+        if not queue.may_have_due(tx.now_ms):
+            continue
         wake_due(tx, queue)
         end_lives(tx, queue)
         if queue.record.source_id:
@@ -78,6 +80,8 @@ def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = T
 
 def check_claim(request: Claim) -> Sequence[str]:
     """Returns the names of the queues."""
+    if _is_good_at_a_glance(request):
+        return (request.queue,)  # type: ignore[return-value]
     queue, names = request.queue, request.queues()
     if not isinstance(queue, str) and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidRequest("queue", "a queue name or a list of them", queue)
@@ -90,6 +94,16 @@ def check_claim(request: Claim) -> Sequence[str]:
     if request.wait is not None:
         to_ms(request.wait, "wait")
     return names
+
+
+def _is_good_at_a_glance(request: Claim) -> bool:
+    """Whether nothing is there to be checked, as in nearly every claim: one queue, and no token, name or wait."""
+    if type(request.queue) is not str or type(request.started) is not bool:
+        return False
+    if type(request.limit) is not int or not 0 < request.limit <= MAX_CLAIM:
+        return False
+    is_for_nobody = request.consumer == "" and request.token is None and request.wait is None
+    return is_for_nobody and type(request.max_per_stream) is int and request.max_per_stream == 1
 
 
 def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
@@ -148,7 +162,8 @@ def plan_within(
     while plan.needs:
         tx.read_on(queue, plan.needs)
         plan = queue.schedule.plan(limit, tx.now_ms, followers=followers, up_to=up_to, run=run)
-    tx.bring_chunks(plan.numbers)
+    if tx.memory.cold_count:
+        tx.bring_chunks(plan.numbers)
     if queue.counts.bytes <= max_bytes:
         return plan
     size = 0

@@ -43,7 +43,9 @@ def is_large(request: Request[Any]) -> bool:
         return isinstance(request.limit, int) and request.limit > CLAIM_PART
     items = request.items if type(request) is Settle else ()
     # A list is a sequence: asking the abstract class costs more than all the rest.
-    return (type(items) is list or isinstance(items, Sequence)) and len(items) > _part_of(items)
+    if not (type(items) is list or isinstance(items, Sequence)):
+        return False
+    return len(items) > SETTLE_PART and len(items) > _part_of(items)
 
 
 def _part_of(items: Sequence[Any]) -> int:

@@ -106,7 +106,8 @@ class RocksKeyValueStore:
         self._store(self._repeatable_batch(), Fence(epoch, commit, epoch))
 
     def batch(self) -> RocksBatch:
-        self._check_open()
+        if self._database.closed:
+            raise BrokerClosed
         return self._repeatable_batch() if self._space.is_low else RocksBatch(self._database.families)
 
     def _repeatable_batch(self) -> RepeatableBatch:
@@ -142,11 +143,11 @@ class RocksKeyValueStore:
             self._write_once(batch, fence)
 
     def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
-        batch.raw.put(FENCE_KEY, fence.packed())
-        self._space.before_write(batch.raw.size_in_bytes(), deletes=batch.deletes)
-        db = self._database.db
+        raw, db = batch.raw, self._database.db
+        raw.put(FENCE_KEY, fence.packed())
+        self._space.before_write(raw.size_in_bytes(), deletes=batch.deletes)
         try:
-            db.write(batch.raw)
+            db.write(raw)
         except Exception as trouble:
             # The rows may be there, so nothing that is known of them counts.
             self._database.forget_reads()
@@ -155,7 +156,7 @@ class RocksKeyValueStore:
         self._fence = fence
         self._written += 1
         if self._marks is not None:
-            self._marks.keep_written(db.latest_sequence_number())
+            self._marks.keep_written(db.latest_sequence_number)
 
     def sync(self) -> None:
         wanted = self._written

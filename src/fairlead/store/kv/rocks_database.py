@@ -151,9 +151,10 @@ class Database:
         with self._noting:
             self._generation += 1
             self._cursors.clear()
-            if self._tables_with_empty_ranges:
+            tables = self._tables_with_empty_ranges
+            if tables:
                 for table, key in put_keys:
-                    if table in self._tables_with_empty_ranges:
+                    if table in tables:
                         self._empty_ranges[table].fill(key)
 
     def forget_reads(self) -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,9 +114,9 @@ class Marks:
             os.fdatasync(self._file)
             self._synced_at = now
 
-    def keep_written(self, sequence: int) -> None:
-        """Note what was written and not synced, unless the last such note is recent. Never fails: the write
-        has happened.
+    def keep_written(self, last_sequence: Callable[[], int]) -> None:
+        """Note what was written and not synced, unless the last such note is recent; only then is `last_sequence`
+        asked. Never fails: the write has happened.
         """
         now = time.monotonic()
         # A sync that is under way may hold it for as long as the disk takes; the next commit tries again.
@@ -124,7 +124,7 @@ class Marks:
             return
         try:
             self._written_at = now
-            self._write(_WRITTEN_SLOT, self._locate(sequence, synced=False))
+            self._write(_WRITTEN_SLOT, self._locate(last_sequence(), synced=False))
         except OSError:
             # An older mark asks for less, and refuses nothing. A disk that fails is noticed by the next sync.
             return
