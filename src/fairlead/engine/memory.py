@@ -88,7 +88,6 @@ class Queue:
         "is_dead_letter_queue",
         "is_ordered",
         "leases",
-        "may_be_cold",
         "next_due_ms",
         "next_life_ms",
         "next_window_ms",
@@ -120,8 +119,6 @@ class Queue:
         self.is_dead_letter_queue = record.source_id != 0
         #: Whether streams order its messages. It does not change while the queue has messages.
         self.is_ordered = record.config.ordering != "none"
-        #: Whether a part of its messages may be on disk only. The streams of a queue are all in memory.
-        self.may_be_cold = self.is_dead_letter_queue or not self.is_ordered
         #: The queue under which the rows of its messages are stored.
         self.home_id = record.source_id or record.queue_id
 
@@ -563,7 +560,7 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
-        if ready is None and queue.may_be_cold and self._must_be_cold(queue, chunk):
+        if ready is None and self._must_be_cold(queue, chunk):
             chunk.has_runs = chunk.has_implied()
             chunk.is_cold = True
             self._keep_cold(chunk)
