@@ -158,11 +158,11 @@ class QueueStreams:
             self._read_on(stream, READ_AHEAD)
         return stream
 
-    def knows(self, name: str, number: int) -> bool:
+    def knows(self, name: str, number: int, seq: int) -> bool:
         """Whether memory has the message as one of its stream."""
         known = self.by_name.get(name)
         if isinstance(known, Stream):
-            return known.covers(self._messages.seq_of(number))
+            return known.covers(seq)
         return known == number
 
     def followers(self, name: str, head: int, limit: int) -> Sequence[tuple[LaneName, int]]:
@@ -368,7 +368,7 @@ class QueueStreams:
         if not isinstance(stream, Stream) or stream.is_unread:
             return True
         stood = stream.front == number
-        if stream.covers(self._messages.seq_of(number)):
+        if stream.has(number, self._messages.seq_of):
             stream.lease(number, self._messages.seq_of)
         return stood
 
