@@ -556,7 +556,10 @@ class Memory:
         """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
         one.
         """
-        if self.hot_messages + len(self.own) + self.hot_weight(chunk) * chunk.live > cold.HOT_MESSAGES or not chunk.has_implied():
+        if (
+            self.hot_messages + len(self.own) + self.hot_weight(chunk) * chunk.live > cold.HOT_MESSAGES
+            or not chunk.has_implied()
+        ):
             return True
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, chunk.columns.lanes)):

@@ -24,4 +24,5 @@ def memory_sizes(seed: int) -> Any:
         HOT_MESSAGES=hot,
         CACHED_MESSAGES=random.choice((0, 5)),
         WINDOW_MESSAGES=random.randint(3, 7),
+        STREAM_MESSAGES=random.choice((1, 3, 16)),
     )
