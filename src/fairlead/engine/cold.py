@@ -30,6 +30,8 @@ CACHED_MESSAGES = 100_000
 #: Messages that a lane is read ahead by, and all lanes of a queue together.
 WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
+#: Messages that a stream is read ahead by. They may be in as many chunks.
+STREAM_MESSAGES = 16
 
 
 def bring_chunks(

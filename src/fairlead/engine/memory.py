@@ -752,11 +752,8 @@ class Memory:
             return False
         if stream := self.stream_of(number, state.queue_id):
             is_hot = _is_hot_member(self.chunk_of(number), state)
-            return (
-                is_hot
-                or queue.streams.knows(stream, number, state.seq or number)
-                or self._stands(queue, number, state)
-            )
+            is_known = is_hot or queue.streams.knows(stream, number, state.seq or number)
+            return is_known or self._stands(queue, number, state)
         if state.due_ms:
             return False
         is_dead = queue.is_dead_letter_queue
@@ -767,7 +764,7 @@ class Memory:
         """Whether a message stands in the part of its lane in memory."""
         if state.due_ms:
             return False
-        return queue.schedule.has(_own_lane(self.chunk_of(number), number, state), number)
+        return queue.schedule.has(_own_lane(self.chunk_of(number), number, state), number, state.place)
 
     def _is_behind_memory(self, queue: Queue, lane: LaneName, state: OwnState) -> bool:
         """Whether a ready message is in the part of its lane that only the disk has."""

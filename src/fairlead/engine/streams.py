@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from fairlead.decide.fronts import LOOK_BACK, find_followers, find_front
+from fairlead.engine import cold
 from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.lease import GroupLease
 from fairlead.records.stream import Stream
 
-#: Messages that a stream is read ahead by. They may be in as many chunks.
-READ_AHEAD = 16
 #: A seq before that of every message.
 _FIRST_SEQ = 1 << BLOCK_SHIFT
 
@@ -155,7 +154,7 @@ class QueueStreams:
         """A stream with everything before a message, as far as a release looks back."""
         stream, seq = self._find(name), self._messages.seq_of(number)
         while stream is not None and not stream.covers(seq) and len(stream.numbers) < LOOK_BACK:
-            self._read_on(stream, READ_AHEAD)
+            self._read_on(stream, cold.STREAM_MESSAGES)
         return stream
 
     def knows(self, name: str, number: int, seq: int) -> bool:
@@ -207,7 +206,7 @@ class QueueStreams:
             lacking = stream.index_after(seq_of(number), seq_of) + limit - len(stream.numbers)
             if lacking <= 0 and stream.covers(seq_of(number)):
                 break
-            self._read_on(stream, max(lacking, READ_AHEAD))
+            self._read_on(stream, max(lacking, cold.STREAM_MESSAGES))
         return stream
 
     def is_first_of_run(self, name: str, number: int) -> bool:
@@ -310,7 +309,8 @@ class QueueStreams:
             if name in begun:
                 stream = self.by_name.get(name)
                 if isinstance(stream, Stream):
-                    stream.cold_from = stream.cold_from or number
+                    if not stream.cold_from and not stream.has(number, self._messages.seq_of):
+                        stream.cold_from = number
                     if self._opens_up(name, number):
                         entering.append(number)
                 continue
@@ -368,7 +368,7 @@ class QueueStreams:
         if not isinstance(stream, Stream) or stream.is_unread:
             return True
         stood = stream.front == number
-        if stream.covers(self._messages.seq_of(number)):
+        if stream.has(number, self._messages.seq_of):
             stream.lease(number, self._messages.seq_of)
         return stood
 
@@ -485,7 +485,7 @@ class QueueStreams:
     def _know(self, stream: Stream) -> None:
         """Read as much of a stream as decides which message is at its front."""
         while self._is_open(stream):
-            self._read_on(stream, READ_AHEAD)
+            self._read_on(stream, cold.STREAM_MESSAGES)
 
     def _is_open(self, stream: Stream) -> bool:
         """Whether a message that memory lacks may be the front."""

@@ -51,6 +51,11 @@ class Stream:
         """Whether memory has the message with that seq, if there is one."""
         return not 0 < self.cold_from <= seq
 
+    def has(self, number: int, seq_of: SeqOf) -> bool:
+        """Whether memory has the message as one of the stream."""
+        at = bisect_left(self.numbers, seq_of(number), key=seq_of)
+        return at < len(self.numbers) and self.numbers[at] == number
+
     def row(self) -> StreamRow | None:
         """None: its messages tell everything."""
         if not self.allowed_to_pass and not self.all_after:

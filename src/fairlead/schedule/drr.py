@@ -362,13 +362,9 @@ class Scheduler:
         lane = self._state.find_lane(name)
         return [] if lane is None else lane.after(place, limit, self._state.place_of)
 
-    def has(self, name: LaneName, number: int) -> bool:
-        """Whether a message stands in the lane, in memory."""
-        lane = self._state.find_lane(name)
-        if lane is None:
-            return False
-        place_of = self._state.place_of
-        return lane.after(place_of(number) - 1, 1, place_of) == [number]
+    def has(self, name: LaneName, number: int, place: int) -> bool:
+        """Whether a message with that place stands in the lane, in memory."""
+        return self.messages_after(name, place - 1, 1) == [number]
 
     def last_place(self, name: LaneName) -> int:
         """Of the messages of a lane in memory; 0: it has none."""

@@ -26,4 +26,5 @@ def small_sizes(seed: int) -> Any:
         HOT_MESSAGES=hot,
         CACHED_MESSAGES=random.choice((0, 5)),
         WINDOW_MESSAGES=random.randint(3, 7),
+        STREAM_MESSAGES=random.choice((1, 3, 16)),
     )

@@ -331,9 +331,17 @@ class Run:
     """
 
     def __init__(
-        self, seed: int, *, has_scripts: bool = False, forgets: bool = False, keeps: bool = False
+        self,
+        seed: int,
+        *,
+        has_scripts: bool = False,
+        forgets: bool = False,
+        keeps: bool = False,
+        in_streams: bool = False,
     ) -> None:
-        """`has_scripts`: queues may have hooks, for which `StandInHooks` must answer."""
+        """`has_scripts`: queues may have hooks, for which `StandInHooks` must answer. `in_streams`: many messages are
+        in streams, in every run.
+        """
         #: Whether queues may drop their dead letters after a time.
         self._forgets = forgets
         #: Whether queues may keep completed messages for a time.
@@ -353,6 +361,8 @@ class Run:
         #: The requests under the ids that were given, by number.
         self._asked: list[list[Request[Any]]] = []
         self._staging = StagingSteps(self._random, self._message)
+        if in_streams:
+            self._in_stream = max(self._in_stream, 0.7)
         self._draws = self._random.choice((_STEPS, _STEPS | {"claim": 6}, _STEPS | {"enqueue": 8}))
 
     def first_steps(self) -> list[Request[Any]]:

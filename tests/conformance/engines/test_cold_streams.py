@@ -179,6 +179,16 @@ def test_an_operator_lets_messages_of_a_blocked_stream_pass_that_memory_knows_no
         assert [one.payload for one in scene.claim(10)] == [b"2"]
 
 
+def test_new_messages_of_a_stream_in_memory_that_all_may_pass_are_known_once(scene: Scene) -> None:
+    with sizes(0, cached=100):
+        block_streams(scene, 1)
+        while scene.engine.do(ReleaseStream("q", "s0")) and (found := scene.claim(10)):
+            scene.engine.do(Settle([Complete(one) for one in found]))
+        scene.engine.do(EnqueueMany("q", [NewMessage(b"", stream="s0")] * 3))
+        scene.check()
+        assert len(scene.claim(10, max_per_stream=10)) == 3
+
+
 def test_a_stream_keeps_its_key_also_where_only_the_disk_has_its_messages(scene: Scene) -> None:
     with sizes(0):
         scene.engine.do(Enqueue("q", b"first", fairness_key="a", stream="s"))
@@ -232,7 +242,8 @@ def test_explanations_find_who_holds_up_a_message_of_a_stream_on_disk(scene: Sce
         scene.engine.do(Hold("q", [first]))
         scene.reopen()
         (reason, *_) = scene.engine.do(Explain(second)).reasons
-        assert reason.code == "behind_in_stream" and first in reason.text
+        assert reason.code == "behind_in_stream"
+        assert first in reason.text
 
 
 # A chunk that one message pins
@@ -273,7 +284,7 @@ def test_a_chunk_with_one_held_message_goes_on_when_that_is_let_go(scene: Scene,
         scene.engine.do(Unhold("q", [ids[20]]))
         scene.check()
         bodies = scene.drain()
-    assert bodies[0] == b"20" and len(bodies) in (1, 30)
+    assert bodies[0] == b"20"
 
 
 def test_a_chunk_with_one_parked_lane_goes_on_when_tokens_come(scene: Scene) -> None:

@@ -108,12 +108,17 @@ class Ledger:
             self.mortal.add(name)
 
 
-def run_and_reopen(seed: int, data: DictionaryData | Path) -> None:
+def run_and_reopen(seed: int, data: DictionaryData | Path, *, in_streams: bool = False) -> None:
     def open_again() -> Engine:
         store = DictionaryStore(data) if isinstance(data, DictionaryData) else RocksKeyValueStore.open(data)
         return Engine(store, clock=clock)
 
-    run, random, clock, ledger = Run(seed, keeps=True), Random(seed), ManualClock(), Ledger()
+    run, random, clock, ledger = (
+        Run(seed, keeps=True, in_streams=in_streams),
+        Random(seed),
+        ManualClock(),
+        Ledger(),
+    )
     engine = open_again()
     side = Side(engine.do, clock)
     for created in run.first_steps():
@@ -177,6 +182,12 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
 def test_a_run_with_reopenings_loses_and_doubles_nothing(seed: int) -> None:
     with memory_sizes(seed):
         run_and_reopen(seed, DictionaryData())
+
+
+@pytest.mark.parametrize("seed", range(2000, 2010))
+def test_a_reopened_engine_goes_on_with_streams_of_which_it_holds_a_part(seed: int) -> None:
+    with memory_sizes(seed):
+        run_and_reopen(seed, DictionaryData(), in_streams=True)
 
 
 @pytest.mark.parametrize("seed", range(100, 103))

@@ -205,9 +205,12 @@ class Settling:
 
     def decide_all(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """In the order given, the first outcome of a delivery counts. Give the results to `carry_out`."""
-        if self._tx.memory.cold_count:
+        results = self._complete_all(items)
+        if results is None and self._tx.memory.cold_count:
+            # Chunks that memory lacks may be the only reason for the long way.
             self._tx.bring([number for item in items if (number := _number_of(item)) is not None])
-        return self._complete_all(items) or [self.decide(item) for item in items]
+            results = self._complete_all(items)
+        return results or [self.decide(item) for item in items]
 
     def _complete_all(self, items: Sequence[Settlement]) -> list[SettleResult] | None:
         """None: take the long way, item by item."""
