@@ -201,11 +201,12 @@ def _id(number: int) -> bytes:
 
 def check_state(state: SchedulerState) -> None:
     """Counts and sets that are kept beside the things they count."""
-    assert set(state.ring.all()) == {name for name, key in state.keys.items() if key.in_ring}
+    keys = dict(zip(state.keys, state.all_keys(), strict=True))
+    assert set(state.ring.all()) == {name for name, key in keys.items() if key.in_ring}
     assert len(state.ring) == len(set(state.ring.all()))
-    not_plain = {name for name in state.ring.all() if not state.keys[name].is_plain}
+    not_plain = {name for name in state.ring.all() if not keys[name].is_plain}
     assert not_plain <= state.special <= set(state.ring.all())
-    for name, key in state.keys.items():
+    for name, key in keys.items():
         lanes = [lane for lane in state.lanes.values() if lane.name[0] == name]
         awake = [lane for lane in lanes if lane.parked is None]
         assert key.lane_count == len(lanes) + key.active
@@ -218,7 +219,7 @@ def check_state(state: SchedulerState) -> None:
         else:
             assert key.only is None
             assert all(lane.listed == lane.head(state.place_of) for lane in claimable)
-    assert state.cold == {lane.name for lane in state.keys.values() if lane.cold_from} | {
+    assert state.cold == {lane.name for lane in keys.values() if lane.cold_from} | {
         lane.name for lane in state.lanes.values() if lane.cold_from
     }
     for throttle_key, ring in state.parking.rings.items():

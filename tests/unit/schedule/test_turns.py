@@ -339,7 +339,7 @@ def test_a_limit_of_unsettled_messages_can_be_set_changed_and_removed() -> None:
     assert take(queue, 9) == []
     queue.limit_unsettled(4, {"a": 2, "b": 2})
     assert take(queue, 9) == [2, 3]
-    queue.limit_unsettled(0, {})
+    queue.limit_unsettled(0, {"a": 4, "b": 2})
     assert take(queue, 9) == [4, 5]
 
 
