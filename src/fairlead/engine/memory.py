@@ -1099,10 +1099,10 @@ class Memory:
 
     def _moved(self, fact: MessageMoved) -> None:
         number = fact.number
-        chunk, before = self.chunk_of(number), self.state_of(number)
         if fact.why is None:
             self._load(number, fact.state)
             return
+        chunk, before = self.chunk_of(number), self.state_of(number)
         stays = fact.state.queue_id == before.queue_id and fact.why != "completed"
         self._take_away(chunk, number, before, stays=stays)
         if fact.why in ("buried", "completed") and not fact.state.keeps_key:
