@@ -110,8 +110,8 @@ BUGS = (
     Bug(
         "a completed message comes back at the next open",
         "engine/memory.py",
-        "        chunk.mark(members, GONE)\n",
-        "        chunk.states = chunk.states\n",
+        "        self._mark(chunk, members, GONE)\n",
+        "        self.changes.chunks.add(chunk)\n",
     ),
     Bug(
         "a message that is gone keeps its own row",

@@ -245,6 +245,11 @@ def _plain(thing: Any) -> Any:
     """The same thing in tuples, lists and dictionaries, so that two of them can be compared."""
     if isinstance(thing, Line | Heap):
         return thing.all()
+    if isinstance(thing, SchedulerState):
+        # A plan may make an object of a bare number, which means the same.
+        keys = dict(zip(thing.keys, thing.all_keys(), strict=True))
+        names = [name for name in SchedulerState.__slots__ if name not in (*_SHARED, "keys")]
+        return {"keys": _plain(keys)} | {name: _plain(getattr(thing, name)) for name in names}
     if isinstance(thing, dict):
         return {key: _plain(value) for key, value in thing.items()}
     if isinstance(thing, list | deque | tuple):
