@@ -11,7 +11,7 @@ from fairlead.broker.queue_state import QueueState
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine import hook_calls
 from fairlead.hooks import EnqueueCall, FailureCall
-from fairlead.model.checks import CheckedMessage
+from fairlead.model.checks import CheckedMessage, by_column, by_row
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.lease import Lease
@@ -34,7 +34,7 @@ def has_failure_hook(queue: QueueState | None) -> bool:
 def ask_on_enqueue(
     core: Core, queue_id: int, queue: str, checked: list[CheckedMessage]
 ) -> list[CheckedMessage]:
-    return hook_calls.ask_on_enqueue(core.hooks, queue_id, queue, checked)
+    return by_row(hook_calls.ask_on_enqueue(core.hooks, queue_id, queue, by_column(checked)))
 
 
 def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> Lanes:

@@ -33,7 +33,7 @@ def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
                 if skipped >= 0:
                     continue  # It is published.
                 part = parts.pop((chunk.queue_id, number), None)
-                if part is None or len(part.messages) != count:
+                if part is None or part.count != count:
                     broken.append(f"chunk {name!r} of write {write} lacks messages")
                 elif part.inline is None and chunk.queue_id in memory.by_id:
                     pages = count_staged_pages(store, chunk.queue_id, number)

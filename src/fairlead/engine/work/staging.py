@@ -6,7 +6,8 @@ published, before anything changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -25,10 +26,10 @@ from fairlead.engine.key_ring import load_key
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
-from fairlead.engine.work.enqueue import check_bounds
+from fairlead.engine.work.enqueue import check_bounds, given_columns
 from fairlead.engine.work.publish_steps import STEP_CHUNKS, drop_chunks, find_published, take_step
 from fairlead.errors import InvalidRequest, LimitReached, StagedChunkMissing, StagedQueueGone
-from fairlead.model.checks import CheckedMessage, check_each, check_messages
+from fairlead.model.checks import MessageColumns, check_columns, check_each_column
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_WRITE_CHUNKS
 from fairlead.model.names import Scoped
 from fairlead.model.staging import (
@@ -53,6 +54,8 @@ from fairlead.verbs.staging import StagingDiscard, StagingList, StagingPublish, 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+T = TypeVar("T")
+
 _LISTED_PUBLISHED = 1000
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -64,17 +67,17 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
     write, name = read_write(request.token, request.queue), check_name(request.chunk, "chunk")
     ttl_ms = read_staging_ttl(request.ttl)
     if check_bool(request.skip_invalid, "skip_invalid"):
-        checked, refused = check_each(request.messages)
+        given, refused = check_each_column(request.messages)
     else:
-        checked, refused = check_messages(request.messages), []
+        given, refused = check_columns(request.messages), []
     deaths = [] if request.dead is None else read_deaths(request.dead, len(request.messages))
     if len(deaths) > 1 and refused:
         left_out = {row for row, _ in refused}
         deaths = [death for row, death in enumerate(deaths) if row not in left_out]
     if not deaths and engine.hooking.is_used:
-        checked = engine.hooking.ask_about_new(request.queue, checked)
-    parts = _to_parts(checked, deaths)
-    size = sum([len(message.payload) + len(message.headers) for message in checked])
+        given = engine.hooking.ask_about_new(request.queue, given)
+    parts = _to_parts(given, deaths)
+    size = sum([part.columns.total_bytes() for part, _, _ in parts])
     with engine.transaction() as tx:
         queue = tx.queue(request.queue)
         if queue.is_dead_letter_queue:
@@ -86,10 +89,10 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
                 name,
                 queue.record.queue_id,
                 write.queue,
-                len(checked),
+                given.length,
                 size,
                 sum(stored_bytes for _, _, stored_bytes in parts),
-                len({message.lane for message in checked}),
+                len({lane for part, _, _ in parts for lane in part.columns.lanes}),
                 tx.now_ms,
                 tx.now_ms + ttl_ms,
                 bool(deaths),
@@ -97,27 +100,32 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
             _check_room(tx, queue, made, engine.settings.max_staged_bytes)
             _stage(tx, made, parts)
     engine.confirm()
-    return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
+    return StageResult(given.length, size, [Refusal(row, error.message) for row, error in refused])
 
 
-def _to_parts(
-    messages: list[CheckedMessage], deaths: list[Death]
-) -> list[tuple[StagedPart, list[bytes], int]]:
+def _to_parts(given: MessageColumns, deaths: list[Death]) -> list[tuple[StagedPart, Sequence[bytes], int]]:
     """Parts with their payloads, and what each takes on disk."""
     parts = []
-    for start in range(0, len(messages), MAX_CHUNK_MESSAGES):
-        some = messages[start : start + MAX_CHUNK_MESSAGES]
-        payloads = [message.payload for message in some]
-        sizes = list(map(len, payloads))
-        is_inline = len(some) == 1 or sum(sizes) <= PAGE_BYTES
+    for start in range(0, given.length, MAX_CHUNK_MESSAGES):
+        end = start + MAX_CHUNK_MESSAGES
+        some = given if given.length <= MAX_CHUNK_MESSAGES else given.rows(start, end)
+        columns = given_columns(some)
+        body_bytes = sum(columns.sizes)
+        is_inline = some.length == 1 or body_bytes <= PAGE_BYTES
         part = StagedPart(
-            [msgspec.structs.replace(message, payload=b"") for message in some],
-            sizes,
-            payloads if is_inline else None,
-            deaths[start : start + MAX_CHUNK_MESSAGES] if len(deaths) > 1 else deaths,
+            columns,
+            _listed(some.delays),
+            _listed(some.dedup_keys),
+            _listed(some.ttls),
+            some.payloads if is_inline else None,
+            deaths[start:end] if len(deaths) > 1 else deaths,
         )
-        parts.append((part, payloads, len(_pack(part)) + (0 if is_inline else sum(sizes))))
+        parts.append((part, some.payloads, len(_pack(part)) + (0 if is_inline else body_bytes)))
     return parts
+
+
+def _listed(column: Sequence[T] | None) -> list[T] | None:
+    return None if column is None else [*column]
 
 
 def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_bytes: int) -> None:
@@ -137,7 +145,7 @@ def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_byt
     tx.store.check_room(made.stored_bytes)
 
 
-def _stage(tx: Transaction, made: StagedChunk, parts: list[tuple[StagedPart, list[bytes], int]]) -> None:
+def _stage(tx: Transaction, made: StagedChunk, parts: list[tuple[StagedPart, Sequence[bytes], int]]) -> None:
     before = tx.memory.staged.chunks_of(made.write).get(made.chunk)
     if before is not None:
         drop_chunks(tx, [before])
