@@ -103,19 +103,6 @@ class Columns:
         values = column.to_pylist()
         return [default if value is None else value for value in values] if column.null_count else values
 
-    def texts(self, name: str, default: str) -> list[str]:
-        """`read`, quicker where many rows have the same text: each different one is made once."""
-        column = self._column(name)
-        if column is None:
-            return [default] * self.length
-        coded = column.dictionary_encode()
-        distinct = coded.dictionary.to_pylist()
-        at = coded.indices
-        if column.null_count:
-            distinct.append(default)
-            at = at.fill_null(len(distinct) - 1)
-        return [distinct[index] for index in at.to_pylist()]
-
     def ids(self, name: str = "id") -> list[bytes]:
         """Raw ids; b"" where there is none."""
         column = self._column(name)

@@ -68,7 +68,7 @@ def _find_columns(columns: Columns) -> MessageColumns | None:
     if not 0 < columns.length <= MAX_BATCH_MESSAGES:
         return None
     payloads = columns.read("payload", b"")
-    keys = columns.texts("fairness_key", DEFAULT_KEY)
+    keys = columns.read("fairness_key", DEFAULT_KEY)
     weights = columns.read("weight", 1)
     if not are_plain(payloads, keys, weights):
         return None
