@@ -2,7 +2,7 @@
 client of a write and of a read cost.
 
 A write stages the rows of two tasks, cut into chunks as the data source cuts them, and publishes them. A read claims
-them, reads two slices into the columns of a DataFrame, and closes the claim. Rows have a payload of 1 KB and one of
+them, reads two slices side by side into the columns of a DataFrame, and closes the claim. Rows have a payload of 1 KB and one of
 some fairness keys. CPU time is that of the server's process and of this one, per row.
 """
 
@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -96,15 +97,17 @@ class Bench:
         consumers, number = self._client.consumers, self._turn
         claimed = consumers.claim("bench", QUEUE, self._generation, number, limit=self._rows)
         assert claimed.count == self._rows, claimed
-        count = 0
-        for slice in range(TASKS):
-            shown = Rows(read_schema(), QUEUE, receipt="receipt")
-            for batch in consumers.read_batches(
-                "bench", QUEUE, self._generation, number, slice=slice, slices=TASKS
-            ):
-                count += shown.of(batch).num_rows
-        assert count == self._rows, count
+        with ThreadPoolExecutor(TASKS) as tasks:
+            counts = tasks.map(lambda slice: self._read_slice(number, slice), range(TASKS))
+            assert sum(counts) == self._rows
         consumers.close("bench", QUEUE, self._generation, number)
+
+    def _read_slice(self, number: int, slice: int) -> int:
+        shown = Rows(read_schema(), QUEUE, receipt="receipt")
+        batches = self._client.consumers.read_batches(
+            "bench", QUEUE, self._generation, number, slice=slice, slices=TASKS
+        )
+        return sum(shown.of(batch).num_rows for batch in batches)
 
 
 def _batches(rows: int, keys: int, task: int) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fairlead.errors import BrokerClosed, HookHostUnavailable
@@ -64,7 +65,8 @@ def test_what_came_back_before_a_death_stands() -> None:
     try:
         host.await_ready()
         host.tell(Load(1, "on_enqueue", SLOW, ()))
-        answers = host.turn(RunEnqueue(1, "orders", 1, 3, 3, enqueue_calls(5000)), {})
+        headers = [msgspec.msgpack.encode(call.headers) for call in enqueue_calls(5000)]
+        answers = host.turn(RunEnqueue(1, "orders", 1, 3, 3, headers, [10] * 5000), {})
         rows = as_rows(next(answers))
         os.kill(host.pid, signal.SIGKILL)
         with pytest.raises(HostDied):

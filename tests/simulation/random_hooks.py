@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall, FailureDecision
 from fairlead.model.views import HookStats
+from tests.hooks.by_column import AsksByColumn
 
 
-class RandomHooks:
+class RandomHooks(AsksByColumn):
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         #: By (message id, attempts): the last answer to a failure.

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import check_messages
+from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.spark.data_source.write_columns import WRITTEN, check_written, to_messages
@@ -53,26 +53,32 @@ ALL = batch(
 )
 
 
+def checked(wire: pa.RecordBatch) -> list[CheckedMessage]:
+    """As the broker checks what arrives."""
+    return check_messages(decode_messages(wire))
+
+
 def test_every_column_arrives_and_null_is_the_default() -> None:
     wire, faults = to_messages(ALL)
     assert faults == {}
     assert wire.schema.equals(MESSAGES)
-    assert decode_messages(wire) == [
-        NewMessage(
-            b"a",
-            {"kind": "x", "who": "é"},
-            "k",
-            3,
-            ["t", "u"],
-            None,
-            timedelta(seconds=5),
-            None,
-            timedelta(minutes=90),
-        ),
-        NewMessage(b"b", None, "default", 1, (), "s", None, None, None),
-        NewMessage(b"c", None, "l", 7, (), None, timedelta(0), "d", timedelta(days=2)),
-    ]
-    check_messages(decode_messages(wire))
+    assert checked(wire) == check_messages(
+        [
+            NewMessage(
+                b"a",
+                {"kind": "x", "who": "é"},
+                "k",
+                3,
+                ["t", "u"],
+                None,
+                timedelta(seconds=5),
+                None,
+                timedelta(minutes=90),
+            ),
+            NewMessage(b"b", None, "default", 1, (), "s", None, None, None),
+            NewMessage(b"c", None, "l", 7, (), None, timedelta(0), "d", timedelta(days=2)),
+        ]
+    )
 
 
 def test_every_column_that_may_be_written_is_read() -> None:
@@ -81,7 +87,7 @@ def test_every_column_that_may_be_written_is_read() -> None:
 
 def test_a_slice_of_a_batch_is_read_from_its_own_rows() -> None:
     wire, faults = to_messages(ALL.slice(1, 2))
-    assert (decode_messages(wire), faults) == (decode_messages(to_messages(ALL)[0])[1:], {})
+    assert (checked(wire), faults) == (checked(to_messages(ALL)[0])[1:], {})
     headed = batch(
         payload=pa.array([b"a"] * 3),
         headers=pa.array([[("a", "1")], [("b", "2"), ("c", "3")], [("d", "4")]], HEADERS),
@@ -91,7 +97,7 @@ def test_a_slice_of_a_batch_is_read_from_its_own_rows() -> None:
         {"d": "4"},
     ]
     first = to_messages(ALL.slice(0, 1))[0]
-    assert decode_messages(first) == decode_messages(to_messages(ALL)[0])[:1]
+    assert checked(first) == checked(to_messages(ALL)[0])[:1]
 
 
 def test_payload_bytes_are_handed_on_and_not_copied() -> None:
@@ -108,9 +114,9 @@ def test_columns_of_the_wide_arrow_types_are_narrowed() -> None:
         throttle_keys=pa.array([["t"]], pa.list_(pa.large_string())),
         headers=pa.array([[("a", "b")]], pa.map_(pa.large_string(), pa.large_string())),
     )
-    assert decode_messages(to_messages(wide)[0]) == [
-        NewMessage(b"a", {"a": "b"}, throttle_keys=["t"], stream="s")
-    ]
+    assert checked(to_messages(wide)[0]) == check_messages(
+        [NewMessage(b"a", {"a": "b"}, throttle_keys=["t"], stream="s")]
+    )
 
 
 def test_a_null_payload_is_a_fault_of_its_row_and_not_an_empty_payload() -> None:
@@ -168,7 +174,7 @@ def test_columns_without_a_type_count_as_left_out() -> None:
     wire, _ = to_messages(
         batch(payload=pa.array(["a"]), stream=pa.nulls(1), delay=pa.nulls(1), headers=pa.nulls(1))
     )
-    assert decode_messages(wire) == [NewMessage(b"a")]
+    assert [*decode_messages(wire)] == [NewMessage(b"a")]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,9 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
     said: list[tuple[int, Recorded]] = []
     members = tx.memory.members_of(lease)
     tx.bring_chunks(members)
+    if not known.outcomes and not gives_back:
+        # Nobody said anything: all are completed, and none is looked at alone.
+        done, members = dict.fromkeys(members, 0), []
     for number in members:
         raw_id = raw_id_of(tx, number)
         outcome = known.outcomes.get(raw_id)

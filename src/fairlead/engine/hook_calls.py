@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
+from typing import TypeVar, cast
 
 from fairlead.decide.retry import HookAnswer
-from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureDecision, Hooks
-from fairlead.model.checks import CheckedMessage
+from fairlead.hooks import EnqueueDecision, FailureDecision, Hooks
+from fairlead.model.checks import MessageColumns
 from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
-from fairlead.model.message import unpack_headers
+
+T = TypeVar("T")
 
 
-def ask_on_enqueue(
-    hooks: Hooks, queue_id: int, queue: str, checked: Sequence[CheckedMessage]
-) -> list[CheckedMessage]:
+def ask_on_enqueue(hooks: Hooks, queue_id: int, queue: str, messages: MessageColumns) -> MessageColumns:
     """The messages with what the hook returned laid over them; a failed or bypassed call means the defaults."""
-    calls = [EnqueueCall(unpack_headers(item.headers), len(item.payload)) for item in checked]
-    decisions = hooks.on_enqueue(queue_id, queue, calls)
-    return [_lay_over(item, decision) for item, decision in zip(checked, decisions, strict=True)]
+    headers = messages.headers or [b""] * messages.length
+    sizes = list(map(len, messages.payloads))
+    return lay_over(messages, hooks.on_enqueue_columns(queue_id, queue, headers, sizes))
 
 
-def _lay_over(item: CheckedMessage, decision: EnqueueDecision) -> CheckedMessage:
-    lane, weight = decided_lane(item.lane, item.weight, decision)
-    return msgspec.structs.replace(
-        item, lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream
+def lay_over(messages: MessageColumns, decisions: Sequence[EnqueueDecision]) -> MessageColumns:
+    """What the hook says wins; what it leaves out stays."""
+    changed = messages._replace(
+        keys=laid_over(messages.keys, [one.fairness_key for one in decisions]),
+        weights=laid_over(messages.weights, [one.weight for one in decisions]),
     )
+    throttle_keys = [one.throttle_keys for one in decisions]
+    if throttle_keys.count(None) < len(decisions):
+        said = [None if keys is None else tuple(sorted(set(keys))) for keys in throttle_keys]
+        kept = laid_over(messages.throttle_keys or [()] * messages.length, said)
+        changed = changed._replace(throttle_keys=kept if any(kept) else None)
+    streams = [one.stream for one in decisions]
+    if streams.count(None) < len(decisions):
+        named = laid_over(messages.streams or [""] * messages.length, streams)
+        changed = changed._replace(streams=named if any(named) else None)
+    return changed
+
+
+def laid_over(given: Sequence[T], said: Sequence[T | None]) -> Sequence[T]:
+    if None not in said:
+        return cast("Sequence[T]", said)
+    if said.count(None) == len(said):
+        return given
+    return [before if after is None else after for before, after in zip(given, said, strict=True)]
 
 
 def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:

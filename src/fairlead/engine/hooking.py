@@ -20,7 +20,7 @@ from fairlead.engine.moves import STEP_MESSAGES, expire_leases, expiry_error, ru
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.errors import InvalidRequest, Rejected
 from fairlead.hooks import HOOK_FUNCTIONS, EnqueueCall, FailureCall, Hooks
-from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.checks import MessageColumns, check_columns
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.failure import FailureReason
 from fairlead.model.handles import check_fail, read_handle
@@ -198,15 +198,17 @@ class Hooking:
                 read_queue_options({function: options[function]}, QueueConfig())
                 self.hooks.check(options[function], function)
 
-    def _decide(self, queue_name: object, messages: Any) -> list[CheckedMessage]:
-        return self.ask_about_new(queue_name, check_messages(messages))
+    def _decide(self, queue_name: object, messages: Any) -> MessageColumns:
+        return self.ask_about_new(queue_name, check_columns(messages))
 
-    def ask_about_new(self, queue_name: object, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+    def ask_about_new(self, queue_name: object, messages: MessageColumns) -> MessageColumns:
         """Messages as `on_enqueue` of the queue wants them."""
         with self._engine.transaction() as tx:
             queue = tx.queue(queue_name)
             queue_id, asks = queue.record.queue_id, bool(queue.record.config.on_enqueue)
-        return ask_on_enqueue(self.hooks, queue_id, queue.name, checked) if asks and checked else checked
+        if not asks or not messages.length:
+            return messages
+        return ask_on_enqueue(self.hooks, queue_id, queue.name, messages)
 
     def _tries_of(self, items: object) -> list[_Try]:
         """An instruction comes before the hook, and a stale lease is not worth asking about. The first item of a

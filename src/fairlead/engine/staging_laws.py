@@ -40,7 +40,7 @@ def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
                 if skipped >= 0:
                     continue  # It is published.
                 part = parts.pop((chunk.queue_id, number), None)
-                if part is None or len(part.messages) != count:
+                if part is None or part.count != count:
                     broken.append(f"chunk {name!r} of write {write} lacks messages")
                     continue
                 if bool(part.deaths) != chunk.dead or len(part.deaths) not in (0, 1, count):

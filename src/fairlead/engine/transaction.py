@@ -22,7 +22,7 @@ from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory, Queue
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
 from fairlead.model.answered import Answered
-from fairlead.model.checks import CheckedMessage
+from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import COUNT_LIMIT
@@ -62,7 +62,7 @@ class HookAnswers:
 
     def __init__(self, failures: dict[tuple[int, int], HookAnswer | None] | None = None) -> None:
         #: By the identity of the request: its messages with what `on_enqueue` returned laid over them.
-        self.messages: dict[int, list[CheckedMessage]] = {}
+        self.messages: dict[int, MessageColumns] = {}
         #: By (number, claim): what `on_failure` said; None for a call that failed or was bypassed.
         self.failures = {} if failures is None else failures
         #: By number: the packed lane and the weight of a dead letter on its way back.

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeVar
 
+import msgspec
+
 from fairlead.clock import Clock
 from fairlead.config import HookSettings
 from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid
@@ -28,6 +30,7 @@ from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, Host
 from fairlead.hooks.results import (
     enqueue_defaults,
     failure_defaults,
+    find_plain_enqueues,
     is_ok,
     read_enqueue,
     read_failure,
@@ -48,6 +51,7 @@ _MOST_STATES = 128
 #: Two deaths of a host within a call, or four before it began.
 _PROOF = 4
 _SPARE_BYTES = 512 * 1024 * 1024
+_pack = msgspec.msgpack.Encoder().encode
 _D = TypeVar("_D", EnqueueDecision, FailureDecision)
 _LINE = re.compile(r"on_\w+:(\d+): (.*)", re.DOTALL)
 
@@ -155,16 +159,24 @@ class Hooks:
                 self._next_key += 1
 
     def on_enqueue(self, queue_id: int, queue: str, messages: Sequence[EnqueueCall]) -> list[EnqueueDecision]:
+        headers = [_pack(message.headers) if message.headers else b"" for message in messages]
+        sizes = [message.payload_size for message in messages]
+        return self.on_enqueue_columns(queue_id, queue, headers, sizes)
+
+    def on_enqueue_columns(
+        self, queue_id: int, queue: str, headers: Sequence[bytes], payload_sizes: Sequence[int]
+    ) -> list[EnqueueDecision]:
+        """`on_enqueue` for messages by column, with their headers as they are stored."""
         hook = self._find(queue_id, "on_enqueue")
         if hook is None:
-            return [EnqueueDecision("absent")] * len(messages)
+            return [EnqueueDecision("absent")] * len(headers)
 
         def run(at: int, to: int) -> RunEnqueue:
-            return RunEnqueue(
-                hook.key, queue, self._config_version, *self._allowed(hook), list(messages[at:to])
-            )
+            counts = self._allowed(hook)
+            some = list(headers[at:to]), list(payload_sizes[at:to])
+            return RunEnqueue(hook.key, queue, self._config_version, *counts, *some)
 
-        return self._decide(queue_id, hook, len(messages), run, read_enqueue, enqueue_defaults)
+        return self._decide(queue_id, hook, len(headers), run, read_enqueue, enqueue_defaults)
 
     def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
         hook = self._find(queue_id, "on_failure")
@@ -322,7 +334,7 @@ class Hooks:
             for answer in host.turn(run, self._config):
                 if isinstance(answer, Rows):
                     turn.rows += answer.rows
-                if len(turn.rows) > len(run.calls) or not (
+                if len(turn.rows) > run.count or not (
                     isinstance(answer, Rows) or (isinstance(answer, Done) and turn.rows)
                 ):
                     raise HostDied("it spoke out of turn")
@@ -332,12 +344,12 @@ class Hooks:
             turn.ended = f"stopped: no result within {self._settings.kill_after_ms} ms"
         except HostDied:
             turn.ended = "died"
-        del turn.rows[len(run.calls) :]
+        del turn.rows[run.count :]
         turn.blamed = len(turn.rows)
         # Read once: a host that spoke out of turn is still alive here, and may write what it likes.
         under_way = host.call_under_way
         turn.begun = under_way >= 0
-        if turn.blamed < under_way < len(run.calls):
+        if turn.blamed < under_way < run.count:
             # Rows that had not been sent yet are lost with it: those calls are made again.
             turn.blamed = under_way
         self._drop_host()
@@ -397,6 +409,12 @@ class Hooks:
         read: Callable[[Sequence[Any]], _D],
         defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:
+        plain: list[Any] | None = find_plain_enqueues(rows) if hook.function == "on_enqueue" else None
+        if plain is not None:
+            with hook.lock:
+                hook.calls += len(plain)
+                hook.breaker.succeeded()
+            return plain
         decisions = []
         with hook.lock:
             for row in rows:

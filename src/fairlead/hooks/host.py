@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.hooks.calls import EnqueueCall, FailureCall
+from fairlead.hooks.calls import FailureCall
 from fairlead.hooks.confine import confine
 from fairlead.hooks.wire import (
     ASK,
@@ -148,7 +148,7 @@ class Host:
                         self._states.pop(key, None)
                     self._scripts[load.key] = load
                 case RunEnqueue() as run:
-                    self._turn(run, _enqueue_arguments(run.queue, run.calls))
+                    self._turn(run, _enqueue_arguments(run))
                 case RunFailure() as run:
                     self._turn(run, _failure_arguments(run.queue, run.calls))
                 case Check() as check:
@@ -250,11 +250,13 @@ def _die_with(parent: int) -> None:
         raise EOFError
 
 
-def _enqueue_arguments(queue: str, calls: list[EnqueueCall]) -> Iterable[list[Any]]:
-    for call in calls:
-        arguments: list[Any] = [queue, call.payload_size]
-        for pair in call.headers.items():
-            arguments += pair
+def _enqueue_arguments(run: RunEnqueue) -> Iterable[list[Any]]:
+    queue = run.queue
+    for packed, payload_size in zip(run.headers, run.payload_sizes, strict=True):
+        arguments: list[Any] = [queue, payload_size]
+        if packed:
+            for pair in _decode_headers(packed).items():
+                arguments += pair
         yield arguments
 
 
@@ -278,6 +280,7 @@ def _refuse(owner: object, name: str, setting: bool) -> str:
 
 
 _DECODER = msgspec.msgpack.Decoder(ToHost)
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 def _read() -> ToHost:

@@ -17,6 +17,9 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_DURATION_MS, MAX_KEY_BYTES, MAX_THROTTLE_KEYS, MAX_WEIGHT
 
 _MOST_ERROR = 600
+#: Of a row without throttle keys.
+_PLAIN_FIELDS = 5
+_NONE = type(None)
 _SHOWN = 40
 #: Characters that cannot be more bytes than a key may have: one is at most four.
 _SURELY_SHORT = MAX_KEY_BYTES // 4
@@ -35,6 +38,23 @@ def read_enqueue(row: Sequence[Any]) -> EnqueueDecision:
         "",
         tuple(notes),
     )
+
+
+def find_plain_enqueues(rows: Sequence[Sequence[Any]]) -> list[EnqueueDecision] | None:
+    """`read_enqueue` of all rows, if none needs a second look: each has a key, a weight or neither, and nothing else."""
+    if set(map(len, rows)) != {_PLAIN_FIELDS}:
+        return None
+    statuses, keys, weights, streams, has_throttles = zip(*rows, strict=True)
+    said_more = streams.count(None) < len(rows) or has_throttles.count(None) < len(rows)
+    if said_more or statuses.count(OK) < len(rows):
+        return None
+    if not set(map(type, keys)) <= {str, _NONE} or not set(map(type, weights)) <= {int, _NONE}:
+        return None
+    lengths = {len(key) for key in keys if key is not None} or {1}
+    bounds = {weight for weight in weights if weight is not None} or {1}
+    if min(lengths) < 1 or max(lengths) > _SURELY_SHORT or min(bounds) < 1 or max(bounds) > MAX_WEIGHT:
+        return None
+    return [EnqueueDecision("ran", key, weight) for key, weight in zip(keys, weights, strict=True)]
 
 
 def read_failure(row: Sequence[Any]) -> FailureDecision:

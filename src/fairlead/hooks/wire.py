@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.hooks.calls import EnqueueCall, FailureCall, HookFunction
+from fairlead.hooks.calls import FailureCall, HookFunction
 from fairlead.hooks.confine import Confinement, Mode
 
 #: Of a frame from the host: more than a flush of its longest rows.
@@ -58,11 +58,22 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class RunEnqueue(_Run, tag="enqueue", array_like=True):
-    calls: list[EnqueueCall]
+    """Calls by column. Headers are packed as they are stored: a map in MessagePack, empty where there are none."""
+
+    headers: list[bytes]
+    payload_sizes: list[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.headers)
 
 
 class RunFailure(_Run, tag="failure", array_like=True):
     calls: list[FailureCall]
+
+    @property
+    def count(self) -> int:
+        return len(self.calls)
 
 
 class Answer(msgspec.Struct, tag="answer", array_like=True):

@@ -6,7 +6,8 @@ A refusal quotes names and keys, never a payload or the value of a header: error
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol, overload
 
 import msgspec
 from msgspec.structs import astuple
@@ -24,7 +25,7 @@ from fairlead.model.limits import (
     MAX_THROTTLE_KEYS,
     MAX_WEIGHT,
 )
-from fairlead.model.message import NewMessage, pack_headers
+from fairlead.model.message import NewMessage, pack_headers, unpack_headers
 
 
 class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,6 +92,39 @@ class MessageColumns(NamedTuple):
         return MessageColumns(*changed)
 
 
+class CheckedColumns(Sequence[NewMessage]):
+    """New messages that came by column and were found good. They are made one by one only where somebody asks."""
+
+    def __init__(self, columns: MessageColumns) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return self.columns.length
+
+    @overload
+    def __getitem__(self, at: int) -> NewMessage: ...
+    @overload
+    def __getitem__(self, at: slice) -> CheckedColumns: ...
+    def __getitem__(self, at: int | slice) -> NewMessage | CheckedColumns:
+        if isinstance(at, slice):
+            start, end, _ = at.indices(len(self))
+            return CheckedColumns(self.columns.rows(start, end))
+        columns = self.columns
+        headers, throttle_keys = columns.headers, columns.throttle_keys
+        streams, delays, dedup_keys, ttls = columns.streams, columns.delays, columns.dedup_keys, columns.ttls
+        return NewMessage(
+            columns.payloads[at],
+            unpack_headers(headers[at]) if headers and headers[at] else None,
+            columns.keys[at],
+            columns.weights[at],
+            throttle_keys[at] if throttle_keys else (),
+            streams[at] or None if streams else None,
+            timedelta(milliseconds=delays[at]) if delays and delays[at] else None,
+            dedup_keys[at] or None if dedup_keys else None,
+            timedelta(milliseconds=ttls[at]) if ttls and ttls[at] >= 0 else None,
+        )
+
+
 def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
     if not messages:
         return MessageColumns((), (), ())
@@ -124,6 +158,32 @@ def is_bare(message: Enqueued) -> bool:
     if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
         return False
     return _is_simple(message.fairness_key, MAX_KEY_BYTES)
+
+
+def by_row(columns: MessageColumns) -> list[CheckedMessage]:
+    count = columns.length
+    throttle_keys = columns.throttle_keys or [()] * count
+    names = list(zip(columns.keys, throttle_keys, strict=True))
+    lanes = {name: pack_lane(*name) for name in set(names)}
+    return [
+        *map(
+            CheckedMessage,
+            [lanes[name] for name in names],
+            columns.weights,
+            columns.headers or [b""] * count,
+            columns.payloads,
+            columns.delays or [0] * count,
+            columns.ttls or [-1] * count,
+            columns.dedup_keys or [""] * count,
+            columns.streams or [""] * count,
+        )
+    ]
+
+
+def check_columns(messages: object) -> MessageColumns:
+    """`check_messages`, by column."""
+    columns = find_columns(messages)
+    return by_column(check_messages(messages)) if columns is None else columns
 
 
 def find_plain(message: Enqueued) -> MessageColumns | None:
@@ -170,6 +230,8 @@ def find_columns(messages: object) -> MessageColumns | None:
     """The columns of messages that are good as they are, found by a few passes over columns; None for others:
     `check_messages`, message by message, says what is wrong or puts it right.
     """
+    if isinstance(messages, CheckedColumns):
+        return messages.columns
     if type(messages) is not list or not 0 < len(messages) <= MAX_BATCH_MESSAGES:
         return None
     if set(map(type, messages)) != {NewMessage}:
@@ -183,10 +245,7 @@ def find_columns(messages: object) -> MessageColumns | None:
         or set(map(type, keys)) != {str}
     ):
         return None
-    sizes = list(map(len, payloads))
-    if max(sizes) > MAX_PAYLOAD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
-        return None
-    if min(weights) < 1 or max(weights) > MAX_WEIGHT or not _fit(set(keys), MAX_KEY_BYTES):
+    if not are_plain(payloads, keys, weights):
         return None
     if not any(headers) and not any(throttle_keys):
         rest: list[Sequence[object]] = [streams, delays, dedup_keys, ttls]
@@ -198,21 +257,35 @@ def find_columns(messages: object) -> MessageColumns | None:
             keys,
             weights,
             [_headers(one, "") if one else b"" for one in headers] if any(headers) else None,
-            _good_throttle_keys(throttle_keys) if any(throttle_keys) else None,
-            _good_texts(streams, MAX_KEY_BYTES),
+            good_throttle_keys(throttle_keys) if any(throttle_keys) else None,
+            good_texts(streams, MAX_KEY_BYTES),
             _good_times(delays, 0),
-            _good_texts(dedup_keys, MAX_DEDUP_KEY_BYTES),
+            good_texts(dedup_keys, MAX_DEDUP_KEY_BYTES),
             _good_times(ttls, -1),
         )
-    except _NotPlain:
+    except NotPlain:
         return None
     except (InvalidRequest, TypeError):
         # The long way finds the first message that is wrong. A value that cannot be hashed is one.
         return None
 
 
-class _NotPlain(Exception):
+class NotPlain(Exception):
     """A value is not good as it is."""
+
+
+def are_plain(payloads: Sequence[bytes], keys: Sequence[str], weights: Sequence[int]) -> bool:
+    """Whether these columns, of one message at least, are good as they are."""
+    sizes = list(map(len, payloads))
+    if max(sizes) > MAX_PAYLOAD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
+        return False
+    return min(weights) >= 1 and max(weights) <= MAX_WEIGHT and _fit(set(keys), MAX_KEY_BYTES)
+
+
+def good_headers(packed: Sequence[bytes]) -> Sequence[bytes]:
+    """Headers as they travel. Most messages have the same few, so each different one is looked at once."""
+    good = {one: _headers(unpack_headers(one), "") if one else b"" for one in set(packed)}
+    return [good[one] for one in packed]
 
 
 def _fit(texts: Collection[str], most_bytes: int) -> bool:
@@ -230,13 +303,13 @@ def _fit(texts: Collection[str], most_bytes: int) -> bool:
     return True
 
 
-def _good_texts(texts: Sequence[str | None], most_bytes: int) -> Sequence[str] | None:
+def good_texts(texts: Sequence[str | None], most_bytes: int) -> Sequence[str] | None:
     distinct = set(texts)
     distinct.discard(None)
     if not distinct:
         return None
     if set(map(type, distinct)) != {str} or not _fit(distinct, most_bytes):  # type: ignore[arg-type]
-        raise _NotPlain
+        raise NotPlain
     return texts if None not in texts else [text or "" for text in texts]  # type: ignore[return-value]
 
 
@@ -248,12 +321,12 @@ def _good_times(durations: Sequence[Duration | None], none_ms: int) -> Sequence[
     return [times[one] for one in durations]  # type: ignore[index]
 
 
-def _good_throttle_keys(given: Sequence[Sequence[str]]) -> Sequence[tuple[str, ...]]:
+def good_throttle_keys(given: Sequence[Sequence[str]]) -> Sequence[tuple[str, ...]]:
     if set(map(type, given)) != {tuple}:
-        raise _NotPlain
+        raise NotPlain
     for keys in set(given):
         if _throttle_keys(keys, "") != keys:
-            raise _NotPlain
+            raise NotPlain
     return given  # type: ignore[return-value]
 
 
@@ -289,6 +362,15 @@ def check_each(messages: object) -> tuple[list[CheckedMessage], list[tuple[int, 
         except InvalidRequest as wrong:
             refused.append((at, wrong))
     return _within_bounds(checked), refused
+
+
+def check_each_column(messages: object) -> tuple[MessageColumns, list[tuple[int, InvalidRequest]]]:
+    """`check_each`, by column."""
+    columns = find_columns(messages)
+    if columns is not None:
+        return columns, []
+    checked, refused = check_each(messages)
+    return by_column(checked), refused
 
 
 def _within_bounds(checked: list[CheckedMessage]) -> list[CheckedMessage]:

@@ -127,7 +127,7 @@ def _is_whole(
     has_pages: Callable[[Where, StagedPart], bool],
 ) -> bool:
     part = parts.get(where)
-    if part is None or where in used or not len(part.messages) == len(part.sizes) == count:
+    if part is None or where in used or part.count != count:
         return False
     if bool(part.deaths) != chunk.dead or len(part.deaths) not in (0, 1, count):
         return False

@@ -6,7 +6,7 @@ The layers and the engine decide what is right.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ from fairlead.wire.calls import (
     decode,
 )
 from fairlead.wire.columns import Columns
-from fairlead.wire.messages import decode_messages, encode_ids, read_messages
+from fairlead.wire.messages import decode_messages, encode_ids
 from fairlead.wire.records import decode_request, encode_result
 from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import EXCHANGE
@@ -54,6 +54,7 @@ Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 def enqueue(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
+    messages: Sequence[NewMessage]
     messages = decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows)
     requests = _by_queue(messages, call.queues)
     if len(requests) == 1:
@@ -83,7 +84,7 @@ def exchange(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | No
             "settles and queues", f"{rows.num_rows} rows in all", [call.settles, call.queues]
         )
     items = read_settlements(Columns(rows.slice(0, split), EXCHANGE)) if split else []
-    messages = read_messages(Columns(rows.slice(split), EXCHANGE)) if call.queues else []
+    messages = decode_messages(rows.slice(split), EXCHANGE) if call.queues else []
     requests: list[Request[Any]] = [Settle(items), *_by_queue(messages, call.queues)]
     if call.claim is not None:
         requests.append(read_claim(call.claim))
@@ -151,7 +152,7 @@ def _rows(batch: pa.RecordBatch | None) -> pa.RecordBatch:
     return batch
 
 
-def _by_queue(messages: list[NewMessage], queues: list[tuple[Any, int]]) -> list[EnqueueMany]:
+def _by_queue(messages: Sequence[NewMessage], queues: list[tuple[Any, int]]) -> list[EnqueueMany]:
     parts = []
     at = 0
     for queue, count in queues:

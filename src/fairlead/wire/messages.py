@@ -11,8 +11,18 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import CheckedMessage
+from fairlead.model.checks import (
+    CheckedColumns,
+    CheckedMessage,
+    MessageColumns,
+    NotPlain,
+    are_plain,
+    good_headers,
+    good_texts,
+    good_throttle_keys,
+)
 from fairlead.model.lane import DEFAULT_KEY, lane_key, lane_throttle_keys
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_DURATION_MS, MAX_KEY_BYTES
 from fairlead.model.message import NewMessage, unpack_headers
 from fairlead.wire.columns import Columns, add_column, make_batch
 from fairlead.wire.schemas import IDS, MESSAGES
@@ -44,14 +54,62 @@ def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
     return columns
 
 
-def decode_messages(batch: pa.RecordBatch, schema: pa.Schema = MESSAGES) -> list[NewMessage]:
-    return read_messages(Columns(batch, schema))
+def decode_messages(batch: pa.RecordBatch, schema: pa.Schema = MESSAGES) -> Sequence[NewMessage]:
+    """Columns that are good as they are stay columns. What a stranger says otherwise is not checked here but by the
+    engine, message by message; only what cannot be put into words is refused.
+    """
+    columns = Columns(batch, schema)
+    good = _find_columns(columns)
+    return read_messages(columns) if good is None else CheckedColumns(good)
+
+
+def _find_columns(columns: Columns) -> MessageColumns | None:
+    """As `model.checks.find_columns`, by the same rules."""
+    if not 0 < columns.length <= MAX_BATCH_MESSAGES:
+        return None
+    payloads = columns.read("payload", b"")
+    keys = columns.read("fairness_key", DEFAULT_KEY)
+    weights = columns.read("weight", 1)
+    if not are_plain(payloads, keys, weights):
+        return None
+    headers, throttle_keys = columns.find("headers"), columns.find("throttle_keys")
+    try:
+        return MessageColumns(
+            payloads,
+            keys,
+            weights,
+            None if headers is None or not any(headers) else good_headers([one or b"" for one in headers]),
+            None
+            if throttle_keys is None
+            else good_throttle_keys([tuple(one or ()) for one in throttle_keys]),
+            _good_texts(columns, "stream", MAX_KEY_BYTES),
+            _good_times(columns, "delay_ms", 0),
+            _good_texts(columns, "dedup_key", MAX_DEDUP_KEY_BYTES),
+            _good_times(columns, "ttl_ms", -1),
+        )
+    except (NotPlain, InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+        # Message by message it is found which one is wrong.
+        return None
+
+
+def _good_texts(columns: Columns, name: str, most_bytes: int) -> Sequence[str] | None:
+    texts = columns.find(name)
+    return None if texts is None else good_texts(texts, most_bytes)
+
+
+def _good_times(columns: Columns, name: str, none_ms: int) -> Sequence[int] | None:
+    times = columns.find(name)
+    if times is None:
+        return None
+    distinct = set(times) - {None}
+    if min(distinct) < 0 or max(distinct) > MAX_DURATION_MS:
+        raise NotPlain
+    if distinct == {none_ms}:
+        return None
+    return [none_ms if ms is None else ms for ms in times]
 
 
 def read_messages(columns: Columns) -> list[NewMessage]:
-    """What a stranger says is not checked here but by the engine, as always; only what cannot be put into
-    words is refused.
-    """
     payloads = columns.read("payload", b"")
     keys = columns.read("fairness_key", DEFAULT_KEY)
     weights = columns.read("weight", 1)

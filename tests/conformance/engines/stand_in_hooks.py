@@ -7,9 +7,10 @@ from zlib import crc32
 
 from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall, FailureDecision
 from fairlead.model.views import HookStats
+from tests.hooks.by_column import AsksByColumn
 
 
-class StandInHooks:
+class StandInHooks(AsksByColumn):
     def __init__(self, before_call: Callable[[], None] = lambda: None) -> None:
         self._before_call = before_call
         self.calls = 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.records.chunk import GONE, OWN, PAGE_BYTES, Chunk, Columns, Head, by_chunk
+from fairlead.records.chunk import GONE, OWN, PAGE_BYTES, Chunk, Columns, Head, by_chunk, page_starts
 from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.lease import to_runs
 
@@ -54,3 +56,20 @@ def test_pages_are_cut_where_the_next_payload_would_not_fit(sizes: list[int]) ->
     assert [size for page in pages for size in page] == sizes
     assert all(pages)
     assert all(sum(page) <= PAGE_BYTES or len([size for size in page if size]) == 1 for page in pages)
+
+
+def test_pages_begin_where_the_next_payload_has_no_room() -> None:
+    def one_by_one(sizes: list[int]) -> list[int]:
+        starts, used = [0], 0
+        for index, size in enumerate(sizes):
+            if used and used + size > PAGE_BYTES:
+                starts.append(index)
+                used = 0
+            used += size
+        return starts
+
+    chance = random.Random(7)
+    edges = [0, 0, 1, 1000, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES]
+    for _ in range(2000):
+        sizes = chance.choices(edges, k=chance.randrange(30))
+        assert page_starts(sizes) == one_by_one(sizes)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model.ids import find_id, id_time_ms, show_id
-from fairlead.records.ids import COMMIT_SHIFT, find_number, id_of, id_prefix, shown_ids
+from fairlead.records.ids import COMMIT_SHIFT, find_number, id_of, id_prefix, ids_of, ids_of_run, shown_ids
 
 NUMBERS = st.integers(min_value=0, max_value=(1 << 61) - 1)
 RAW_IDS = st.binary(min_size=16, max_size=16)
@@ -39,3 +39,11 @@ def test_ids_of_one_commit_sort_as_they_were_enqueued() -> None:
     ids = shown_ids(prefix, range(first, first + 5000))
     assert ids == [show_id(id_of(prefix, first + n)) for n in range(5000)]
     assert ids == sorted(ids)
+
+
+@given(NUMBERS.map(lambda number: number & ~0xFFF), st.integers(1, 40))
+def test_ids_of_a_run_are_those_of_its_numbers(first: int, count: int) -> None:
+    prefix, numbers = id_prefix(5, 7), range(first, first + count)
+    assert (
+        [*ids_of_run(prefix, numbers)] == ids_of(prefix, numbers) == [id_of(prefix, one) for one in numbers]
+    )

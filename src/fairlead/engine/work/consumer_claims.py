@@ -8,6 +8,7 @@ or after a crash.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from fairlead.decide.numbered_claims import check_next, check_whole, read_consum
 from fairlead.engine.consumer_steps import leases_of, save
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import leases_that_fit
-from fairlead.engine.transaction import StepsTable, Transaction
+from fairlead.engine.transaction import StepsTable, Transaction, block_of
 from fairlead.engine.waiting import allowance, wait_for
 from fairlead.engine.work.claim import plan_within, run_queues_due, up_to_place
 from fairlead.engine.work.consumers import at_rest, consumer_of
@@ -27,7 +28,7 @@ from fairlead.model.lease import NEVER_EXPIRES_MS
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_NUMBER
 from fairlead.model.names import Scoped
 from fairlead.records.facts import Claimed
-from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.lease import GroupLease, LeaseTerms
 from fairlead.request import Caller
 from fairlead.schedule.draft import Run
@@ -164,9 +165,7 @@ def _lease(
         started=True,
     )
     messages = before.messages + len(plan.numbers)
-    size = before.bytes + sum(
-        [tx.memory.chunk_of(number).columns.size_of(number & BLOCK_MASK) for number in plan.numbers]
-    )
+    size = before.bytes + _bytes_of(tx, plan.numbers)
     is_last = len(plan.numbers) < PIECE or messages >= wanted.limit or size >= wanted.max_bytes
     tx.add(Claimed(GroupLease(terms, plan.numbers), plan.numbers, plan))
     return save(
@@ -179,6 +178,12 @@ def _lease(
         bytes=size,
         seen_ms=tx.now_ms,
     )
+
+
+def _bytes_of(tx: Transaction, numbers: Sequence[int]) -> int:
+    firsts = {block_of(number): number for number in numbers}
+    sizes = {block: tx.memory.chunk_of(number).columns.message_sizes() for block, number in firsts.items()}
+    return sum([sizes[number >> BLOCK_SHIFT][number & BLOCK_MASK] for number in numbers])
 
 
 WORK_IN_STEPS: StepsTable = {ConsumersClaim: claim}

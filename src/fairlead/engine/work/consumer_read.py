@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 #: Bodies held at a time by one reader.
-PAGE_MESSAGES = 10_000
+PAGE_MESSAGES = 2500
 PAGE_BYTES = 2 * 1024 * 1024
 #: A reader shows that its consumer lives, but one record in this part of its time to live is enough.
 TOUCHES = 20

@@ -18,9 +18,10 @@ from fairlead.model.checks import (
     CheckedMessage,
     MessageColumns,
     by_column,
+    by_row,
+    check_columns,
     check_messages,
     check_text,
-    find_columns,
     find_plain,
     is_bare,
 )
@@ -29,6 +30,7 @@ from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
 from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, ids_of, shown_ids
+from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 
@@ -80,16 +82,14 @@ def enqueue_many(tx: Transaction, request: EnqueueMany) -> list[str]:
 
 
 def _append(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[str]:
-    columns = None if tx.hooks.messages else find_columns(messages)
-    if columns is None:
-        columns = by_column(checked(tx, request, messages))
-    return add(tx, prepare(tx, request.queue, columns))
+    decided = tx.hooks.messages.get(id(request))
+    return add(tx, prepare(tx, request.queue, check_columns(messages) if decided is None else decided))
 
 
 def checked(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[CheckedMessage]:
     """The messages of a request, with what the `on_enqueue` hook of its queue returned laid over them."""
     decided = tx.hooks.messages.get(id(request))
-    return check_messages(messages) if decided is None else decided
+    return check_messages(messages) if decided is None else by_row(decided)
 
 
 def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
@@ -285,6 +285,30 @@ def to_columns(
     )
 
 
+def given_columns(messages: MessageColumns) -> Columns:
+    """What `to_columns` makes of messages before their queue and the time count."""
+    lanes, lane_at = _lanes(messages.keys, messages.throttle_keys)
+    weights, headers, streams = messages.weights, messages.headers, messages.streams
+    return Columns(
+        lanes,
+        lane_at,
+        weights[0] if weights.count(weights[0]) == len(weights) else [*weights],
+        None if headers is None else [*headers],
+        [*map(len, messages.payloads)],
+        streams=None if streams is None else [*streams],
+    )
+
+
+def published_columns(tx: Transaction, queue: Queue, part: StagedPart, now_ms: int) -> Columns:
+    """Messages that were staged, none of which has a dedup key, become messages of their queue."""
+    columns, config = part.columns, queue.record.config
+    if columns.streams is not None and queue.is_ordered:
+        return to_columns(tx, queue, part.given(), sizes=part.sizes, now_ms=now_ms)
+    if part.ttls is None and not config.ttl_ms:
+        return columns
+    return replace(columns, expires=_ends_of_life(part.given(), config.ttl_ms, now_ms))
+
+
 def _bound_keys(queue: Queue, keys: Sequence[str], streams: Sequence[str]) -> Sequence[str]:
     """A stream keeps the fairness key of the message that opened it."""
     known_streams = queue.streams
@@ -361,13 +385,6 @@ def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[
         raise TooManyLanes(settings.lanes_per_queue)
     if new and sum([one.schedule.lane_count for one in memory.by_id.values()]) + new > settings.active_lanes:
         raise TooManyLanes(settings.active_lanes)
-
-
-def lanes_of(messages: Sequence[CheckedMessage]) -> set[LaneName]:
-    if not messages:
-        return set()
-    columns = by_column(messages)
-    return set(_lanes(columns.keys, columns.throttle_keys)[0])
 
 
 WORK: WorkTable = {

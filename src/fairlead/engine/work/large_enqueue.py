@@ -18,7 +18,7 @@ from fairlead.engine.work.enqueue import check_bounds, source_queue
 from fairlead.engine.work.publish_steps import take_step
 from fairlead.engine.work.staging import decide, drop_own, own_write, stage_part, to_parts
 from fairlead.errors import FairleadError, QueueNotFound, Unavailable
-from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.checks import CheckedColumns, MessageColumns, check_columns
 from fairlead.model.names import Scoped
 from fairlead.records.facts import RecordsChanged
 from fairlead.request import Caller
@@ -38,6 +38,13 @@ LARGE_KEYS = 1000
 def is_large_enqueue(request: EnqueueMany) -> bool:
     """What is no list of messages is refused by the usual way."""
     messages = request.messages
+    if isinstance(messages, CheckedColumns):
+        given = messages.columns
+        return (
+            given.length > LARGE_MESSAGES
+            or len(set(given.keys)) > LARGE_KEYS
+            or sum(map(len, given.payloads)) > LARGE_BYTES
+        )
     if not isinstance(messages, list):
         return isinstance(messages, Sequence) and len(messages) > LARGE_MESSAGES
     if len(messages) > LARGE_MESSAGES:
@@ -52,17 +59,17 @@ def is_large_enqueue(request: EnqueueMany) -> bool:
 
 def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> list[str] | None:
     """None: it must be one transaction, because only then it is known how many messages the queue gets."""
-    messages = check_messages(request.messages)
+    given = check_columns(request.messages)
     with engine.transaction() as tx:
         queue = source_queue(tx, request.queue)
         queue_id, config = queue.record.queue_id, queue.record.config
         is_bounded = bool(config.max_messages or config.max_bytes)
-        if is_bounded and any(message.dedup_key for message in messages):
+        if is_bounded and given.dedup_keys is not None:
             return None
-        _check(tx, queue, messages)
+        _check(tx, queue, given)
     if engine.hooking.is_used:
-        messages = engine.hooking.ask_about_new(request.queue, messages)
-    write, parts = own_write(request.queue), to_parts(messages, [])
+        given = engine.hooking.ask_about_new(request.queue, given)
+    write, parts = own_write(request.queue), to_parts(given, [])
     names = tuple([f"{at:06}" for at in range(len(parts))])
     try:
         for name, part in zip(names, parts, strict=True):
@@ -70,7 +77,7 @@ def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> li
         ids = _publish(engine, write, queue_id, names)
     finally:
         _forget(engine, write)
-    if len(ids) != len(messages):
+    if len(ids) != given.length:
         raise Unavailable(
             "the messages are enqueued, but the store was loaded anew before all ids were known"
         )
@@ -78,11 +85,11 @@ def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> li
     return ids
 
 
-def _check(tx: Transaction, queue: Queue, messages: list[CheckedMessage]) -> None:
+def _check(tx: Transaction, queue: Queue, given: MessageColumns) -> None:
     """Early, so that what does not fit is not staged at all. The decision checks again."""
-    size = sum([len(message.payload) + len(message.headers) for message in messages])
-    check_bounds(tx, queue, len(messages), size)
-    tx.store.check_room(size + MESSAGE_BYTES * len(messages))
+    size = sum(map(len, given.payloads)) + sum(map(len, given.headers or ()))
+    check_bounds(tx, queue, given.length, size)
+    tx.store.check_room(size + MESSAGE_BYTES * given.length)
 
 
 def _publish(engine: Engine, write: Scoped, queue_id: int, names: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ or after a crash. A queue that is deleted meanwhile takes with it what was still
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,8 +16,8 @@ from fairlead.decide.staging import OWN_TOKENS, ended_record
 from fairlead.engine import moves
 from fairlead.engine.memory import Queue
 from fairlead.engine.transaction import Transaction
-from fairlead.engine.work.enqueue import to_columns
-from fairlead.model.checks import CheckedMessage, by_column
+from fairlead.engine.work.enqueue import published_columns, to_columns
+from fairlead.model.checks import MessageColumns
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.names import Scoped
@@ -36,6 +36,8 @@ from fairlead.store.rows import (
     write_key,
     write_of_published_end,
 )
+
+T = TypeVar("T")
 
 #: Messages, and parts, of one step. There is always at least one part, of at most PART_MESSAGES messages.
 STEP_MESSAGES = 500
@@ -148,35 +150,32 @@ def _publish(
     """
     if part.deaths:
         return _publish_dead(tx, queue, number, part, at_ms)
-    twins, is_new, remembered = _find_new(tx, queue, part.messages, at_ms)
-    if not any(is_new):
-        if told is not None:
-            told += [show_id(twins[message.dedup_key]) for message in part.messages]
-        return False
-    messages = part.messages if all(is_new) else _without_duplicates(part.messages, is_new)
-    given = by_column(messages)
-    columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms)
-    delays = given.delays or [0] * given.length
-    states = None
-    if any(delays) or not all(is_new):
-        states = bytearray(
-            [
-                GONE if not new else OWN if delay else IMPLIED
-                for new, delay in zip(is_new, delays, strict=True)
-            ]
-        )
+    twins, remembered = dict[str, bytes](), dict[str, int]()
+    is_new: Sequence[bool] = [True] * part.count
+    if part.dedup_keys is None:
+        columns = published_columns(tx, queue, part, at_ms)
+    else:
+        twins, is_new, remembered = _find_new(tx, queue, part.dedup_keys, at_ms)
+        if not any(is_new):
+            if told is not None:
+                told += [show_id(twins[key]) for key in part.dedup_keys]
+            return False
+        given = part.given() if all(is_new) else _without_duplicates(part.given(), is_new)
+        columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms)
+    states, delays = _states(part.delays, is_new), part.delays
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
     chunk = Chunk(queue.record.queue_id, head, part.inline, states)
     waiting = {
-        one: OwnState(chunk.queue_id, due_ms=at_ms + delays[one - chunk.first])
+        one: OwnState(chunk.queue_id, due_ms=at_ms + (0 if delays is None else delays[one - chunk.first]))
         for one in chunk.with_own_rows()
     }
-    tx.add(ChunkEnqueued(chunk, waiting, duplicates=is_new.count(False)))
+    tx.add(ChunkEnqueued(chunk, waiting, duplicates=part.count - sum(is_new)))
     if told is not None:
         shown = shown_ids(chunk.prefix, chunk.numbers)
         known = {key: show_id(raw_id) for key, raw_id in twins.items()}
         known.update((key, shown[at]) for key, at in remembered.items())
-        told += [known[one.dedup_key] if one.dedup_key else shown[at] for at, one in enumerate(part.messages)]
+        keys = part.dedup_keys or [""] * part.count
+        told += [known[key] if key else shown[at] for at, key in enumerate(keys)]
     if remembered:
         window_ms = queue.record.config.dedup_window_ms
         until_ms = at_ms + window_ms if window_ms else 0
@@ -187,39 +186,62 @@ def _publish(
     return not chunk.is_inline
 
 
+def _states(delays: Sequence[int] | None, is_new: Sequence[bool]) -> bytearray | None:
+    """None: all messages are new, and ready."""
+    if delays is None and all(is_new):
+        return None
+    states = (
+        bytearray(len(is_new)) if delays is None else bytearray([OWN if one else IMPLIED for one in delays])
+    )
+    for at, new in enumerate(is_new):
+        if not new:
+            states[at] = GONE
+    return states
+
+
 def _find_new(
-    tx: Transaction, queue: Queue, messages: Sequence[CheckedMessage], at_ms: int
+    tx: Transaction, queue: Queue, dedup_keys: Sequence[str], at_ms: int
 ) -> tuple[dict[str, bytes], list[bool], dict[str, int]]:
     """The ids that known dedup keys stand for; which messages are no duplicates; and the first index of each new key."""
-    keys = list(dict.fromkeys(message.dedup_key for message in messages if message.dedup_key))
+    keys = list(dict.fromkeys(filter(None, dedup_keys)))
     rows = tx.dedup_rows(queue.record.queue_id, keys) if keys else {}
     known = {key: row.raw_id for key, row in rows.items() if row.holds(at_ms)}
     first: dict[str, int] = {}
     is_new = []
-    for at, message in enumerate(messages):
-        key = message.dedup_key
+    for at, key in enumerate(dedup_keys):
         is_new.append(not key or (key not in known and key not in first))
         if key and is_new[-1]:
             first[key] = at
     return known, is_new, first
 
 
-def _without_duplicates(messages: Sequence[CheckedMessage], is_new: Sequence[bool]) -> list[CheckedMessage]:
+def _without_duplicates(given: MessageColumns, is_new: Sequence[bool]) -> MessageColumns:
     """A duplicate keeps its index, because of the pages, and nothing else: it opens no lane and no stream."""
-    blank = CheckedMessage(messages[is_new.index(True)].lane, 1, b"", b"", 0, 0, "", "")
-    return [message if new else blank for message, new in zip(messages, is_new, strict=True)]
+
+    def blank(column: Sequence[T] | None, value: T) -> list[T] | None:
+        if column is None:
+            return None
+        return [one if new else value for one, new in zip(column, is_new, strict=True)]
+
+    first, throttle_keys = is_new.index(True), given.throttle_keys
+    return MessageColumns(
+        given.payloads,
+        blank(given.keys, given.keys[first]) or (),
+        blank(given.weights, 1) or (),
+        blank(given.headers, b""),
+        None if throttle_keys is None else blank(throttle_keys, throttle_keys[first]),
+        blank(given.streams, ""),
+        blank(given.delays, 0),
+        blank(given.dedup_keys, ""),
+        blank(given.ttls or [-1] * given.length, 0),
+    )
 
 
 def _publish_dead(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int) -> bool:
-    plain = [
-        msgspec.structs.replace(message, ttl_ms=0, delay_ms=0, dedup_key="") for message in part.messages
-    ]
-    if not plain:
-        return False
-    given = by_column(plain)
+    given = part.given()._replace(delays=None, dedup_keys=None, ttls=[0] * part.count)
     columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms, joins_streams=False)
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
-    chunk = Chunk(queue.record.queue_id, head, part.inline, bytearray([OWN]) * len(plain))
+    chunk = Chunk(queue.record.queue_id, head, part.inline, bytearray([OWN]) * part.count)
     dead = {}
     for at, one in enumerate(chunk.numbers):
         death = part.death(at)

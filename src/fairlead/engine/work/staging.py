@@ -7,8 +7,10 @@ published, before anything changes.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from operator import add
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -28,7 +30,7 @@ from fairlead.engine.key_ring import load_key
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
-from fairlead.engine.work.enqueue import check_bounds, check_lanes, lanes_of
+from fairlead.engine.work.enqueue import check_bounds, check_lanes, given_columns
 from fairlead.engine.work.publish_steps import STEP_CHUNKS, drop_chunks, find_published, take_step
 from fairlead.errors import (
     FairleadError,
@@ -38,7 +40,7 @@ from fairlead.errors import (
     StagedChunkMissing,
     StagedQueueGone,
 )
-from fairlead.model.checks import CheckedMessage, check_each, check_messages
+from fairlead.model.checks import MessageColumns, check_columns, check_each_column
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_WRITE_CHUNKS
 from fairlead.model.names import Scoped
 from fairlead.model.staging import (
@@ -62,6 +64,8 @@ from fairlead.verbs.staging import StagingDiscard, StagingList, StagingPublish, 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+T = TypeVar("T")
+
 #: Messages of one part: publishing it takes a few milliseconds, and it becomes one chunk.
 PART_MESSAGES = 500
 PART_BYTES = 1 << 20
@@ -79,26 +83,26 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
     write, name = read_write(request.token, request.queue), check_name(request.chunk, "chunk")
     ttl_ms = read_staging_ttl(request.ttl)
     if check_bool(request.skip_invalid, "skip_invalid"):
-        checked, refused = check_each(request.messages)
+        given, refused = check_each_column(request.messages)
     else:
-        checked, refused = check_messages(request.messages), []
+        given, refused = check_columns(request.messages), []
     deaths = [] if request.dead is None else read_deaths(request.dead, len(request.messages))
     if len(deaths) > 1 and refused:
         left_out = {row for row, _ in refused}
         deaths = [death for row, death in enumerate(deaths) if row not in left_out]
     if not deaths and engine.hooking.is_used:
-        checked = engine.hooking.ask_about_new(request.queue, checked)
-    parts = to_parts(checked, deaths)
-    size = sum([len(message.payload) + len(message.headers) for message in checked])
+        given = engine.hooking.ask_about_new(request.queue, given)
+    parts = to_parts(given, deaths)
+    size = sum([part.columns.total_bytes() for part, _, _ in parts])
     made = StagedChunk(
         write.name,
         name,
         0,
         write.queue,
-        len(checked),
+        given.length,
         size,
         sum(stored_bytes for _, _, stored_bytes in parts),
-        len({message.lane for message in checked}),
+        len({lane for part, _, _ in parts for lane in part.columns.lanes}),
         0,
         ttl_ms,
         bool(deaths),
@@ -110,7 +114,7 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
     else:
         _stage_in_steps(engine, made, parts)
     engine.confirm()
-    return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
+    return StageResult(given.length, size, [Refusal(row, error.message) for row, error in refused])
 
 
 def _find_place(tx: Transaction, made: StagedChunk, max_staged_bytes: int) -> StagedChunk | None:
@@ -162,7 +166,6 @@ def own_write(queue: str) -> Scoped:
 def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> None:
     """A part as a chunk of a write of the broker's own, in one short transaction."""
     staged, payloads, stored_bytes = part
-    size = sum(staged.sizes) + sum([len(message.headers) for message in staged.messages])
     with engine.transaction() as tx:
         if queue_id not in tx.memory.by_id:
             raise QueueNotFound(write.queue)
@@ -173,7 +176,7 @@ def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Pa
             queue_id,
             write.queue,
             len(payloads),
-            size,
+            staged.columns.total_bytes(),
             stored_bytes,
             0,
             tx.now_ms,
@@ -195,36 +198,45 @@ def drop_own(engine: Engine, write: Scoped) -> None:
 
 
 #: A part with its payloads, and what it takes on disk.
-Part = tuple[StagedPart, list[bytes], int]
+Part = tuple[StagedPart, Sequence[bytes], int]
 
 
-def to_parts(messages: list[CheckedMessage], deaths: list[Death]) -> list[Part]:
+def to_parts(given: MessageColumns, deaths: list[Death]) -> list[Part]:
     parts = []
-    for start, end in _cuts(messages):
-        some = messages[start:end]
-        payloads = [message.payload for message in some]
-        sizes = list(map(len, payloads))
-        is_inline = len(some) == 1 or sum(sizes) <= PAGE_BYTES
+    for start, end in _cuts(given):
+        some = given if end - start == given.length else given.rows(start, end)
+        columns = given_columns(some)
+        body_bytes = sum(columns.sizes)
+        is_inline = some.length == 1 or body_bytes <= PAGE_BYTES
         part = StagedPart(
-            [msgspec.structs.replace(message, payload=b"") for message in some],
-            sizes,
-            payloads if is_inline else None,
+            columns,
+            _listed(some.delays),
+            _listed(some.dedup_keys),
+            _listed(some.ttls),
+            some.payloads if is_inline else None,
             deaths[start:end] if len(deaths) > 1 else deaths,
         )
-        parts.append((part, payloads, len(_pack(part)) + (0 if is_inline else sum(sizes))))
+        parts.append((part, some.payloads, len(_pack(part)) + (0 if is_inline else body_bytes)))
     return parts
 
 
-def _cuts(messages: list[CheckedMessage]) -> list[tuple[int, int]]:
+def _cuts(given: MessageColumns) -> list[tuple[int, int]]:
     """Where parts begin and end. A part ends with the message that reaches a bound."""
     cuts: list[tuple[int, int]] = []
-    start = size = 0
-    for end, message in enumerate(messages, 1):
-        size += len(message.payload) + len(message.headers)
-        if end - start >= PART_MESSAGES or size >= PART_BYTES or end == len(messages):
+    sizes = map(len, given.payloads)
+    if given.headers is not None:
+        sizes = map(add, sizes, map(len, given.headers))
+    start = used = 0
+    for end, size in enumerate(sizes, 1):
+        used += size
+        if end - start >= PART_MESSAGES or used >= PART_BYTES or end == given.length:
             cuts.append((start, end))
-            start, size = end, 0
+            start, used = end, 0
     return cuts
+
+
+def _listed(column: Sequence[T] | None) -> list[T] | None:
+    return None if column is None else [*column]
 
 
 def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_bytes: int) -> None:
@@ -315,7 +327,8 @@ def decide(tx: Transaction, write: Scoped, names: tuple[str, ...]) -> Publishing
 
 def _lanes_of(tx: Transaction, chunks: list[StagedChunk]) -> set[LaneName]:
     keys = [part_key(chunk.queue_id, number) for chunk in chunks for number, _ in chunk.parts]
-    return set().union(*[lanes_of(part.messages) for part in tx.records(Table.STAGED_PARTS, keys)])
+    parts: list[StagedPart] = tx.records(Table.STAGED_PARTS, keys)
+    return {lane for part in parts for lane in part.columns.lanes}
 
 
 def _go_on(engine: Engine, write: Scoped) -> bool:
