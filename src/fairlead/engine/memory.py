@@ -665,7 +665,7 @@ class Memory:
         """
         for chunk in list(self.changes.chunks):
             home = self.by_id[chunk.queue_id]
-            if not chunk.live or chunk.has_implied() or self._has_hot_members(home, chunk):
+            if not chunk.live or chunk.has_implied() or self._must_stay_hot(home, chunk):
                 continue
             if chunk.has_runs:
                 self._delete_runs(chunk)
@@ -675,17 +675,40 @@ class Memory:
                 self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
                 del self.chunks[chunk.block]
                 home.blocks.discard(chunk.block)
+                waiting = self._hot_members(home, chunk)
                 chunk.is_cold = True
                 self._keep_cold(chunk)
                 self._count_cold(home, 1)
                 self.changes.cooled.add(chunk)
+                for number in waiting:
+                    stream = chunk.stream_of(number)
+                    self._note_member(chunk, number, stream)
+                    self.used_streams.add((home.home_id, stream))
+                    self.touched_states.add(number)
 
-    def _has_hot_members(self, home: Queue, chunk: Chunk) -> bool:
-        """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it."""
+    def _must_stay_hot(self, home: Queue, chunk: Chunk) -> bool:
+        """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it.
+        Those that wait need not, unless others of their streams behind them do.
+        """
+        members = self._hot_members(home, chunk)
+        if not all(map(self.waits, members)):
+            return True
+        return any(self._has_hot_behind(home, chunk, name) for name in set(map(chunk.stream_of, members)))
+
+    def _hot_members(self, home: Queue, chunk: Chunk) -> list[int]:
+        """The messages of a chunk without implied messages that are in streams and in memory with it."""
         if chunk.is_cold or chunk.columns.streams is None or not home.is_ordered:
-            return False
-        states = [self.own.get(number) for number in chunk.with_own_rows() if chunk.stream_of(number)]
-        return any(state is not None and _is_hot_member(chunk, state) for state in states)
+            return []
+        in_streams = [number for number in chunk.with_own_rows() if chunk.stream_of(number)]
+        return [
+            number for number in in_streams if number in self.own and _is_hot_member(chunk, self.own[number])
+        ]
+
+    def _has_hot_behind(self, home: Queue, chunk: Chunk, name: str) -> bool:
+        """Whether a later hot chunk has a message of the stream."""
+        stream = home.streams.by_name.get(name)
+        numbers = stream.numbers if isinstance(stream, Stream) else ()
+        return any(one >> BLOCK_SHIFT > chunk.block and not self.is_cold_member(one) for one in numbers)
 
     def _delete_runs(self, chunk: Chunk) -> None:
         for lane, first in chunk.first_of_lanes().items():

@@ -279,7 +279,7 @@ def test_a_chunk_with_one_held_message_goes_on_when_that_is_let_go(scene: Scene,
             found = scene.claim(1000, max_per_stream=1000)
             scene.engine.do(Settle([Complete(one) for one in found]))
         scene.reopen()
-        # One that a stream orders stays in memory with its chunk, of which it is one of few such messages.
+        # Behind one that a stream orders others are ready, which stay in memory with it.
         assert scene.hot_chunks == (1 if stream else 0)
         scene.engine.do(Unhold("q", [ids[20]]))
         scene.check()
