@@ -128,8 +128,14 @@ def test_a_plan_that_memory_can_meet_needs_nothing_from_disk() -> None:
     assert queue.ring() == ["a", "b", "c"]
 
 
-def test_a_plan_that_takes_all_that_memory_has_needs_one_more_to_know_who_stays_in_the_ring() -> None:
-    assert cold().plan(6, 0).needs == {("a",): 1, ("b",): 1, ("c",): 1}
+@pytest.mark.parametrize("weight", [1, 2])
+def test_a_plan_that_leaves_a_lane_dry_needs_to_know_whether_it_has_a_next_message(weight: int) -> None:
+    queue = cold(weight)
+    assert queue.plan(6, 0).needs == {("a",): 1, ("b",): 1, ("c",): 1}
+    for key in "abc":
+        queue.end_cold((key,))
+    queue.apply(queue.plan(6, 0))
+    assert (queue.ring(), queue.lanes()) == ([], {})
 
 
 @pytest.mark.parametrize("weight", [1, 2])
@@ -163,10 +169,11 @@ def test_a_message_that_came_back_behind_those_on_disk_waits_for_them() -> None:
     assert queue.plan(9, 0).needs == {("a",): 9}
     queue.promote(("a",), [1, 2], 6)
     assert queue.plan(3, 0).needs == {("a",): 1}
-    plan = queue.plan(2, 0)
-    assert (list(plan.numbers), plan.needs) == ([1, 2], {})
+    queue.promote(("a",), [6], 7)
+    plan = queue.plan(3, 0)
+    assert (list(plan.numbers), plan.needs) == ([1, 2, 5], {})
     queue.apply(plan)
-    assert queue.cold_from(("a",)) == 6
+    assert queue.cold_from(("a",)) == 7
 
 
 def test_a_cold_lane_stands_where_its_first_message_on_disk_does() -> None:
