@@ -1,4 +1,4 @@
-"""How long each verb, view and timer holds the lock of the new engine, and how long an enqueue beside it waits:
+"""How long each verb, view and timer holds the lock of the engine, and how long an enqueue beside it waits:
 `python -m bench.holds [--messages 1000000 --dead 100000 --keys 100000] [--only purge ...]`.
 
 On RocksDB in a fresh directory, durability `os`. *hold* is the longest time between taking the lock and letting go of

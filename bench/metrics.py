@@ -44,7 +44,7 @@ def measure(home: Path, batch: int, count: int) -> tuple[Spread, Spread]:
         spent = _Stopwatch()
         metrics = Metrics(watched)
         observers = watched._core.observers
-        observers._of_facts[:] = [spent.around(metrics._counts.observe)]
+        observers.of_facts[:] = [spent.around(metrics._counts.observe)]
         observers._of_timings[:] = [spent.around(metrics._counts.timed)]
         for broker in (plain, watched):
             broker.create_queue("q", visibility_timeout="10m")

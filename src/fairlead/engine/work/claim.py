@@ -157,7 +157,7 @@ def plan_within(
     an earlier plan of the same claim.
     """
     # Without streams there are no runs, and the scheduler takes whole rounds at a time.
-    in_runs = max_per_stream > 1 and queue.is_ordered and bool(queue.streams.by_name)
+    in_runs = max_per_stream > 1 and queue.is_ordered and queue.streams.has_any
     followers = _followers(tx, queue, max_per_stream - 1, up_to) if in_runs else None
     plan = queue.schedule.plan(limit, tx.now_ms, followers=followers, up_to=up_to, run=run)
     while plan.needs:

@@ -1,4 +1,4 @@
-"""The new engine beside the old one and bare RocksDB: `python -m bench.engines [--rounds 5] [--case streams ...]`.
+"""The engine by case, beside bare RocksDB: `python -m bench.cases [--rounds 5] [--case streams ...]`.
 
 A message is enqueued, claimed and completed: 1 KB, durability `os`, on RocksDB in a fresh directory. The
 contenders run in turn, in this process; each round starts with another one. The figures are CPU time per message
@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-import fairlead
 from bench.bare import Bare
 from bench.conditions import conditions_here
 from bench.rates import ratio, spread, timed
@@ -37,7 +36,7 @@ from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
 
 PAYLOAD_BYTES = 1024
-CONTENDERS = ("old", "new", "bare")
+CONTENDERS = ("engine", "bare")
 #: Messages of a run, by batch.
 MESSAGES = {500: 50_000, 10: 10_000, 1: 3_000}
 _WARM_SHARE = 5
@@ -85,15 +84,11 @@ class Contender(NamedTuple):
 
 
 @contextmanager
-def opened(name: str, case: Case) -> Iterator[Contender]:
+def opened(case: Case) -> Iterator[Contender]:
     """Time passes by itself, unless the case has to wait."""
     clock = ManualClock() if case.delay_ms else None
-    with tempfile.TemporaryDirectory(prefix="fairlead-engines-", ignore_cleanup_errors=True) as home:
-        engine: Any
-        if name == "old":
-            engine = fairlead.open(home, durability="os", clock=clock)
-        else:
-            engine = Engine(RocksKeyValueStore.open(Path(home) / "data"), durability="os", clock=clock)
+    with tempfile.TemporaryDirectory(prefix="fairlead-cases-", ignore_cleanup_errors=True) as home:
+        engine = Engine(RocksKeyValueStore.open(Path(home) / "data"), durability="os", clock=clock)
         engine.do(CreateQueue("q", {"visibility_timeout": "10m"}))
         for bucket in range(_BUCKETS):
             # So fast that no message waits: the cost of tokens counts, and not the time between them.
@@ -139,7 +134,7 @@ def cpu_us(name: str, case: Case) -> float:
     gc.collect()
     if name == "bare":
         return _bare_cpu_us(case, warm)
-    with opened(name, case) as contender:
+    with opened(case) as contender:
         run_lifecycles(contender, case, warm, 0)
         return timed(case.messages, lambda: run_lifecycles(contender, case, case.messages, warm)).cpu_us
 
@@ -148,7 +143,7 @@ def _bare_cpu_us(case: Case, warm: int) -> float:
     count = warm + case.messages
     ids, body = IdSource().next(1_700_000_000_000, count), os.urandom(PAYLOAD_BYTES)
     with (
-        tempfile.TemporaryDirectory(prefix="fairlead-engines-", ignore_cleanup_errors=True) as home,
+        tempfile.TemporaryDirectory(prefix="fairlead-cases-", ignore_cleanup_errors=True) as home,
         Bare(Path(home) / "bare", synced=False) as bare,
     ):
         bare.lifecycles(ids[:warm], [body] * warm, case.batch)
@@ -163,7 +158,7 @@ def chosen(names: Sequence[str], batches: Sequence[int]) -> list[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.engines", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.cases", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument(
         "--case", action="append", default=[], choices=["plain", *SHAPES], help="default: all"
@@ -187,20 +182,16 @@ def main() -> None:
 
 
 def _table(seen: dict[Case, dict[str, list[float]]]) -> Table:
-    table = Table(
-        "case", "batch", "keys", "old, CPU µs a message", "new", "bare RocksDB", "old / new", "bare / new"
-    )
+    table = Table("case", "batch", "keys", "CPU µs a message", "bare RocksDB", "bare / engine")
     for case, found in seen.items():
-        old, new, bare = (found[name] for name in CONTENDERS)
+        engine, bare = (found[name] for name in CONTENDERS)
         table.add_row(
             case.name,
             str(case.batch),
             f"{case.keys:,}",
-            spread(old).show(1),
-            spread(new).show(1),
+            spread(engine).show(1),
             spread(bare).show(1) if bare else "",
-            ratio(old, new).show(),
-            ratio(bare, new).show() if bare else "",
+            ratio(bare, engine).show() if bare else "",
         )
     return table
 
