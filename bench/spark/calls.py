@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ PAYLOAD_BYTES = 1024
 BATCH_ROWS = 10_000
 TASKS = 2
 QUEUE = "spark"
-ENGINES = ("old", "new")
 
 
 class Cost(NamedTuple):
@@ -42,10 +41,6 @@ class Cost(NamedTuple):
     server: float
     client: float
     wall: float
-
-    @property
-    def cpu(self) -> float:
-        return self.server + self.client
 
 
 class Bench:
@@ -126,28 +121,18 @@ def _cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-@contextmanager
-def _server_of(engine: str, home: Path) -> Iterator[ServerProcess]:
-    """The server takes its engine from the environment that it starts with."""
-    os.environ["TEST_ENGINE"] = engine
-    with run_server(home / engine, settings={"durability": "os"}) as server:
-        yield server
-
-
-def measure(rows: int, keys: int, rounds: int, engines: tuple[str, ...]) -> dict[str, dict[str, list[Cost]]]:
-    """By engine and way; the engines take turns, and the first round is left out."""
-    found: dict[str, dict[str, list[Cost]]] = {name: {"write": [], "read": []} for name in engines}
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        benches = {}
-        for name in engines:
-            benches[name] = Bench(stack.enter_context(_server_of(name, home)), rows, keys)
-            stack.callback(benches[name].close)
+def measure(rows: int, keys: int, rounds: int) -> dict[str, list[Cost]]:
+    """By way; the first round is left out."""
+    found: dict[str, list[Cost]] = {"write": [], "read": []}
+    with (
+        tempfile.TemporaryDirectory() as home,
+        run_server(Path(home) / "data", settings={"durability": "os"}) as server,
+        closing(Bench(server, rows, keys)) as bench,
+    ):
         for turn in range(rounds + 1):
-            for name in engines if turn % 2 else engines[::-1]:
-                costs = benches[name].run()
-                for way, cost in costs.items() if turn else ():
-                    found[name][way].append(cost)
+            costs = bench.run()
+            for way, cost in costs.items() if turn else ():
+                found[way].append(cost)
     return found
 
 
@@ -156,19 +141,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--keys", type=int, nargs="+", default=[10])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engine", choices=ENGINES, nargs="+", default=list(ENGINES))
     options = parser.parse_args()
     for rows in options.rows:
         for keys in options.keys:
-            found = measure(rows, keys, options.rounds, tuple(options.engine))
-            for way in ("write", "read"):
-                for engine, costs in found.items():
-                    _show(f"{way:6} {rows:7,} rows {keys:7,} keys {engine}", costs[way])
-                if len(found) == len(ENGINES):
-                    pairs = zip(found["old"][way], found["new"][way], strict=True)
-                    ratios = [(old.cpu / new.cpu, old.server / new.server) for old, new in pairs]
-                    cpu, server = map(statistics.median, zip(*ratios, strict=True))
-                    print(f"{way:6} old over new: {cpu:.2f} all CPU, {server:.2f} of the server")
+            for way, costs in measure(rows, keys, options.rounds).items():
+                _show(f"{way:6} {rows:7,} rows {keys:7,} keys", costs)
 
 
 def _show(title: str, costs: list[Cost]) -> None:

@@ -31,6 +31,7 @@ from fairlead.engine.timer import Timer
 from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Transaction
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
+from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.exchange import run_once
 from fairlead.engine.work.large import IN_PARTS, is_large
 from fairlead.engine.work.publish_steps import run_staging_due
@@ -227,6 +228,7 @@ class Engine:
             with self.transaction(answers) as tx:
                 worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
                 worked = worked or self._answer_sweep.run(tx)
+                worked = worked or forget_full_buckets(tx)
             if not worked and not answers.failures and not self.operations.run_step():
                 return
 

@@ -35,7 +35,7 @@ _PLACES = {
     "recorded_bytes": "engine.work.consumers.MAX_RECORDED_BYTES",
     # Staged writes.
     "publish_step_messages": "engine.work.publish_steps.STEP_MESSAGES",
-    "staged_part_messages": "engine.work.staging.MAX_CHUNK_MESSAGES",
+    "staged_part_messages": "engine.work.staging.PART_MESSAGES",
     "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
     "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
     # Looking.

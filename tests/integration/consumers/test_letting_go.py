@@ -116,7 +116,7 @@ def test_a_release_that_broke_off_is_finished_later(
     monkeypatch.setattr(size("release_step_messages"), 3)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(10)])
     Reader(world).claim(1)
-    fail_after(world, 3)
+    fail_after(world, 2)
     with pytest.raises(StoreFull):
         (world.broker.consumers.drop if dropping else world.broker.consumers.release)("etl", "q")
     world.restart()

@@ -16,6 +16,8 @@ from fairlead.records.facts import BucketChanged, ConfigChanged
 from fairlead.schedule.throttle import Bucket, default_burst
 from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 
+_FORGOTTEN_AT_ONCE = 100
+
 
 def get_value(tx: Transaction, request: ConfigGet) -> str:
     key = check_text(request.key, "key", MAX_CONFIG_KEY_BYTES)
@@ -89,6 +91,15 @@ def _configure_bucket(tx: Transaction, throttle_key: str) -> None:
         bucket = idle
     changed = Bucket(rate, burst, burst, now_ms) if bucket is None else bucket.configured(rate, burst, now_ms)
     tx.add(BucketChanged(throttle_key, changed, False, now_ms))
+
+
+def forget_full_buckets(tx: Transaction) -> bool:
+    """An idle bucket that is full again holds nothing back. Returns whether one was forgotten."""
+    idle = tx.memory.idle_buckets.items()
+    full = [key for key, bucket in idle if bucket.tokens_at(tx.now_ms) >= bucket.burst][:_FORGOTTEN_AT_ONCE]
+    for throttle_key in full:
+        tx.add(BucketChanged(throttle_key, None, True, tx.now_ms))
+    return bool(full)
 
 
 WORK: WorkTable = {
