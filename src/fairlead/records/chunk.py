@@ -75,6 +75,7 @@ class Chunk:
         "has_states_row",
         "is_cold",
         "is_inline",
+        "kept_bytes",
         "live",
         "payloads",
         "prefix",
@@ -97,9 +98,11 @@ class Chunk:
         self.enqueued_ms = head.enqueued_ms
         self.columns = head.columns
         self.count = len(head.columns.sizes)
-        self.is_inline = self.count == 1 or sum(head.columns.sizes) <= PAGE_BYTES
+        self.is_inline = sum(head.columns.sizes) <= PAGE_BYTES
         #: None: they are read from their pages when they are wanted.
         self.payloads = payloads
+        #: What its payloads count for among those that memory keeps beside the heads.
+        self.kept_bytes = 0
         self.states = states
         #: Whether a row may tell what became of its messages; a chunk that is completed at once never had one.
         self.has_states_row = states is not None

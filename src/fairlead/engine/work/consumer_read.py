@@ -201,8 +201,9 @@ def _deliver(page: Page, stored: dict[int, ChunkMessages]) -> list[Delivery]:
 
 
 def _payloads(engine: Engine, wanted: Wanted, chunk: Chunk) -> Sequence[bytes]:
-    if chunk.payloads is not None:
-        return chunk.payloads
+    payloads = chunk.payloads
+    if payloads is not None:
+        return payloads
     try:
         return read_payloads(engine.store, chunk)
     except BrokenInvariant:

@@ -109,7 +109,7 @@ def _to_parts(
         some = messages[start : start + MAX_CHUNK_MESSAGES]
         payloads = [message.payload for message in some]
         sizes = list(map(len, payloads))
-        is_inline = len(some) == 1 or sum(sizes) <= PAGE_BYTES
+        is_inline = sum(sizes) <= PAGE_BYTES
         part = StagedPart(
             [msgspec.structs.replace(message, payload=b"") for message in some],
             sizes,
