@@ -58,6 +58,7 @@ class ChunkMessages:
         """Needs no lock: pages are written once, and go with the last message of their chunk."""
         try:
             self._payloads = self._chunk.payloads = read_payloads(engine.store, self._chunk)
+            engine.memory.read_bodies.append(self._chunk)
         except BrokenInvariant:
             if self.block in engine.memory.chunks:
                 raise

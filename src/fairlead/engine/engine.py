@@ -106,7 +106,7 @@ class Engine:
         self._id_ms = 0
         #: Whether memory may differ from the store, because loading it anew failed.
         self._is_stale = False
-        self.memory = memory_of(store)
+        self.memory = self._load_memory()
         self.tally = Tally()
         self.observers = Observers()
         #: The bytes of messages that all looks hold.
@@ -397,9 +397,8 @@ class Engine:
         try:
             self._tell(tx)
         finally:
-            memory.changes = Changes()
-            if memory.touched_states or memory.cold_chunks:
-                memory.let_go()
+            new_chunks, memory.changes = memory.changes.new_chunks, Changes()
+            memory.let_go(new_chunks)
 
     def _tell(self, tx: Transaction) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
@@ -458,10 +457,15 @@ class Engine:
         self._over = why
         self.waiters.wake_all()
 
+    def _load_memory(self) -> Memory:
+        memory = memory_of(self.store)
+        memory.max_body_bytes = self.settings.body_cache_bytes
+        return memory
+
     def _reload(self, home_ids: set[int] | None) -> None:
         """Make memory what the store says: of some queues and their dead letters, or of all."""
         if home_ids is None:
-            self.memory = memory_of(self.store)
+            self.memory = self._load_memory()
         else:
             self.memory.changes = Changes()
             for home_id in home_ids:

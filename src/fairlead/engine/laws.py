@@ -144,6 +144,9 @@ def broken_laws_of_memory(
         broken.append(f"{memory.hot_messages} messages are said to be hot")
     if memory.cached_messages != sum(chunk.count for chunk in memory.cold_chunks.values()):
         broken.append(f"{memory.cached_messages} messages are said to be kept in memory")
+    body_bytes = sum(sum(chunk.columns.sizes) for chunk in memory.chunks.values() if chunk.kept_bytes)
+    if not memory.body_bytes == body_bytes <= memory.max_body_bytes:
+        broken.append(f"{memory.body_bytes} bytes of payloads are said to be in memory, and {body_bytes} are")
     if memory.cold_count != sum(chunk.is_cold for chunk in chunks.values()):
         broken.append(f"{memory.cold_count} chunks are said to be cold")
     return broken

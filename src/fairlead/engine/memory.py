@@ -4,7 +4,7 @@ open alike.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -75,6 +75,8 @@ from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
 from fairlead.store.stream_rows import has_members, read_members
 
+#: Of a memory that no engine works with. An engine has `body_cache_bytes` of its settings.
+DEFAULT_BODY_BYTES = 64 << 20
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -162,6 +164,12 @@ class Memory:
         self.cold_chunks: dict[int, Chunk] = {}
         self.cached_messages = 0
         self.cold_count = 0
+        #: Payloads that are stored in pages and kept in memory, for claims that come soon: how many bytes, and how
+        #: many at most. Heads have small payloads inside, which do not count.
+        self.body_bytes = 0
+        self.max_body_bytes = DEFAULT_BODY_BYTES
+        #: Chunks whose payloads were read since the last transaction, without the lock.
+        self.read_bodies: deque[Chunk] = deque()
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
@@ -652,6 +660,7 @@ class Memory:
     def _drop_cold(self, chunk: Chunk) -> None:
         if self.cold_chunks.pop(chunk.block, None) is not None:
             self.cached_messages -= chunk.count
+            self._drop_body(chunk)
             del self.chunks[chunk.block]
             self.by_id[chunk.queue_id].blocks.discard(chunk.block)
 
@@ -714,8 +723,14 @@ class Memory:
         for lane, first in chunk.first_of_lanes().items():
             self.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
 
-    def let_go(self) -> None:
-        """After a transaction: messages that memory need not hold."""
+    def let_go(self, new_chunks: Iterable[Chunk] = ()) -> None:
+        """After a transaction: messages that memory need not hold, and payloads for which there is no room. In a queue
+        the oldest messages are wanted first, so nothing makes way for those of new chunks.
+        """
+        for chunk in new_chunks:
+            self._keep_body(chunk)
+        while self.read_bodies:
+            self._keep_body(self.read_bodies.popleft())
         if self.used_streams:
             self._let_streams_go()
         for number in self.touched_states:
@@ -765,6 +780,23 @@ class Memory:
             state = self.own.get(number)
             if state is not None and not self.is_kept(number, state):
                 del self.own[number]
+
+    def _keep_body(self, chunk: Chunk) -> None:
+        if chunk.is_inline or chunk.payloads is None or chunk.kept_bytes:
+            return
+        size = chunk.payload_bytes
+        if self.chunks.get(chunk.block) is not chunk:
+            return
+        if self.body_bytes + size > self.max_body_bytes:
+            chunk.payloads = None
+            return
+        chunk.kept_bytes = size
+        self.body_bytes += size
+
+    def _drop_body(self, chunk: Chunk) -> None:
+        """The chunk leaves memory."""
+        self.body_bytes -= chunk.kept_bytes
+        chunk.kept_bytes = 0
 
     def is_kept(self, number: int, state: OwnState) -> bool:
         """Whether a lease, or the part of a stream or a lane in memory, has the message."""
@@ -1108,6 +1140,7 @@ class Memory:
         self.changes.ended_blocks.add(chunk.block)
         home = self.by_id[chunk.queue_id]
         if not chunk.is_cold:
+            self._drop_body(chunk)
             del self.chunks[chunk.block]
             home.blocks.discard(chunk.block)
             return
@@ -1321,6 +1354,7 @@ class Memory:
                 _discard(self.by_token, lease.terms.token, lease)
             for block in list(queue.blocks):
                 chunk = self.chunks.pop(block)
+                self._drop_body(chunk)
                 self._discarded.append(chunk)
                 if self.cold_chunks.pop(block, None) is not None:
                     self.cached_messages -= chunk.count

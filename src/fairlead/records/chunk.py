@@ -129,6 +129,7 @@ class Chunk:
         "has_runs",
         "has_states_row",
         "is_cold",
+        "kept_bytes",
         "live",
         "payload_bytes",
         "payloads",
@@ -155,6 +156,8 @@ class Chunk:
         self.payload_bytes = sum(head.columns.sizes)
         #: None: they are read from their pages when they are wanted.
         self.payloads = payloads
+        #: What its payloads count for among those that memory keeps beside the heads.
+        self.kept_bytes = 0
         self.states = states
         #: Whether a row may tell what became of its messages; a chunk that is completed at once never had one.
         self.has_states_row = states is not None
@@ -173,7 +176,7 @@ class Chunk:
     @property
     def is_inline(self) -> bool:
         """Whether its payloads are stored in its head."""
-        return self.count == 1 or self.payload_bytes <= PAGE_BYTES
+        return self.payload_bytes <= PAGE_BYTES
 
     def grow(self, more: Columns, payloads: Sequence[bytes], own: Collection[int]) -> range:
         """Messages more, before the chunk is written; `own` of them have rows of their own. Returns their numbers.

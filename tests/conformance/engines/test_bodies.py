@@ -1,4 +1,4 @@
-"""A claim of the new engine reads payloads that are not in memory without the lock."""
+"""A claim of the new engine reads payloads that are not in memory without the lock; and how many stay in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fairlead import NewMessage
+from fairlead import Complete, NewMessage, Settings
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large
@@ -99,4 +99,82 @@ def test_a_large_claim_whose_later_payloads_cannot_be_read_is_answered_with_the_
     monkeypatch.setattr(large, "CLAIM_PART", COUNT // 2)
     store.arm(2, "fail", only=("get_many",))
     assert len(broker.claim("q", limit=COUNT)) == COUNT // 2
+    assert broken_laws(broker.engine) == []
+
+
+# What stays in memory
+
+BATCH = [b"%04d" % n * 500 for n in range(20)]
+BATCH_BYTES = sum(map(len, BATCH))
+
+
+def bounded(max_bytes: int, store: FaultyStore | None = None) -> Broker:
+    broker = Broker(
+        store or FaultyStore(DictionaryStore()),
+        clock=ManualClock(),
+        settings=Settings(body_cache_bytes=max_bytes),
+    )
+    if not broker.queues():
+        broker.create_queue("q")
+    return broker
+
+
+def page_reads(broker: Broker) -> int:
+    store = broker.engine.store
+    assert isinstance(store, FaultyStore)
+    return store.calls["get_many"]
+
+
+def test_payloads_stay_in_memory_as_long_as_they_fit_and_the_others_are_read() -> None:
+    broker = bounded(2 * BATCH_BYTES)
+    for _ in range(4):
+        broker.enqueue_many("q", [NewMessage(payload) for payload in BATCH])
+    assert broker.engine.memory.body_bytes == 2 * BATCH_BYTES
+    assert broken_laws(broker.engine) == []
+    before = page_reads(broker)
+    assert [one.payload for one in broker.claim("q", limit=40)] == BATCH * 2
+    assert page_reads(broker) == before
+    assert [one.payload for one in broker.claim("q", limit=40)] == BATCH * 2
+    assert page_reads(broker) == before + 2, "once for each chunk"
+    assert broken_laws(broker.engine) == []
+
+
+def test_messages_that_end_make_room_for_the_payloads_of_later_ones() -> None:
+    broker = bounded(BATCH_BYTES)
+    before = page_reads(broker)
+    for _ in range(5):
+        broker.enqueue_many("q", [NewMessage(payload) for payload in BATCH])
+        broker.settle([Complete(one) for one in broker.claim("q", limit=20)])
+    assert page_reads(broker) == before
+    broker.enqueue_many("q", [NewMessage(payload) for payload in BATCH])
+    broker.delete_queue("q")
+    assert broker.engine.memory.body_bytes == 0
+    assert broken_laws(broker.engine) == []
+
+
+def test_a_payload_that_is_larger_than_all_that_fit_is_let_pass_also_by_an_opening() -> None:
+    store, large = FaultyStore(DictionaryStore()), b"x" * 50_000
+    broker = bounded(BATCH_BYTES, store)
+    broker.enqueue("q", large)
+    broker.enqueue_many("q", [NewMessage(payload) for payload in BATCH])
+    assert broker.engine.memory.body_bytes == BATCH_BYTES
+    broker.engine.stop_working()
+    again = bounded(BATCH_BYTES, store)
+    assert [chunk.payloads for chunk in again.engine.memory.chunks.values()] == [None, None]
+    found = again.claim("q", limit=21)
+    assert [one.payload for one in found] == [large, *BATCH]
+    again.settle([Complete(found[0])])
+    assert again.engine.memory.body_bytes == BATCH_BYTES
+    assert broken_laws(again.engine) == []
+
+
+def test_payloads_that_were_read_stay_only_if_they_fit(store: FaultyStore) -> None:
+    broker = bounded(0, store)
+    for _ in range(2):
+        before = page_reads(broker)
+        (one,) = broker.claim("q")
+        assert len(one.payload) == 2000
+        assert page_reads(broker) == before + 1
+        broker.run_due()
+        assert broker.engine.memory.body_bytes == 0
     assert broken_laws(broker.engine) == []

@@ -409,6 +409,7 @@ UNSOUND_MEMORY: dict[str, tuple[Callable[[Memory], object], str]] = {
     ),
     "hot messages": (add_to("hot_messages"), "messages are said to be hot"),
     "cached messages": (add_to("cached_messages"), "messages are said to be kept in memory"),
+    "payloads in memory": (add_to("body_bytes"), "bytes of payloads are said to be in memory"),
     "cold chunks": (add_to("cold_count"), "chunks are said to be cold"),
     "a lease": (lambda memory: memory.held.pop(max(memory.held)), "leases differ after a reopening"),
     "a lease that never expires": (lambda memory: memory.expiries.clear(), "nobody looks when it expires"),

@@ -222,6 +222,23 @@ def test_any_rows_may_be_lost_and_nothing_is_invented(rich: Rows, seed: int) -> 
     check(store)
 
 
+@pytest.mark.parametrize("lost", [(), (Table.PUBLISHED, Table.PUBLISHED_END)], ids=["known", "forgotten"])
+def test_staged_chunks_that_were_published_already_are_not_published_again(lost: tuple[Table, ...]) -> None:
+    """Their rows are of an earlier time than those of the messages that they have become."""
+    broker = Broker(DictionaryStore(), clock=ManualClock())
+    broker.create_queue("q")
+    broker.staging.stage("w", "a", "q", [NewMessage(b"x" * 9_000)] * 3)
+    before = rows_of(broker.engine.store)
+    broker.staging.publish("w", "q", ["a"])
+    broker.engine.stop_working()
+    stale = {table: before[table] for table in (Table.STAGED, Table.STAGED_PARTS)}
+    report, store = rebuilt(rows_of(broker.engine.store) | stale | {table: {} for table in lost})
+    assert report.ok == (not lost), report
+    assert (rows_of(store)[Table.STAGED], rows_of(store)[Table.STAGED_PARTS]) == ({}, {})
+    assert messages_of(store) == messages_of(broker.engine.store)
+    check(store)
+
+
 @pytest.mark.parametrize("stream", [None, "s"], ids=["leased", "in a stream"])
 def test_a_message_whose_dedup_window_is_over_is_saved_where_it_was(stream: str | None) -> None:
     clock = ManualClock()

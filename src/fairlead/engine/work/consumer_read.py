@@ -191,8 +191,9 @@ def _unsettled(tx: Transaction, record: ConsumerRecord, numbers: list[int]) -> l
 
 
 def _payloads(engine: Engine, wanted: Wanted, chunk: Chunk) -> Sequence[bytes]:
-    if chunk.payloads is not None:
-        return chunk.payloads
+    payloads = chunk.payloads
+    if payloads is not None:
+        return payloads
     try:
         return read_payloads(engine.store, chunk)
     except BrokenInvariant:

@@ -207,7 +207,7 @@ def to_parts(given: MessageColumns, deaths: list[Death]) -> list[Part]:
         some = given if end - start == given.length else given.rows(start, end)
         columns = given_columns(some)
         body_bytes = sum(columns.sizes)
-        is_inline = some.length == 1 or body_bytes <= PAGE_BYTES
+        is_inline = body_bytes <= PAGE_BYTES
         part = StagedPart(
             columns,
             _listed(some.delays),
