@@ -9,8 +9,9 @@ from fairlead.request import VERBS
 
 MISSING_FEATURES = (
     "a limit of the messages in memory for queues that order streams; demotion and evacuation",
-    "a limit of 10 ms for these holds of the lock: a claim that passes over thousands of keys without messages while"
-    " others have some; thousands of messages that join a transaction, or must have their effect once",
+    "a limit of 10 ms for some holds of the lock: those that docs/benchmarks.md names (`python -m bench.holds`); a claim"
+    " that passes over thousands of keys without messages while others have some; thousands of messages that join a"
+    " transaction, or must have their effect once",
 )
 
 
