@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.verify import verify_store
-from fairlead.records.chunk import GONE
+from fairlead.records.chunk import GONE, Columns
 from fairlead.records.consumer import RecordedCall
 from fairlead.records.ids import BLOCK_MASK, COMMIT_SHIFT, id_of
 from fairlead.records.state import Counts, DedupRow
@@ -81,6 +81,10 @@ def anything(value: Any) -> bool:
 
 def drop(table: Table, wanted: Callable[[Any], bool] = anything, *prefix: int) -> Break:
     return lambda rows: rows[table].pop(key_of(rows, table, wanted, made_key(*prefix)))
+
+
+#: Of a chunk without messages.
+NO_MESSAGES = Columns((("default",),), None, 1, None, [])
 
 
 def change(table: Table, wanted: Callable[[Any], bool] = anything, *prefix: int, **fields: Any) -> Break:
@@ -239,7 +243,7 @@ UNSOUND_ROWS: dict[str, tuple[Break, str]] = {
     # Staged writes
     "a part that is lost": (drop(Table.STAGED_PARTS, lambda part: not part.deaths), "lacks messages"),
     "a part with too few messages": (
-        change(Table.STAGED_PARTS, lambda part: not part.deaths, messages=[]),
+        change(Table.STAGED_PARTS, lambda part: not part.deaths, columns=NO_MESSAGES),
         "lacks messages",
     ),
     "a part of no chunk": (

@@ -10,11 +10,10 @@ import msgspec
 from fairlead.decide.arguments import check_bool, check_count, check_filter, check_ids, check_rate
 from fairlead.decide.dead_filter import DeadLetterTest, filter_to_record
 from fairlead.decide.holds import in_holds
-from fairlead.engine import walk
 from fairlead.engine.choose import Candidate, apply_filter, message_of
 from fairlead.engine.dead_letters import redrive_all
 from fairlead.engine.memory import Queue
-from fairlead.engine.met import Met, meet_ids
+from fairlead.engine.met import STEP_MESSAGES, Met, meet_ids
 from fairlead.engine.operations import end_operation, find_operation, next_dead_letters
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
@@ -78,10 +77,10 @@ def _redrive_ids(engine: Engine, request: Redrive, test: DeadLetterTest, limit: 
     """
     raw_ids = list(check_ids(request.ids, "; use a filter for more"))
     met: dict[bytes, Met] = {}
-    for start in range(0, len(raw_ids) or 1, walk.STEP_MESSAGES):
+    for start in range(0, len(raw_ids) or 1, STEP_MESSAGES):
         with engine.transaction() as tx:
             queue_id = _dead_letters_of(tx, request.queue).record.queue_id
-            met |= meet_ids(tx, raw_ids[start : start + walk.STEP_MESSAGES])
+            met |= meet_ids(tx, raw_ids[start : start + STEP_MESSAGES])
     here = [one for one in met.values() if one.where == "ready" and one.state.queue_id == queue_id]
     here.sort(key=lambda one: one.state.place)
     selected = (Candidate.of(one) for one in here if test.selects(message_of(one), one.state))
