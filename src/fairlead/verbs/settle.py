@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @verb("settle")
 class Settle(Request[list[SettleResult]], frozen=True):
-    """Report outcomes of deliveries: one commit for all items, one result for each. A stale lease changes
+    """Report outcomes of deliveries, with one result for each: a few thousand completions are one commit, more items
+    are settled part by part, in order. A stale lease changes
     nothing and answers `lost_lease`.
     """
 
