@@ -177,7 +177,7 @@ esac
     def test_ends_with_the_last_line_of_each_run_of_tests(self, folder: Path) -> None:
         code, made, printed = self.run(folder)
         assert code == 0
-        assert made == ["check", "test", "test-new", "test-crash", "test-spark", "demo"]
+        assert made == ["check", "test", "test-crash", "test-spark", "demo"]
         assert "UNSTABLE" not in printed
         assert [line.split(":")[0] for line in printed.splitlines()[-3:]] == [
             "make test",

@@ -205,7 +205,7 @@ def test_a_duplicate_sent_while_the_hook_ran_is_still_one(
     meanwhile(
         world,
         monkeypatch,
-        "on_enqueue",
+        "on_enqueue_columns",
         lambda: first.append(world.broker.enqueue("q", b"x", dedup_key="once")),
     )
     assert [world.broker.enqueue("q", b"x", dedup_key="once")] == first
@@ -216,7 +216,7 @@ def test_a_queue_deleted_while_its_hook_ran_is_not_found(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory_world.broker.update_queue("q", on_enqueue=BY_HEADERS)
-    meanwhile(memory_world, monkeypatch, "on_enqueue", lambda: memory_world.broker.delete_queue("q"))
+    meanwhile(memory_world, monkeypatch, "on_enqueue_columns", lambda: memory_world.broker.delete_queue("q"))
     with pytest.raises(QueueNotFound):
         memory_world.broker.enqueue("q", b"x")
 

@@ -128,7 +128,8 @@ class Hooking:
             for lease in memory.overdue(tx.now_ms, STEP_MESSAGES):
                 if not lease.terms.started or not asks_on_failure(memory.by_id[lease.terms.queue_id]):
                     continue
-                for run in runs_of(memory, lease)[: HOOKED_STEP - len(tries)]:
+                # Not more than the next step ends, which would be asked about again.
+                for run in runs_of(memory, lease)[: min(HOOKED_STEP, STEP_MESSAGES) - len(tries)]:
                     error = expiry_error(lease)
                     tries.append(self._try(run[0], error, FailureReason.TIMEOUT_EXCEEDED, 0))
             if left := memory.consumers.left_alone():
