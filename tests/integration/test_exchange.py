@@ -272,7 +272,9 @@ def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: Worl
     assert {"complete", "move", "enqueue", "remember request"} <= set(commits[0])
 
 
-def test_an_exchange_whose_claim_could_not_be_committed_has_done_nothing_and_may_be_repeated(world: World) -> None:
+def test_an_exchange_whose_claim_could_not_be_committed_has_done_nothing_and_may_be_repeated(
+    world: World,
+) -> None:
     world.fill("q", count=2)
     delivery = world.claim_one("q")
     request = request_id(world)
