@@ -347,7 +347,10 @@ def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) 
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene) -> None:
+def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size("read_page_messages"), 500)
     client, other = scene.client()[0], scene.client()[0]
     fill(client, 2000)
     generation = taken(client, 2000)

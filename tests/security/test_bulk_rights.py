@@ -15,6 +15,7 @@ from fairlead.decide.redact import Redaction
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import open_in_memory, run_server
+from fairlead.testing.sizes import size
 from fairlead.verbs.browse import Browse
 from fairlead.wire.schemas import BROWSED
 from tests.integration.world import Background, wait_until
@@ -97,7 +98,10 @@ def test_what_operators_do_to_consumers_and_writes_is_written_down(queues: Scene
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_reading_ends_when_its_key_loses_the_right(queues: Scene, how: str) -> None:
+def test_a_reading_ends_when_its_key_loses_the_right(
+    queues: Scene, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size("read_page_messages"), 500)
     end, error = ENDS[how]
     key = queues.key("consume:ours/*")
     guard = queues.as_key(key)

@@ -18,9 +18,11 @@ from fairlead.server.metric_series import MetricSeries, reason_word
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: Facts that no message moves by. Allowing messages to pass moves fronts of streams, which are measured.
+#: Facts that no message moves by. Allowing messages to pass moves fronts of streams, which are measured; messages that
+#: join a chunk are counted with it, because the chunk has grown when its facts are counted.
 BOOKKEEPING: frozenset[type] = frozenset(
     {
+        f.ChunkGrown,
         f.QueueStored,
         f.QueueDeleted,
         f.ConfigChanged,

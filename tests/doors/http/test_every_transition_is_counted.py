@@ -249,7 +249,7 @@ def test_every_event_of_the_lifecycle_has_its_case() -> None:
     assert set(TRANSITIONS) - set(CASES) == set()
 
 
-def test_every_kind_of_fact_of_the_new_engine_is_counted_or_named_as_bookkeeping() -> None:
+def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
     assert metric_facts.COUNTED.keys() | metric_facts.BOOKKEEPING == set(get_args(StateFact))
     assert metric_facts.COUNTED.keys() & metric_facts.BOOKKEEPING == set()
     assert set(metric_facts.MOVES) == set(get_args(Move))
