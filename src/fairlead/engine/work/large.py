@@ -40,7 +40,9 @@ def is_large(request: Request[Any]) -> bool:
     if type(request) is EnqueueMany:
         return is_large_enqueue(request)
     if type(request) is Claim:
-        return isinstance(request.limit, int) and request.limit > CLAIM_PART
+        # A longer run of a stream would end with its part.
+        is_long_run = isinstance(request.max_per_stream, int) and request.max_per_stream > CLAIM_PART
+        return isinstance(request.limit, int) and request.limit > CLAIM_PART and not is_long_run
     items = request.items if type(request) is Settle else ()
     # A list is a sequence: asking the abstract class costs more than all the rest.
     if not (type(items) is list or isinstance(items, Sequence)):
