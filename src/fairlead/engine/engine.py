@@ -147,14 +147,14 @@ class Engine:
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.take_unread() if self.unread else ()
         if asks:
             self._check_open()
             answers = self.hooking.ask([request])
             with self.lock:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.take_unread() if self.unread else ()
         if unread:
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync:

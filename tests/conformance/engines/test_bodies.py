@@ -8,6 +8,7 @@ import pytest
 
 from fairlead import Complete, NewMessage, Settings
 from fairlead.engine.broker import Broker
+from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large
 from fairlead.errors import Unavailable
@@ -178,3 +179,22 @@ def test_payloads_that_were_read_stay_only_if_they_fit(store: FaultyStore) -> No
         broker.run_due()
         assert broker.engine.memory.body_bytes == 0
     assert broken_laws(broker.engine) == []
+
+
+def test_a_request_does_not_read_the_payloads_of_a_claim_that_comes_right_behind_it(broker: Broker) -> None:
+    engine, block = broker.engine, 1
+    leave = engine.lock.__exit__
+
+    def leave_and_let_another_plan(*ended: object) -> None:
+        leave(*ended)
+        # Another thread has the lock now, and notes which chunks its own answer lacks.
+        engine.unread[block] = ChunkMessages(chunk, (), is_ordered=True)
+
+    chunk = next(iter(engine.memory.chunks.values()))
+    engine.lock.__exit__ = leave_and_let_another_plan
+    try:
+        assert broker.enqueue("q", b"small")
+    finally:
+        engine.lock.__exit__ = leave
+    assert chunk.payloads is None, "its reader is the other thread"
+    assert list(engine.unread) == [block]
