@@ -89,7 +89,6 @@ LIMITS = {
     "STEP_MESSAGES": "messages that one call of an operator's verb changes, and ids that it takes",
     "HOLD_MESSAGES": "messages that one hold of the engine lock reads or changes: in a scan by filter, a view, a step of a purge or redrive",
     "HOLD_BYTES": "payloads, headers and failure records that one such hold reads or changes, which has at least one message",
-    "HOLD_MS": "after this time a hold that changes messages takes no more of them; the rest is for its next hold",
     "MAX_PAGE": "messages in one `peek`, `browse` or `drain`, entries in one `audit.read`",
     "MAX_SPLITS": "ranges that one `browse_splits` makes",
     "MAX_NUMBER": "the number of a durable consumer's claim, or of an entry of the audit",
@@ -100,8 +99,6 @@ LIMITS = {
     "MAX_STAGING_NAME_BYTES": "the token of a staged write, or the name of one of its chunks, in UTF-8; each belongs to its queue",
     "MAX_WRITE_CHUNKS": "chunks in one staged write; beyond is `LimitReached`",
     "MAX_STAGED_CHUNKS": "chunks in all staged writes, of all queues together; beyond is `LimitReached`",
-    "PUBLISH_STEP_MESSAGES": "messages that one step of a publish makes",
-    "PUBLISH_STEP_BYTES": "where one step of a publish ends, which makes at least one message",
     "PUBLISHED_KEPT_MS": "how long a published write is remembered",
     "KEPT_LAST_FAILURES": "failures kept in full beside the first one; the rest are counted",
 }

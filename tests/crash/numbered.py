@@ -24,9 +24,10 @@ from .child import die_with_parent, say
 
 MESSAGES, LIMIT = 1000, 900
 IN_STREAM = 450
-PIECE, STEP = 200, 300
-#: One to register, five pieces, two calls that record and one that chooses; then the flip, and three steps.
-REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED = 1, 6, 9, 10, 13
+PIECE = 200
+#: One to register, five pieces, two calls that record and one that chooses; then a step for each piece, with the first
+#: of which the record flips.
+REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED = 1, 6, 9, 10, 14
 
 
 class Victim(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 def main(victim: Victim) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
-    set_sizes(claim_piece_messages=PIECE, close_step_messages=STEP, release_step_messages=STEP)
+    set_sizes(claim_piece_messages=PIECE, release_step_messages=PIECE)
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     if "q" not in {info.name for info in broker.queues()}:

@@ -14,17 +14,22 @@ import msgspec
 
 import fairlead
 from fairlead import Broker, NewMessage
-from fairlead.model.limits import PUBLISH_STEP_MESSAGES
 from fairlead.testing import Durability
+from fairlead.testing.sizes import set_sizes
 from fairlead.testing.steps import What, kill_process_at
 
 from .child import die_with_parent, say
 
 TOKEN = "query/7"
+#: Messages of a part, and of a step of a publish.
+PART = 3000
 #: In the order in which they are published; "stale" is of an attempt that lost, and is not listed.
-CHUNKS = {"b": PUBLISH_STEP_MESSAGES + 1000, "a": 2 * PUBLISH_STEP_MESSAGES, "dead": 500, "c": 1000}
-#: The decision; three steps of the first two chunks; the dead one; the last.
-COMMITS = 6
+CHUNKS = {"b": PART + 1000, "a": 2 * PART, "dead": 500, "c": 1000}
+#: Two steps for each of the first two chunks, the first of which decides; one for the other two.
+COMMITS = 5
+#: Of the commits that stage: chunks that are listed after each. "stale", "c" and "dead" are one commit each; "a" and "b" have two
+#: parts each, and are listed with the third commit.
+LISTED = [1, 2, 3, 3, 3, 4, 4, 4, 5]
 
 
 class Victim(msgspec.Struct, frozen=True):
@@ -41,6 +46,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 def main(victim: Victim) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
+    set_sizes(staged_part_messages=PART, publish_step_messages=PART)
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     if "q" not in {info.name for info in broker.queues()}:

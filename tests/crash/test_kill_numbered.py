@@ -18,7 +18,19 @@ from fairlead.clock import SystemClock
 from fairlead.errors import ClaimReleased
 from fairlead.testing import ManualClock
 
-from .numbered import CHOSEN, ENDED, FLIPPED, IN_STREAM, LIMIT, MESSAGES, REGISTERED, SEALED, Victim, digest
+from .numbered import (
+    CHOSEN,
+    ENDED,
+    FLIPPED,
+    IN_STREAM,
+    LIMIT,
+    MESSAGES,
+    PIECE,
+    REGISTERED,
+    SEALED,
+    Victim,
+    digest,
+)
 from .rounds import PATIENCE_S, ROOT, _kill_later
 
 DEAD = len(range(0, LIMIT, 30))
@@ -165,8 +177,8 @@ def test_a_reader_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> Non
 def test_the_windows_are_where_they_are_said_to_be() -> None:
     assert (REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED) == (
         1,
-        1 + -(-LIMIT // 200),
+        1 + -(-LIMIT // PIECE),
         SEALED + 3,
         CHOSEN + 1,
-        FLIPPED + -(-LIMIT // 300),
+        CHOSEN + -(-LIMIT // PIECE),
     )

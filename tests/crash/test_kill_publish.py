@@ -17,7 +17,7 @@ from fairlead import Broker, Complete
 from fairlead.testing import Durability, ManualClock
 
 from .rounds import PATIENCE_S, ROOT, _kill_later
-from .staged import CHUNKS, COMMITS, TOKEN, Victim, payloads, stage_all
+from .staged import CHUNKS, COMMITS, LISTED, TOKEN, Victim, payloads, stage_all
 
 #: By chunk, (seq, payload) as they came.
 Found = dict[str, list[tuple[int, bytes]]]
@@ -101,14 +101,17 @@ def test_a_publish_killed_again_and_again_on_its_way_is_finished_in_the_end(tmp_
 
 
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("die_at", [3, 5, 6, len(LISTED)])
 def test_a_victim_killed_while_it_stages_leaves_whole_chunks_that_nobody_sees(
-    die_before: bool, tmp_path: Path
+    die_at: int, die_before: bool, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    live_and_die(Victim(str(data), "os", "stage", 3, die_before), tmp_path / "stderr.txt")
+    live_and_die(Victim(str(data), "os", "stage", die_at, die_before), tmp_path / "stderr.txt")
     assert fairlead.verify(data).problems == []
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
-        assert broker.staging.list()[0].chunks == (2 if die_before else 3)
+        assert [write.chunks for write in broker.staging.list()] == [
+            LISTED[die_at - (2 if die_before else 1)]
+        ]
         assert contents(broker) == {}
         stage_all(broker)
         assert broker.staging.publish(TOKEN, "q", [*CHUNKS]).outcome == "published"

@@ -15,10 +15,10 @@ from fairlead.testing import ManualClock
 
 from .numbered import Victim
 from .test_kill_numbered import live_and_die, say_all
-from .worked import CLAIMED, FLIPPED, MESSAGES, OF_A_SLICE, SLICES, STEP
+from .worked import CLAIMED, FLIPPED, MESSAGES, OF_A_SLICE, PIECES, SLICES
 
 WORKED = range(CLAIMED + 1, FLIPPED)
-CLOSED = range(FLIPPED, FLIPPED + 1 + -(-MESSAGES // STEP))
+CLOSED = range(FLIPPED, FLIPPED + PIECES)
 
 
 class Heard:

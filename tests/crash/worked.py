@@ -23,17 +23,18 @@ from .numbered import Victim, arm
 MESSAGES = 120
 #: Streams "0" to "9" of seven messages each, and the rest in none.
 IN_STREAMS, STREAMS = 70, 10
-SLICES, STEP = 2, 30
-#: One to register and one to claim; then for each slice one to take it up, and three rounds of two; then the
-#: flip, and the steps.
-CLAIMED = 2
+SLICES, PIECE = 2, 30
+PIECES = MESSAGES // PIECE
+#: One to register and one for each piece of the claim; then for each slice one to take it up, and three rounds of two;
+#: then a step for each piece, with the first of which the record flips.
+CLAIMED = 1 + PIECES
 OF_A_SLICE = 7
 FLIPPED = CLAIMED + SLICES * OF_A_SLICE + 1
 
 
 def main(victim: Victim) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
-    set_sizes(close_step_messages=STEP, close_step_outcomes=STEP, release_step_messages=STEP)
+    set_sizes(claim_piece_messages=PIECE, close_step_outcomes=PIECE, release_step_messages=PIECE)
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     broker.create_queue("q", retry={"policy": "none"})

@@ -67,8 +67,6 @@ HOLD_MESSAGES = 50
 #: The payloads, headers and failure records that one hold reads or writes; it ends with the message that
 #: reaches this.
 HOLD_BYTES = 256 * 1024
-#: A hold that changes messages takes no more of them after this time; what it has taken it still commits.
-HOLD_MS = 5
 #: Messages of one `peek`, `browse` or `drain`, entries of one reading of the audit.
 MAX_PAGE = 10_000
 #: Ranges that `browse_splits` makes.
@@ -87,10 +85,6 @@ MAX_STAGING_NAME_BYTES = 512
 #: Chunks in one staged write, and in all of them together.
 MAX_WRITE_CHUNKS = 10_000
 MAX_STAGED_CHUNKS = 100_000
-#: A published write becomes messages in steps of at most so many, or so many bytes; there is always at least
-#: one.
-PUBLISH_STEP_MESSAGES = 5_000
-PUBLISH_STEP_BYTES = 32 * 1024 * 1024
 #: How long a published token is remembered.
 PUBLISHED_KEPT_MS = 7 * 24 * 3600 * 1000
 #: Failures kept in full: the first, and the last so many. The rest are counted.

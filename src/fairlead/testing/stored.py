@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import read_table
+from fairlead.store.rows import decode_value, read_table
 from fairlead.testing.storage import Storage
 
 Kind = Literal["staged chunks", "leases", "queues", "buckets", "windows", "outcomes", "operations"]
@@ -29,6 +29,11 @@ def stored_requests(storage: Storage) -> set[bytes]:
 def stored_count(storage: Storage, kind: Kind) -> int:
     """How many records of that kind there are."""
     return len(_keys(storage, _TABLES[kind]))
+
+
+def staged_bytes(storage: Storage) -> int:
+    """What the staged chunks that nobody has published take on disk, as their records say."""
+    return sum([decode_value(Table.STAGED, raw).stored_bytes for _, raw in read_table(storage, Table.STAGED)])
 
 
 def _keys(storage: Storage, table: Table) -> list[bytes]:
