@@ -107,7 +107,7 @@ def test_verify_names_a_row_that_cannot_be_decoded(engine: Engine, table: Table)
 @pytest.mark.parametrize(
     "raw", [b"", b"\xc1", b"\x99later version"], ids=["empty", "no code", "a later version"]
 )
-@pytest.mark.parametrize("table", [Table.QUEUES, Table.COUNTERS, Table.CHUNKS, Table.OWN, Table.LEASES])
+@pytest.mark.parametrize("table", [Table.QUEUES, Table.COUNTERS, Table.CHUNKS, Table.LEASES])
 def test_an_engine_does_not_open_with_a_row_that_cannot_be_decoded_and_names_it(
     engine: Engine, table: Table, raw: bytes
 ) -> None:

@@ -76,9 +76,9 @@ def test_it_finds_what_re_finds(flag: str, expression: Pair, given_texts: list[s
     if "m" in flag:
         # There `$` is the end of any line for both.
         theirs = ours.replace(r"\z", r"\Z")
-    if r"\B" in ours and "" in given_texts:
-        # `re` finds no \B in an empty text, RE2 does.
-        given_texts = [text for text in given_texts if text]
+    if r"\B" in ours:
+        # `re` finds no \B in an empty text; RE2 finds one, and one between the bytes of a character.
+        given_texts = [text for text in given_texts if text and text.isascii()]
     pattern = ErrorPattern(flag + ours)
     for text in given_texts:
         assert pattern.search(text) == (re.search(flag + theirs, text, re.ASCII) is not None), (
