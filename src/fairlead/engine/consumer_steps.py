@@ -7,7 +7,7 @@ between two steps leaves the record and the members as they were after the last 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -124,7 +124,6 @@ def take_step(tx: Transaction, record: ConsumerRecord) -> None:
 
 def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -> dict[str, int]:
     known, gives_back = outcomes_of(tx, record), record.unspoken == "release"
-    most_said, most_back = step_of(tx, OUTCOMES_STEP), step_of(tx, RELEASE_STEP)
     #: With the progress that was reported.
     done: dict[int, int] = {}
     #: To their places, each with whether anybody had begun it: being in a claim alone is no delivery.
@@ -135,9 +134,7 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
     if not known.outcomes and not gives_back:
         # Nobody said anything: all are completed, and none is looked at alone.
         done, members = dict.fromkeys(members, 0), []
-    for number in members:
-        raw_id = raw_id_of(tx, number)
-        outcome = known.outcomes.get(raw_id)
+    for number, raw_id, outcome in _members_of_step(tx, record, members):
         if asks_hook(tx, record, outcome) and (number, record.claim_id) not in tx.hooks.failures:
             break
         if outcome is None and gives_back:
@@ -146,8 +143,6 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
             done[number] = 0 if outcome is None else outcome.progress
         else:
             said.append((number, outcome))
-        if len(said) >= most_said or len(back) >= most_back:
-            break
     moved = [moves.release(tx, number, is_delivery=begun) for number, begun in back]
     moved += [_move(tx, number, outcome) for number, outcome in said]
     if done:
@@ -164,6 +159,23 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
     return dict(settled)
 
 
+def _members_of_step(
+    tx: Transaction, record: ConsumerRecord, members: Iterable[int]
+) -> Iterator[tuple[int, bytes, Recorded | None]]:
+    """The first of these members, as many as one step moves, with what was recorded about them."""
+    known, gives_back = outcomes_of(tx, record).outcomes, record.unspoken == "release"
+    most_said, most_back = step_of(tx, OUTCOMES_STEP), step_of(tx, RELEASE_STEP)
+    said = back = 0
+    for number in members:
+        raw_id = raw_id_of(tx, number)
+        outcome = known.get(raw_id)
+        yield number, raw_id, outcome
+        said += outcome is not None and outcome.kind != "complete"
+        back += outcome is None and gives_back
+        if said >= most_said or back >= most_back:
+            return
+
+
 def asks_hook(tx: Transaction, record: ConsumerRecord, outcome: Recorded | None) -> bool:
     """Whether `on_failure` is asked about an outcome, before the step. An instruction comes before the hook."""
     if outcome is None or outcome.kind != "fail" or outcome.dead or outcome.retry_in_ms is not None:
@@ -172,11 +184,13 @@ def asks_hook(tx: Transaction, record: ConsumerRecord, outcome: Recorded | None)
 
 
 def failures_to_ask(tx: Transaction, record: ConsumerRecord) -> Iterator[tuple[int, Recorded]]:
-    """Members that the next steps need an answer of the hook for, with their outcomes."""
+    """Members that the next step needs an answer of the hook for, with their outcomes. Not those that it does not
+    reach, about which the hook would be asked again.
+    """
     leases = leases_of(tx, record) if record.phase == "closing" else []
-    known = outcomes_of(tx, record).outcomes if leases else {}
-    for number in tx.memory.members_of(leases[0]) if known else ():
-        outcome = known.get(raw_id_of(tx, number))
+    if not leases or not outcomes_of(tx, record).outcomes:
+        return
+    for number, _, outcome in _members_of_step(tx, record, tx.memory.members_of(leases[0])):
         if outcome is not None and asks_hook(tx, record, outcome):
             yield number, outcome
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Literal
 
 import pytest
 
 from fairlead import Complete, Fail, NewMessage
+from fairlead.engine import consumer_steps
 from fairlead.engine.broker import Broker
+from fairlead.engine.consumer_steps import OUTCOMES_STEP
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import HookInvalid
 from fairlead.hooks import EnqueueDecision, FailureDecision
@@ -152,8 +155,30 @@ def test_a_hook_decides_about_the_failures_of_a_claim_that_is_closed(broker: Bro
         "dead": 1,
         "completed": 49,
     }
-    assert calls(broker) - before == 250, "each failure is asked about once, an instruction never"
+    assert calls(broker) - before == 250 > OUTCOMES_STEP, (
+        "each failure is asked about once, an instruction never"
+    )
     assert broker.stats("q").waiting == 250
+    assert broken_laws(broker.engine) == []
+
+
+@pytest.mark.parametrize("unspoken", ["release", "complete"])
+def test_no_failure_is_asked_about_before_the_step_that_moves_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, unspoken: Literal["release", "complete"]
+) -> None:
+    """Where a step is filled by instructions and by members that nobody spoke of."""
+    monkeypatch.setattr(consumer_steps, "OUTCOMES_STEP", 4)
+    monkeypatch.setattr(consumer_steps, "RELEASE_STEP", 3)
+    broker.enqueue_many("q", [NewMessage(b"x") for _ in range(60)])
+    generation = broker.consumers.register("etl", "q", unspoken=unspoken).generation
+    broker.consumers.claim("etl", "q", generation, 1)
+    found = list(broker.consumers.read("etl", "q", generation, 1))
+    said = [Fail(one, dead=at % 3 == 1) for at, one in enumerate(found) if at % 3]
+    broker.consumers.record("etl", "q", generation, 1, said)
+    before = calls(broker)
+    settled = broker.consumers.close("etl", "q", generation, 1).settled
+    assert (settled["retry"], settled["dead"]) == (20, 20)
+    assert calls(broker) - before == 20
     assert broken_laws(broker.engine) == []
 
 
@@ -171,7 +196,7 @@ def test_the_timer_asks_about_a_claim_whose_close_a_crash_broke_off(clock: Manua
     again.engine.hooking.hooks = Always()  # type: ignore[assignment]
     again.run_due()
     assert (again.stats("q").waiting, again.stats("q").leased) == (140, 0)
-    assert calls(again) == 40, "the first hundred were asked about before the crash"
+    assert calls(again) == 140 - OUTCOMES_STEP, "those of the first step were asked about before the crash"
     assert broken_laws(again.engine) == []
 
 
