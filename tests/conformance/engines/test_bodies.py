@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,29 @@ def test_payloads_are_read_while_others_have_the_lock(
     assert asked == [True]
     assert sorted(one.payload for one in found) == sorted([b"%04d" % n * 500 for n in range(COUNT // 2)] * 2)
     assert store.calls["get_many"] - before == 2, "once for each chunk"
+
+
+class InterleavedLock:
+    """Once it is released, another thread has it, and notes a payload that is to be read."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._engine, self._lock = broker.engine, broker.engine.lock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *trouble: object) -> None:
+        self._lock.release()
+        self._engine.unread[1] = self  # type: ignore[assignment]
+
+
+def test_a_call_reads_no_payloads_of_a_call_that_follows_it(broker: Broker) -> None:
+    broker.engine.lock = InterleavedLock(broker)  # type: ignore[assignment]
+    assert broker.enqueue("q", b"x")
+    assert list(broker.engine.unread) == [1]
 
 
 def test_a_message_that_somebody_else_settles_before_its_payload_is_read_is_not_delivered(
