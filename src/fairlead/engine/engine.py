@@ -147,14 +147,14 @@ class Engine:
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.take_unread() if self.unread else ()
+                commit, unread = self._must_keep, self.take_unread()
         if asks:
             self._check_open()
             answers = self.hooking.ask([request])
             with self.lock:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.take_unread() if self.unread else ()
+                commit, unread = self._must_keep, self.take_unread()
         if unread:
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync:
@@ -162,7 +162,11 @@ class Engine:
         return answer
 
     def take_unread(self) -> Collection[ChunkMessages]:
-        """Under the lock: messages of the answer whose payloads are to be read."""
+        """Under the lock: messages of the answer whose payloads are to be read. Without the lock, `unread` is that of
+        another request.
+        """
+        if not self.unread:
+            return ()
         unread, self.unread = self.unread, {}
         return unread.values()
 
@@ -374,7 +378,7 @@ class Engine:
         if is_marked:
             tx.add(self._mark())
         try:
-            if memory.touched_streams or memory.ended_deliveries:
+            if memory.touched_streams or memory.ended_deliveries or memory.thinned_lanes:
                 memory.update_fronts()
             if memory.changes.chunks:
                 memory.cool()

@@ -197,7 +197,9 @@ def _stands_in_memory(message: StoredMessage, cold_from: int) -> bool:
 def broken_laws_of_streams(
     memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
 ) -> list[str]:
-    """What memory has of each stream is its beginning, with all messages of hot chunks."""
+    """What memory has of each stream is its beginning, with all messages of hot chunks. All messages of a stream have
+    one fairness key.
+    """
     broken = []
     in_streams = {message.number: message for message in messages if message.in_stream}
     for queue_id, queue in memory.by_id.items():
@@ -206,7 +208,11 @@ def broken_laws_of_streams(
         if known.keys() - names:
             broken.append(f"{queue.name}: streams {sorted(known.keys() - names)} are not stored")
         for name in names:
-            wrong = _wrong_stream(known.get(name), streams[queue_id, name], in_streams)
+            stored = streams[queue_id, name]
+            wrong = _wrong_stream(known.get(name), stored, in_streams)
+            keys = {in_streams[number].lane[0] for number in stored.numbers}
+            if len(keys) > 1:
+                wrong = f"its messages have the keys {sorted(keys)}"
             if wrong:
                 broken.append(f"{queue.name}: stream {name!r}: {wrong}")
         on_disk = any(streams[queue_id, name].numbers for name in names - known.keys())

@@ -243,9 +243,10 @@ def redrive(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
     chunk = memory.chunk_of(number)
     plain = pack_lane(chunk.lane_of(number)[0], chunk.lane_of(number)[1:])
     lane, weight = tx.hooks.lanes.get(number, (plain, chunk.weight_of(number)))
-    key = queue.streams.key_of(stream) if stream else None
-    if key is not None and key != lane_key(lane):
-        lane = pack_lane(key, lane_throttle_keys(lane))
+    if stream:
+        opener = tx.reopened.setdefault((queue.record.queue_id, stream), lane_key(lane))
+        key = queue.streams.key_of(stream)
+        lane = pack_lane(opener if key is None else key, lane_throttle_keys(lane))
     alive = OwnState(
         state.source_queue_id,
         lane=b"" if lane == plain else lane,

@@ -82,8 +82,8 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 class Transaction:
     __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
-                 "commit", "epoch", "facts", "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms", "requests",
-                 "store")  # fmt: skip
+                 "commit", "epoch", "facts", "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms",
+                 "reopened", "requests", "store")  # fmt: skip
 
     def __init__(
         self, engine: Engine, commit: int, epoch: int, now_ms: int, id_ms: int, hooks: HookAnswers
@@ -110,6 +110,9 @@ class Transaction:
         self._growing: dict[int, GrowingChunk] = {}
         #: How many facts there were when the request that runs began.
         self._start = 0
+        #: By queue and stream: the fairness key of the first message that the request that runs returns to a stream
+        #: without live messages. Facts are added when all of them are known, so streams do not know it yet.
+        self.reopened: dict[tuple[int, str], str] = {}
         #: Requests, and steps of requests, that joined; and the bytes of messages that were enqueued.
         self.requests = 0
         self.bytes = 0
@@ -154,6 +157,8 @@ class Transaction:
         self.caller = caller
         self.requests += 1
         self._start = len(self.facts)
+        if self.reopened:
+            self.reopened = {}
 
     @property
     def is_full(self) -> bool:
@@ -244,9 +249,20 @@ class Transaction:
         return found
 
     def count_members(self, queue: Queue, name: str, start: int) -> int:
-        """About how many messages of a stream the rows from a seq on lead to."""
+        """About how many messages of a stream are on disk from a seq on: those of a chunk that begins behind it count
+        until all of them have left.
+        """
         rows = read_members(self.store, self.memory.changes, queue.home_id, name, start, limit=COUNT_LIMIT)
-        return sum([one.row.count or 1 for one in rows])
+        return self._count_in_chunk(name, start) + sum([one.row.count or 1 for one in rows])
+
+    def _count_in_chunk(self, stream: str, start: int) -> int:
+        """The messages of a stream from a seq on in the chunk of that seq, if its row stands before."""
+        self.bring_chunks([start])
+        chunk = self.memory.chunks.get(start >> BLOCK_SHIFT)
+        members = [] if chunk is None or not chunk.is_cold else chunk.members_of(stream)
+        if chunk is None or not members or members[0] >= start:
+            return 0
+        return len(chunk.in_stream(stream, start, None))
 
     def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
         """Have the next messages of these lanes in memory, which the scheduler lacks."""

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fairlead import Complete, Delivery, Fail, NewMessage, Release
+from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release
 from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
@@ -19,7 +19,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.inspect import Explain, GetFailureMetrics, Peek
+from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek
 from fairlead.verbs.operate import Drop, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Purge
 from fairlead.verbs.settle import Settle
@@ -159,6 +159,32 @@ def test_blocked_streams_need_no_memory_and_go_on_when_their_first_messages_do(s
         scene.clock.advance(ms=HOUR_MS)
         bodies = scene.drain()
     assert sorted(bodies) == sorted(b"%d" % at for at in range(30) for _ in range(3))
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_all_messages_behind_a_blocked_one_are_counted_also_those_that_only_the_disk_has(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    with sizes(0):
+        monkeypatch.setattr(cold, "STREAM_MESSAGES", window)
+        scene.enqueue(["s"] * 45)
+        (first,) = scene.claim(1)
+        for _ in range(2):
+            scene.engine.do(Settle([Extend(first, "2h")]))
+            assert "; 44 behind it" in scene.engine.do(ExplainQueue("q")).reasons[0].text
+            scene.reopen()
+
+
+def test_lanes_that_only_the_disk_had_end_with_their_last_message(scene: Scene) -> None:
+    with sizes(0):
+        messages = [NewMessage(b"%d" % at, throttle_keys=[f"t{at % 3}"]) for at in range(9)]
+        ids = scene.engine.do(EnqueueMany("q", messages))
+        assert scene.queue.schedule.lane_count == 3
+        scene.engine.do(Drop("q", ids[::3]))
+        assert scene.queue.schedule.lane_count == 2
+        scene.engine.do(Purge("q"))
+        assert scene.queue.schedule.lane_count == 0
+        scene.check()
 
 
 def test_an_operator_lets_messages_of_a_blocked_stream_pass_that_memory_knows_nothing_of(

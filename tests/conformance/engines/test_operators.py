@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead import Complete, DeadFilter, Delivery, Fail
+from fairlead import Complete, DeadFilter, Delivery, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.dead_letters import Redrive
-from fairlead.verbs.enqueue import Enqueue, Twin
+from fairlead.verbs.enqueue import Enqueue, Quarantine, Twin
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.operate import Bury, Hold, Retry, Unhold
 from fairlead.verbs.queues import CreateQueue
@@ -42,6 +42,18 @@ def killed_and_retried(engine: Engine) -> str:
 def only(deliveries: list[Delivery]) -> Delivery:
     (delivery,) = deliveries
     return delivery
+
+
+@pytest.mark.parametrize("verb", ["redrive", "retry"])
+def test_messages_that_return_to_a_stream_together_have_the_key_of_the_first(
+    engine: Engine, verb: str
+) -> None:
+    messages = [NewMessage(b"", fairness_key=key, stream="s") for key in ("a", "b", "c")]
+    ids = engine.do(Quarantine("q", messages, "validation_failure", "bad"))
+    engine.do(Redrive("q") if verb == "redrive" else Retry("q", ids))
+    assert broken_laws(engine) == []
+    found = engine.do(Claim("q", 3, max_per_stream=3))
+    assert [one.fairness_key for one in found] == ["a", "a", "a"]
 
 
 def test_a_message_that_was_brought_back_has_no_time_to_live_any_more(
