@@ -57,8 +57,6 @@ MAX_ANSWERED = 1000
 #: How many single messages of a stream may be let by; past it a release keeps order.
 MAX_LET_BY = 1000
 
-#: Distinct (fairness key, throttle keys) pairs with ready messages, over all queues.
-MAX_ACTIVE_LANES = 1_000_000
 #: What may touch more messages than this is a durable intent with steps of at most this many.
 STEP_MESSAGES = 10_000
 #: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long
@@ -67,8 +65,6 @@ HOLD_MESSAGES = 50
 #: The payloads, headers and failure records that one hold reads or writes; it ends with the message that
 #: reaches this.
 HOLD_BYTES = 256 * 1024
-#: A hold that changes messages takes no more of them after this time; what it has taken it still commits.
-HOLD_MS = 5
 #: Messages of one `peek`, `browse` or `drain`, entries of one reading of the audit.
 MAX_PAGE = 10_000
 #: Ranges that `browse_splits` makes.
@@ -87,10 +83,6 @@ MAX_STAGING_NAME_BYTES = 512
 #: Chunks in one staged write, and in all of them together.
 MAX_WRITE_CHUNKS = 10_000
 MAX_STAGED_CHUNKS = 100_000
-#: A published write becomes messages in steps of at most so many, or so many bytes; there is always at least
-#: one.
-PUBLISH_STEP_MESSAGES = 5_000
-PUBLISH_STEP_BYTES = 32 * 1024 * 1024
 #: How long a published token is remembered.
 PUBLISHED_KEPT_MS = 7 * 24 * 3600 * 1000
 #: Failures kept in full: the first, and the last so many. The rest are counted.
