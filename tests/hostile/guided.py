@@ -17,7 +17,7 @@ import atheris
 #: before.
 _WATCHED = (
     "fairlead.wire",
-    "fairlead.decide.pattern",
+    "fairlead.decide.error_pattern",
     "fairlead.decide.redact",
     "fairlead.decide.access",
     "fairlead.decide.dead_filter",
@@ -30,7 +30,6 @@ _WATCHED = (
     "fairlead.server.flight",
     "fairlead.server.fila",
     "fairlead.decide.arguments",
-    "fairlead.broker.looking",
     "fairlead.runbook",
 )
 

@@ -34,7 +34,7 @@ def delivery(
     state: MessageState | None = None,
 ) -> Delivery:
     lane = pack_lane("acme", ("gpu",) if n % 2 else ())
-    message = Message(IDS[n], 0, lane, 1, headers, payload, AT_MS, 0, 0, 0, "", 0, False, stream, seq)
+    message = Message(IDS[n], 0, lane, 1, headers, payload, AT_MS, 0, 0, 0, "", stream, seq)
     return Delivery(message, state, "orders", 7, AT_MS, 1, None)
 
 

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-ENGINE = ("fairlead.broker", "fairlead.store", "fairlead.hooks", "fairlead.server", "rocksdict", "lupa")
+ENGINE = (
+    "fairlead.engine",
+    "fairlead.records",
+    "fairlead.schedule",
+    "fairlead.store",
+    "fairlead.hooks",
+    "fairlead.server",
+    "rocksdict",
+    "lupa",
+)
 
 
 def loaded_by(module: str) -> set[str]:

@@ -78,8 +78,6 @@ class DeadLetterTest:
         )
         self._min_attempts = _count(given.min_attempts, "filter.min_attempts")
         self._max_attempts = _count(given.max_attempts, "filter.max_attempts")
-        #: Whether the test needs the message itself. Without it `selects` takes None, and no payload is read.
-        self.needs_message = self._key is not None or self._header is not None
         #: The most a test of one byte of error text costs, in instructions of RE2; 0 without a regular
         #: expression.
         self.cost = 0 if self._regex is None else self._regex.instructions

@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from zlib import crc32
 
-from fairlead.model.lane import ROW_BYTES
-
-
-def slice_of(row: bytes, slices: int) -> int:
-    """The slice of a packed row."""
-    return slice_of_name(row[ROW_BYTES:] or row[8:24], slices)
-
 
 def slice_of_name(name: bytes, slices: int) -> int:
     """`name`: the message's stream, so that one task has all of it in order; its id where there is none.

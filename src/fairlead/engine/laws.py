@@ -330,5 +330,5 @@ def _everywhere(memory: Memory) -> list[int]:
     numbers = list(memory.held)
     for queue in memory.by_id.values():
         numbers += queue.schedule.numbers()
-        numbers += queue.streams.behind()
+        numbers += queue.streams.stream_backlog()
     return numbers

@@ -60,9 +60,6 @@ class StoreTime:
     def from_steady(self, steady_ms: int) -> int:
         return self._from_steady_ms + steady_ms
 
-    def to_steady(self, store_ms: int) -> int:
-        return store_ms - self._from_steady_ms
-
     def notice_step(self) -> int:
         """By how much the wall clock was stepped since the last call; 0: it was not."""
         ahead_ms = self._clock.now_ms() - self.now_ms()
@@ -77,9 +74,6 @@ class StoreTime:
         self._wall_ahead_ms = wall_ahead_ms
         #: How far the wall clock is ahead of the store's time; 0 until a step was noticed.
         self.ahead_ms = wall_ahead_ms if abs(wall_ahead_ms) >= MIN_STEP_MS else 0
-
-    def mark_due(self) -> bool:
-        return self.now_ms() >= self.next_mark_ms
 
     def mark(self, *, closed: bool = False) -> ClockMark:
         steady_ms = self._clock.monotonic_ms()

@@ -218,7 +218,7 @@ class QueueStreams:
         first = next(other for other in stream.leased if held[other].terms.claim_id == claim_id)
         return first == number
 
-    def behind(self) -> Iterator[int]:
+    def stream_backlog(self) -> Iterator[int]:
         """Ready messages in memory that stand in no lane."""
         messages = self._messages
         for stream in self.by_name.values():

@@ -167,10 +167,6 @@ class Transaction:
             return True
         return self._engine.clock.monotonic_ms() - self.began_ms >= MAX_TURN_MS
 
-    def check_lost(self) -> None:
-        if self.lost is not None:
-            raise self.lost_error()
-
     def lost_error(self) -> Unavailable:
         """A new error for each caller: an error that is raised twice carries two tracebacks."""
         return Unavailable(f"nothing of this transaction was written, send it again: {self.lost}")

@@ -103,7 +103,6 @@ class Hooks:
         self._hooks: dict[tuple[int, HookFunction], _Hook] = {}
         self._next_key = 1
         self._config: dict[str, str] = {}
-        self._config_chars = 0
         self._config_version = 1
         self._turnstile = Turnstile()
         self._host: HostProcess | None = None
@@ -193,22 +192,15 @@ class Hooks:
     def set_config(self, key: str, value: str | None) -> None:
         """What `fila.get` and `fairlead.get` answer from the next turn on; None: not set."""
         with self._lock:
-            self._config_chars -= len(self._config.pop(key, ""))
+            self._config.pop(key, None)
             if value is not None:
                 self._config[key] = value
-                self._config_chars += len(value)
             self._config_version += 1
 
     def load_config(self, values: dict[str, str]) -> None:
         with self._lock:
             self._config = dict(values)
-            self._config_chars = sum(map(len, values.values()))
             self._config_version += 1
-
-    @property
-    def config_size(self) -> tuple[int, int]:
-        """How many keys, and characters of values, are held in memory."""
-        return len(self._config), self._config_chars
 
     def stats(self, queue_id: int) -> list[HookStats]:
         found = []

@@ -19,15 +19,3 @@ class ClockMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: bytes
     life: int
     closed: bool = False
-
-
-class BucketLevel(msgspec.Struct, frozen=True, gc=False):
-    """A token bucket held `tokens` at `at_ms`, in the store's time. `rate` and `burst` were in force until
-    then.
-    """
-
-    key: str
-    tokens: float
-    at_ms: int
-    rate: float
-    burst: float

@@ -23,8 +23,7 @@ Unspoken = Literal["complete", "release"]
 class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a consumer, and of the one claim that it may have in hand.
 
-    `handled` counts the members that the steps of a close or release have done with, in claim order;
-    `recorded` the values of outcomes stored so far. `queue` is the name it was registered for, which a
+    `recorded` counts the values of outcomes stored so far. `queue` is the name it was registered for, which a
     deleted queue no longer has; with `name` it identifies the consumer. `taken` has a bit for each of
     `slices` slices that somebody has taken up.
     """
@@ -44,7 +43,6 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: int = 0
     bytes: int = 0
     pages: int = 0
-    handled: int = 0
     recorded: int = 0
     recorded_bytes: int = 0
     settled: dict[str, int] = {}
@@ -76,7 +74,6 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             messages=0,
             bytes=0,
             pages=0,
-            handled=0,
             recorded=0,
             recorded_bytes=0,
             slices=0,

@@ -25,5 +25,3 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
     rate: float = 0.0
     clear_progress: bool = False
     filter: dict[str, object] = {}
-    #: An id made when the intent was: whatever sorts before it was enqueued earlier.
-    marker: bytes = b""

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureRecord, remember_failure
-from fairlead.model.lane import DEFAULT_KEY, pack_row
+from fairlead.model.lane import DEFAULT_KEY
 
 #: The due time of a held message: waiting with no end of its own.
 HELD = (1 << 63) - 1
@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see
     `pack_headers`). `seq` is its order in its stream, 0 when no stream orders it (then `stream` is only
-    data). `live_dedup` says that its dedup row lives as long as it does, instead of for a window.
+    data).
     """
 
     id: bytes
@@ -53,8 +53,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     due_ms: int = 0
     expires_ms: int = 0
     dedup_key: str = ""
-    dedup_until_ms: int = 0
-    live_dedup: bool = False
     stream: str = ""
     seq: int = 0
 
@@ -64,15 +62,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         return len(self.headers) + len(self.payload)
-
-    @property
-    def flags(self) -> int:
-        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0)
-
-    def row(self, place: int, flags: int) -> bytes:
-        """Its row while it lives; `seq` says whether its stream orders it."""
-        row = pack_row(place, self.id, self.weight, flags, len(self.headers) + len(self.payload))
-        return row + self.stream.encode() if self.seq else row
 
 
 class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -67,23 +67,6 @@ class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
 
 
-class Counters(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages of a queue are where; committed with every transition, hence exact after a crash.
-
-    What is done takes no part in the queue's bounds: neither `messages` nor `bytes` counts it.
-    """
-
-    ready: int = 0
-    waiting: int = 0
-    leased: int = 0
-    done: int = 0
-    bytes: int = 0
-
-    @property
-    def messages(self) -> int:
-        return self.ready + self.waiting + self.leased
-
-
 #: How the options of create_queue and update_queue read: option -> (field, reader)
 _DURATIONS = {
     "visibility_timeout": "visibility_timeout_ms",

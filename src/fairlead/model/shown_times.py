@@ -36,7 +36,7 @@ class _Fields(NamedTuple):
 
 
 TIMES: dict[type, _Fields] = {
-    Message: _Fields(("enqueued_ms", "due_ms", "expires_ms", "dedup_until_ms")),
+    Message: _Fields(("enqueued_ms", "due_ms", "expires_ms")),
     MessageState: _Fields(("due_ms", "done_ms", "dead_since_ms"), ("failures",)),
     FailureRecord: _Fields(("at_ms", "due_ms")),
     Delivery: _Fields(("lease_until",), ("state",)),

@@ -8,7 +8,6 @@ from typing import Literal
 import msgspec
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import CheckedMessage
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.names import Scoped
 
@@ -118,23 +117,6 @@ class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     reason: int
     error: str
-
-
-class ChunkBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Messages checked once, so that publishing has only to number them. `deaths` has one for all of them,
-    one for each, or none.
-    """
-
-    messages: list[CheckedMessage]
-    deaths: list[Death] = []
-
-    def death(self, at: int) -> Death:
-        return self.deaths[at if len(self.deaths) > 1 else 0]
-
-
-pack_chunk = msgspec.msgpack.Encoder().encode
-#: Raises `msgspec.DecodeError` (a `ValueError`) for what `pack_chunk` did not make.
-unpack_chunk = msgspec.msgpack.Decoder(ChunkBody).decode
 
 
 def read_deaths(given: object, count: int) -> list[Death]:

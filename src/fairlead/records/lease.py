@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.model.lease import NEVER_EXPIRES_MS
+#: Leases of a numbered claim have no end of their own: they last until the claim is closed, or its consumer lets go of
+#: it.
+NEVER_EXPIRES_MS = (1 << 63) - 1
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):

@@ -29,11 +29,6 @@ class QueueLabels:
         label = self._labels.get(queue_id)
         return self._find(queue_id) if label is None else label
 
-    def of_source(self, dlq_id: int) -> str:
-        """The label of the queue whose dead letters these are."""
-        record = self._records.get(dlq_id)
-        return self.of(record.source_id) if record is not None else OTHER
-
     def saved(self, record: QueueRecord) -> None:
         queue_id = record.queue_id
         if not record.name:

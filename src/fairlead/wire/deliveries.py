@@ -88,8 +88,6 @@ def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
         zero,
         zero,
         repeat(""),
-        zero,
-        repeat(False),
         columns.read("stream", ""),
         columns.read("seq", 0),
     )

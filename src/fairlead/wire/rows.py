@@ -158,8 +158,6 @@ def read_delivery_rows(rows: Sequence[DeliveryRow], runs: Runs) -> list[Delivery
                 0,
                 0,
                 "",
-                0,
-                False,
                 row.stream,
                 row.seq,
             ),

@@ -37,10 +37,6 @@ class StandInHooks(AsksByColumn):
     def load_config(self, values: dict[str, str]) -> None:
         pass
 
-    @property
-    def config_size(self) -> tuple[int, int]:
-        return 0, 0
-
     def stats(self, queue_id: int) -> list[HookStats]:
         return []
 

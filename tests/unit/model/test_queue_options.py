@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.policy import FailureBreaker, RetryPolicy
-from fairlead.model.queue import QUEUE_OPTIONS, Counters, QueueConfig, read_queue_options
+from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig, read_queue_options
 
 GOOD: list[tuple[str, Any, str, Any]] = [
     ("visibility_timeout", "45s", "visibility_timeout_ms", 45_000),
@@ -137,7 +137,3 @@ def test_a_key_that_is_kept_is_live_first_and_another_kind_of_dedup_takes_its_pl
     assert (kept.dedup_window_ms, kept.dedup_kept) == (0, True)
     assert read_queue_options({"dedup": "5m"}, kept) == QueueConfig()
     assert read_queue_options({"dedup": "live"}, kept) == QueueConfig(dedup_window_ms=0)
-
-
-def test_counters_add_up_to_the_messages_of_a_queue_that_are_not_done() -> None:
-    assert Counters(ready=1, waiting=2, leased=3, done=4, bytes=50).messages == 6

@@ -7,7 +7,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.decide.slices import slice_of
 from tests.oracle.drr import Memory, QueueScheduler
 from tests.oracle.rows import pack_lane, pack_row, row_place
 from tests.oracle.throttle import Buckets
@@ -85,14 +84,3 @@ def test_lanes_without_tokens_are_left_waiting_for_them() -> None:
     assert places(scheduler.take(5, 1000, 2)) == [2]
     assert places(scheduler.take(5, 2000, 2)) == []
     assert places(scheduler.take(5, 2000)) == [3]
-
-
-def test_a_slice_is_the_same_for_ever() -> None:
-    """Asked in other processes and later versions: these numbers must not change."""
-    assert [slice_of(row(place), 8) for place in range(1, 9)] == SLICES_OF_IDS
-    assert [slice_of(row(1, name), 8) for name in (b"orders", b"account 7", b"\xc3\xbc")] == SLICES_OF_STREAMS
-    assert slice_of(row(1, b"s"), 5) == slice_of(row(2, b"s"), 5)
-
-
-SLICES_OF_IDS = [3, 0, 0, 7, 5, 6, 6, 1]
-SLICES_OF_STREAMS = [6, 0, 5]

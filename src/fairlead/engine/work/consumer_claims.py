@@ -24,12 +24,11 @@ from fairlead.engine.work.consumers import at_rest, consumer_of
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.consumer import ConsumerRecord, NumberedClaim
 from fairlead.model.durations import to_ms
-from fairlead.model.lease import NEVER_EXPIRES_MS
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_NUMBER
 from fairlead.model.names import Scoped
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
-from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
 from fairlead.request import Caller
 from fairlead.schedule.draft import Run
 from fairlead.schedule.plan import ClaimPlan

@@ -34,7 +34,7 @@ from fairlead.store.rocks.log_format import (
     packed_records,
     restored_header,
 )
-from fairlead.store.rocks.manifest import Manifest, read_manifest, read_number
+from fairlead.store.rocks.manifest import Manifest, read_manifest
 from fairlead.store.rocks.marks import BATCH, MARKS_FILE, Mark, read_mark
 from fairlead.store.rocks.mend import has_no_ranges, mend_table
 from fairlead.store.rocks.options import MIB
@@ -45,7 +45,6 @@ _FAMILY_OF_TABLE = re.compile(rb"column\.family\.id(.)\x16\x04(.)name", re.DOTAL
 _FAMILY_IN_OPTIONS = re.compile(r'^\[CFOptions "(.+)"\]$', re.MULTILINE)
 _CURRENT = re.compile(rb"MANIFEST-(\d{6,})\n")
 #: The rows that a batch of ours consists of, each with the number of its family.
-_DELETE, _PUT, _DELETE_RANGE = 4, 5, 14
 _PAGE_ROWS, _PAGE_BYTES = 2000, 4 * MIB
 _MAX_KEY_BYTES = 4096
 _NO_MANIFEST = "nothing says which tables belong to the data: some may be gone, and deleted rows may be back"
@@ -145,16 +144,6 @@ class Salvage:
         if family not in ("default", *self._manifest.families.values()):
             return iter(())
         return self._rows(family, b"", None, self._unopenable)
-
-    def deleted_in_logs(self, ids: set[bytes]) -> set[bytes]:
-        """Which of these messages a readable batch deletes: they were completed or dropped, and are not lost."""
-        family = next(number for number, name in self._manifest.families.items() if name == "messages")
-        found: set[bytes] = set()
-        for log in sorted((self._scratch / "logs").iterdir()):
-            data = log.read_bytes()
-            for spans in RecordWalk(data):
-                found.update(key for key in _deleted_keys(joined(data, spans), family) if key in ids)
-        return found
 
     # Tables
 
@@ -447,25 +436,6 @@ def _restore(data: mmap.mmap, at: int) -> bool:
         return False
     data[at : at + HEADER_BYTES] = header
     return True
-
-
-def _deleted_keys(batch: bytes, family: int) -> Iterator[bytes]:
-    at = BATCH.size
-    while at < len(batch):
-        tag = batch[at]
-        number, at = read_number(batch, at + 1)
-        size, at = read_number(batch, at)
-        key, at = batch[at : at + size], at + size
-        if tag == _DELETE:
-            if number == family:
-                yield key
-        elif tag in (_PUT, _DELETE_RANGE):
-            size, at = read_number(batch, at)
-            at += size
-        else:
-            # The meaning of the rest is not known. Without it a message may be listed as gone that was
-            # completed.
-            return
 
 
 class _View:
