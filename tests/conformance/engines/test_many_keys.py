@@ -6,7 +6,7 @@ import pytest
 
 from fairlead import Complete, Fail, NewMessage
 from fairlead.decide.dead_filter import DeadFilter
-from fairlead.engine import moves
+from fairlead.engine import cold, moves
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.memory import Memory
@@ -59,14 +59,19 @@ def check_works(engine: Engine) -> None:
     assert broken_laws(engine) == []
 
 
-def test_a_purge_leaves_few_keys_in_the_ring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hot_messages", [0, 400_000])
+def test_a_purge_leaves_few_keys_in_the_ring(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, hot_messages: int
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", hot_messages)
     enqueue(engine)
     steps: list[int] = []
     drop_empty_keys = Scheduler.drop_empty_keys
 
-    def counted(schedule: Scheduler, limit: int) -> None:
+    def counted(schedule: Scheduler, limit: int) -> bool:
         steps.append(limit)
-        drop_empty_keys(schedule, limit)
+        assert len(steps) < KEYS, "the purge does not end"
+        return drop_empty_keys(schedule, limit)
 
     monkeypatch.setattr(Scheduler, "drop_empty_keys", counted)
     assert engine.do(Purge("q")) == KEYS
@@ -76,7 +81,23 @@ def test_a_purge_leaves_few_keys_in_the_ring(engine: Engine, monkeypatch: pytest
     check_works(engine)
 
 
-def test_the_end_of_many_lives_leaves_few_keys_in_the_ring(engine: Engine, clock: ManualClock) -> None:
+def test_no_step_waits_for_keys_that_cannot_leave_the_ring(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", 0)
+    enqueue(engine)
+    queue = engine.memory.by_name["q"]
+    with engine.transaction() as tx:
+        # Its messages are gone, and memory does not know yet that nothing is left of them on disk.
+        monkeypatch.setattr(queue.counts, "ready", 0)
+        assert not moves.forget_keys(tx, queue)
+
+
+@pytest.mark.parametrize("hot_messages", [0, 400_000])
+def test_the_end_of_many_lives_leaves_few_keys_in_the_ring(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, hot_messages: int
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", hot_messages)
     enqueue(engine, ttl="1s")
     clock.advance(ms=1000)
     assert keys_in_ring(engine) <= FEW
