@@ -32,7 +32,7 @@ WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
 #: Lanes, or streams, that one hold of the lock reads from disk: each is a look-up of its own. And how many messages
 #: it reads ahead of all of them together.
-STEP_LANES = 100
+STEP_LANES = 50
 STEP_READ_AHEAD = 2000
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16

@@ -459,7 +459,7 @@ class Scheduler:
             key.active = True
             state.inactive -= 1
             # What is left of its former messages is nothing.
-            key.numbers, key.at, key.back, key.back_at = [], 0, [], 0
+            key.numbers, key.at, key.back, key.back_at = [], 0, (), 0
         if state.debts and not key.lane_count:
             key.deficit -= state.debts.pop(name[0], 0)
         key.lane_count += 1

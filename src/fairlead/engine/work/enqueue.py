@@ -63,7 +63,7 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
     lane = (request.fairness_key,)
     check_lanes(tx, queue, 1, lambda: {lane})
     expires = [tx.now_ms + config.ttl_ms] if config.ttl_ms else None
-    columns = Columns((lane,), None, request.weight, None, [size], expires)
+    columns = Columns((lane,), None, request.weight, None, (size,), expires)
     growing = tx.growing_chunk(queue, columns)
     if growing is not None:
         chunk = growing.chunk
@@ -71,7 +71,7 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
         tx.add(ChunkGrown(chunk, growing.fit(columns), [payload], {}))
         return show_id(id_of(chunk.prefix, number))
     first, prefix = tx.next_shared_block(), tx.next_prefix()
-    chunk = Chunk(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None), [payload])
+    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None), (payload,))
     tx.add(ChunkEnqueued(chunk))
     tx.let_grow(chunk)
     return show_id(id_of(prefix, first))
@@ -109,7 +109,7 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
         part = by_column(plain[start : start + MAX_CHUNK_MESSAGES])
         columns = to_columns(tx, queue, part, joins_streams=False)
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
-        chunk = Chunk(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
+        chunk = Chunk.of(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
         dead = {number: moves.quarantine(tx, number, queue, error, reason) for number in chunk.numbers}
         tx.add(ChunkEnqueued(chunk, dead))
         ids += shown_ids(chunk.prefix, chunk.numbers)
@@ -240,7 +240,7 @@ def _add_chunk(
     states = None
     if messages.delays is not None:
         states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
-    chunk = Chunk(queue.record.queue_id, head, messages.payloads, states)
+    chunk = Chunk.of(queue.record.queue_id, head, messages.payloads, states)
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
     return chunk.prefix, chunk.numbers
@@ -263,7 +263,7 @@ def to_columns(
     messages: MessageColumns,
     *,
     joins_streams: bool = True,
-    sizes: list[int] | None = None,
+    sizes: Sequence[int] | None = None,
     now_ms: int | None = None,
 ) -> Columns:
     """The columns of a chunk. Messages that were staged come without their payloads, whose sizes are `sizes`, and
