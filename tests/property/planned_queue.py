@@ -202,6 +202,7 @@ def _id(number: int) -> bytes:
 def check_state(state: SchedulerState) -> None:
     """Counts and sets that are kept beside the things they count."""
     keys = dict(zip(state.keys, state.all_keys(), strict=True))
+    assert state.inactive == sum(not key.active for key in keys.values())
     assert set(state.ring.all()) == {name for name, key in keys.items() if key.in_ring}
     assert len(state.ring) == len(set(state.ring.all()))
     not_plain = {name for name in state.ring.all() if not keys[name].is_plain}

@@ -313,3 +313,29 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+_TELLS_OF_ITS_COLLECTOR = """
+import gc, os, sys
+from pathlib import Path
+import fairlead
+from fairlead.config import ServerSettings
+from fairlead.server.serve import Server, run
+
+def tell():
+    print(gc.get_freeze_count() > 0, gc.get_threshold()[0] > 700)
+
+data = Path(sys.argv[1])
+fairlead.open(data).close()
+tell()
+server = Server(ServerSettings(data=data), lambda *given: [])
+run(server, ready=lambda: (tell(), server.tell_to_stop()))
+"""
+
+
+def test_a_server_process_spares_what_is_open_from_the_collector_and_the_library_does_not(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", _TELLS_OF_ITS_COLLECTOR, str(tmp_path / "data")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert told.stdout.split() == ["False", "False", "True", "True"], told.stderr

@@ -30,6 +30,10 @@ CACHED_MESSAGES = 100_000
 #: Messages that a lane is read ahead by, and all lanes of a queue together.
 WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
+#: Lanes, or streams, that one hold of the lock reads from disk: each is a look-up of its own. And how many messages
+#: it reads ahead of all of them together.
+STEP_LANES = 50
+STEP_READ_AHEAD = 2000
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16
 
@@ -149,9 +153,14 @@ def read_stream_on(memory: Memory, store: KeyValueStore, queue: Queue, stream: S
     memory.apply(StreamRead(queue.record.queue_id, stream, part.numbers, part.next_place))
 
 
-def read_on(memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, wanted: int) -> None:
-    """Have at least some of the next messages of a cold lane in memory, or know that there are none."""
-    window = min(WINDOW_MESSAGES, READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes))
+def read_on(
+    memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, wanted: int, lanes: int = 1
+) -> None:
+    """Have at least some of the next messages of a cold lane in memory, or know that there are none. `lanes`: how many
+    are read in this step.
+    """
+    shared = min(READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes), STEP_READ_AHEAD // lanes)
+    window = min(WINDOW_MESSAGES, shared)
     part = read_lane(memory, store, queue, lane, queue.schedule.cold_from(lane), max(wanted, window))
     memory.apply(LaneRead(queue.record.queue_id, lane, part.numbers, part.next_place))
 

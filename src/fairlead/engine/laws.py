@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
+import msgspec
+
 from fairlead.decide.fronts import find_front
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
@@ -247,7 +249,8 @@ def _wrong_stream(
 
 def _content(chunk: Chunk) -> object:
     states = bytes(chunk.states or bytes(chunk.count))
-    return chunk.is_cold, chunk.has_runs, chunk.live, states, chunk.columns
+    # As they are stored: memory may have a tuple where a list is read.
+    return chunk.is_cold, chunk.has_runs, chunk.live, states, msgspec.msgpack.encode(chunk.columns)
 
 
 def _differences(queue: Queue, reopened: Queue, stored: Counts) -> list[str]:

@@ -921,10 +921,11 @@ class Memory:
 
     def _end_dry_lanes(self) -> None:
         """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
+        lanes = len(self.thinned_lanes)
         for queue_id, lane in self.thinned_lanes:
             queue = self.by_id[queue_id]
             while queue.schedule.ran_dry(lane):
-                read_on(self, self._store, queue, lane, 1)
+                read_on(self, self._store, queue, lane, 1, lanes)
         self.thinned_lanes.clear()
 
     def _move_fronts(self) -> None:

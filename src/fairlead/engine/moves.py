@@ -512,5 +512,4 @@ def forget_keys(tx: Transaction, queue: Queue) -> bool:
     """
     if queue.counts.ready or queue.schedule.active_keys <= MAX_EMPTY_KEYS:
         return False
-    queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)
-    return True
+    return queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)

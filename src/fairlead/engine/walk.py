@@ -20,6 +20,7 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Literal
 
+from fairlead.engine.cold import STEP_LANES
 from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, find_queue, in_order, meet, meet_ids, step
 from fairlead.engine.transaction import Transaction
@@ -123,7 +124,7 @@ def walk_streams(
                 return
             numbers: list[int] = []
             looked_at = 0
-            for _ in range(STEP_MESSAGES):
+            for _ in range(_lanes_of_step(is_on_disk=queue.streams.may_be_on_disk)):
                 some = tx.stream_after(queue, name, seq, STEP_MESSAGES - looked_at)
                 looked_at += len(some)
                 stream = None if with_fronts else queue.streams.find(name)
@@ -156,7 +157,7 @@ def _walk_lanes(engine: Engine, queue_id: int, last: Met | None, key: str | None
             if queue is None:
                 return
             numbers: list[int] = []
-            for _ in range(STEP_MESSAGES):
+            for _ in range(_lanes_of_step(is_on_disk=queue.schedule.cold_lanes > 0)):
                 room = STEP_MESSAGES - len(numbers)
                 numbers += tx.lane_after(queue, lane[1], place, room)
                 if len(numbers) >= STEP_MESSAGES:
@@ -167,6 +168,11 @@ def _walk_lanes(engine: Engine, queue_id: int, last: Met | None, key: str | None
                     break
             page = meet(tx, numbers)
         yield page
+
+
+def _lanes_of_step(*, is_on_disk: bool) -> int:
+    """How many lanes, or streams, a step may look at."""
+    return STEP_LANES if is_on_disk else STEP_MESSAGES
 
 
 def _walk_waiting(engine: Engine, queue_id: int, last: Met | None) -> Iterator[list[Met]]:

@@ -28,7 +28,7 @@ PAGE_BYTES = 16 * 1024
 MAX_SHARED_BYTES = 4 << 20
 
 
-class Columns(msgspec.Struct, frozen=True, array_like=True):
+class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Messages by column. `lane_at[i]` is the index of message i's lane in `lanes`; None: all messages have
     the only lane. `sizes` are those of the payloads; `headers` are packed, empty for a message without any.
     `expires` are the ends of their lives, 0 for none; `live_keys` the dedup keys that are remembered as long as
@@ -39,7 +39,7 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
     lane_at: bytes | list[int] | None
     weights: int | list[int]
     headers: list[bytes] | None
-    sizes: list[int]
+    sizes: Sequence[int]
     expires: list[int] | None = None
     live_keys: list[str] | None = None
     streams: list[str] | None = None
@@ -49,7 +49,7 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
         headers = 0 if self.headers is None else len(self.headers[index])
         return self.sizes[index] + headers
 
-    def message_sizes(self) -> list[int]:
+    def message_sizes(self) -> Sequence[int]:
         """`size_of` all messages."""
         if self.headers is None:
             return self.sizes
@@ -68,13 +68,14 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
         if weights != more.weights or isinstance(weights, list):
             weights = _listed(weights, count)
             weights.extend(_listed(more.weights, added))
-        self.sizes.extend(more.sizes)
+        sizes = self.sizes if isinstance(self.sizes, list) else [*self.sizes]
+        sizes.extend(more.sizes)
         return Columns(
             (*self.lanes, *more.lanes) if more.lanes else self.lanes,
             lane_at,
             weights,
             _longer(self.headers, more.headers, count, added, b""),
-            self.sizes,
+            sizes,
             _longer(self.expires, more.expires, count, added, 0),
             _longer(self.live_keys, more.live_keys, count, added, ""),
             _longer(self.streams, more.streams, count, added, ""),
@@ -99,7 +100,7 @@ def _longer(
     return column
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The stored form of a chunk. `inline` has the payloads of a chunk that fits in one page. `body` is the number
     that its pages are stored under, if they were staged before the chunk was there; 0: its own.
     """
@@ -114,60 +115,60 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     has_runs: bool = False
 
 
-class Chunk:
-    """A head in memory, with what happened since. `Memory.apply` alone changes it."""
+class Chunk(msgspec.Struct, gc=False, eq=False):
+    """A head in memory, with what happened since. `Memory.apply` alone changes it.
 
-    __slots__ = (
-        "_by_lane",
-        "_by_stream",
-        "block",
-        "body",
-        "columns",
-        "count",
-        "enqueued_ms",
-        "first",
-        "has_runs",
-        "has_states_row",
-        "is_cold",
-        "kept_bytes",
-        "live",
-        "payload_bytes",
-        "payloads",
-        "prefix",
-        "queue_id",
-        "states",
-    )
+    There may be hundreds of thousands of chunks, each of one message, so the garbage collector does not look at them:
+    nothing that a chunk has refers back to it.
+    """
 
-    def __init__(
-        self,
-        queue_id: int,
-        head: Head,
-        payloads: Sequence[bytes] | None,
-        states: bytearray | None = None,
-    ) -> None:
-        self.queue_id = queue_id
-        self.first = head.first
-        self.block = head.first >> BLOCK_SHIFT
-        self.body = head.body or head.first
-        self.prefix = head.prefix
-        self.enqueued_ms = head.enqueued_ms
-        self.columns = head.columns
-        self.count = len(head.columns.sizes)
-        self.payload_bytes = sum(head.columns.sizes)
-        #: None: they are read from their pages when they are wanted.
-        self.payloads = payloads
-        #: What its payloads count for among those that memory keeps beside the heads.
-        self.kept_bytes = 0
-        self.states = states
-        #: Whether a row may tell what became of its messages; a chunk that is completed at once never had one.
-        self.has_states_row = states is not None
-        #: Whether its head is in the table that is not read at open, and whether its lanes have rows there.
-        self.is_cold = False
-        self.has_runs = head.has_runs
-        #: Messages by lane and by stream, once somebody asked for them.
-        self._by_lane: dict[LaneName, list[int]] | None = None
-        self._by_stream: dict[str, list[int]] | None = None
-        self.live = self.count if states is None else self.count - states.count(GONE)
+    queue_id: int
+    first: int
+    block: int
+    body: int
+    prefix: bytes
+    enqueued_ms: int
+    columns: Columns
+    count: int
+    payload_bytes: int
+    #: None: they are read from their pages when they are wanted.
+    payloads: Sequence[bytes] | None
+    states: bytearray | None
+    #: Whether a row may tell what became of its messages; a chunk that is completed at once never had one.
+    has_states_row: bool
+    #: Whether its lanes have rows that lead to it.
+    has_runs: bool
+    live: int
+    #: Whether its head is in the table that is not read at open.
+    is_cold: bool = False
+    #: What its payloads count for among those that memory keeps beside the heads.
+    kept_bytes: int = 0
+    #: Messages by lane and by stream, once somebody asked for them.
+    _by_lane: dict[LaneName, list[int]] | None = None
+    _by_stream: dict[str, list[int]] | None = None
+
+    @classmethod
+    def of(
+        cls, queue_id: int, head: Head, payloads: Sequence[bytes] | None, states: bytearray | None = None
+    ) -> Chunk:
+        first, sizes = head.first, head.columns.sizes
+        count = len(sizes)
+        return cls(
+            queue_id,
+            first,
+            first >> BLOCK_SHIFT,
+            head.body or first,
+            head.prefix,
+            head.enqueued_ms,
+            head.columns,
+            count,
+            sum(sizes),
+            payloads,
+            states,
+            states is not None,
+            head.has_runs,
+            count if states is None else count - states.count(GONE),
+        )
 
     @property
     def numbers(self) -> range:

@@ -46,20 +46,23 @@ class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
     runs: list[tuple[int, int]]
 
 
-class GroupLease:
-    """Live object: `live` counts the members that are still held. `Memory.apply` alone changes it."""
+class GroupLease(msgspec.Struct, gc=False, eq=False):
+    """Live object: `live` counts the members that are still held. `Memory.apply` alone changes it. There may be one for
+    each leased message, and nothing that it has refers back to it, so the garbage collector does not look at it.
+    """
 
-    __slots__ = ("claim_order", "is_numbered", "live", "numbers", "terms")
+    terms: LeaseTerms
+    numbers: Sequence[int]
+    #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
+    claim_order: Sequence[int] = ()
+    live: int = 0
 
-    def __init__(
-        self, terms: LeaseTerms, numbers: Sequence[int], claim_order: Sequence[int] | None = None
-    ) -> None:
-        self.terms = terms
-        self.numbers = numbers
-        #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
-        self.claim_order = numbers if claim_order is None else claim_order
-        self.live = 0
-        self.is_numbered = terms.is_numbered
+    def __post_init__(self) -> None:
+        self.claim_order = self.claim_order or self.numbers
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.terms.expires_ms == NEVER_EXPIRES_MS
 
     def row(self) -> LeaseRow:
         return LeaseRow(self.terms, to_runs(self.numbers, in_order=self.is_numbered))

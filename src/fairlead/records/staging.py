@@ -32,7 +32,7 @@ class StagedPart(msgspec.Struct, frozen=True, array_like=True):
         return len(self.columns.sizes)
 
     @property
-    def sizes(self) -> list[int]:
+    def sizes(self) -> Sequence[int]:
         return self.columns.sizes
 
     def given(self) -> MessageColumns:

@@ -271,7 +271,7 @@ class _RowsRebuild:
         if states is not None and (len(states) != count or max(states, default=0) > GONE):
             self._report.other.append(f"chunk {head.first} of queue {queue_id}: its states are lost")
             states = None
-        return Chunk(queue_id, head, head.inline, states)
+        return Chunk.of(queue_id, head, head.inline, states)
 
     def _lose_pages(self, chunk: Chunk, pages: dict[bytes, int]) -> None:
         """Messages without payloads are gone."""

@@ -446,6 +446,7 @@ class Draft:
     def apply(self, state: SchedulerState) -> None:
         """The copies take the places of their originals."""
         for name, key in self.keys.items():
+            state.inactive -= not state.is_active(name)
             if name in self.gone:
                 del state.keys[name]
                 state.special.discard(name)
@@ -453,6 +454,7 @@ class Draft:
                 _trim(key)
                 if key.heap is not None:
                     key.heap = key.heap.settle()
+                state.inactive += not key.active
                 state.keys[name] = key
                 state.note_special(key)
         self._apply_lanes(state)

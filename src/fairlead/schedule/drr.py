@@ -220,23 +220,28 @@ class Scheduler:
         elif found.unsettled <= 0 and not found.in_ring:
             # A key that is still in the ring is deleted at its next turn.
             del state.keys[key]
+            state.inactive -= 1
 
-    def drop_empty_keys(self, limit: int) -> None:
-        """Keys at the front of the ring that have no messages leave it, as they would at their turns, up to `limit`."""
+    def drop_empty_keys(self, limit: int) -> bool:
+        """Keys at the front of the ring that have no messages leave it, as they would at their turns, up to `limit`.
+        False: the first one has messages, perhaps on disk.
+        """
         state = self._state
         state.version += 1
-        for _ in range(limit):
+        for dropped in range(limit):
             name = state.ring.find_first()
             key = None if name is None else state.keys[name]
             # A bare number is a key's only message.
             if name is None or not isinstance(key, Key) or key.lane_count:
-                return
+                return dropped > 0
             state.ring.popleft()
             state.special.discard(name)
             key.in_ring = key.in_turn = False
             key.deficit = 0
             if key.unsettled <= 0:
                 del state.keys[name]
+                state.inactive -= 1
+        return limit > 0
 
     # Messages on disk
 
@@ -323,18 +328,13 @@ class Scheduler:
     def active_keys(self) -> int:
         return len(self._state.ring)
 
-    @property
-    def most_lanes(self) -> int:
-        """An upper bound of `lane_count`, which costs nothing."""
-        return len(self._state.keys) + len(self._state.lanes)
-
     def has_lane(self, name: LaneName) -> bool:
-        return self._state.find_lane(name) is not None
+        return name in self._state.lanes if len(name) > 1 else self._state.is_active(name[0])
 
     @property
     def lane_count(self) -> int:
-        """How many lanes have messages. Takes as long as there are keys."""
-        return sum(key.active for key in self._state.all_keys()) + len(self._state.lanes)
+        """How many lanes have messages."""
+        return len(self._state.keys) - self._state.inactive + len(self._state.lanes)
 
     def heads(self, max_lanes: int) -> list[int]:
         """The next message of each lane, where it is in memory; none when there are more lanes than `max_lanes`."""
@@ -419,6 +419,7 @@ class Scheduler:
         key = self._state.find_key(name)
         if key is None:
             key = self._state.keys[name] = Key((name,), weight=self._weight_of(name) or weight)
+            self._state.inactive += 1
         elif key.weight != weight:
             key.weight = self._weight_of(name) or weight
             self._state.note_special(key)
@@ -456,8 +457,9 @@ class Scheduler:
         else:
             lane = key
             key.active = True
+            state.inactive -= 1
             # What is left of its former messages is nothing.
-            key.numbers, key.at, key.back, key.back_at = [], 0, [], 0
+            key.numbers, key.at, key.back, key.back_at = [], 0, (), 0
         if state.debts and not key.lane_count:
             key.deficit -= state.debts.pop(name[0], 0)
         key.lane_count += 1

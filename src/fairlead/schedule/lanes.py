@@ -37,7 +37,8 @@ class Lane(msgspec.Struct, gc=False, eq=False):
     numbers: list[int] = []
     at: int = 0
     #: Sorted (place, number) of messages that came back; those before `back_at` are gone.
-    back: list[tuple[int, int]] = []
+    #: Shared while there are none, as in nearly every lane.
+    back: list[tuple[int, int]] | tuple[()] = ()
     back_at: int = 0
     #: Place of the first message that is only on disk, or a place before it; 0: all are in memory.
     cold_from: int = 0
@@ -113,7 +114,7 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         came_back = self.back[back_at : back_at + limit]
         if not came_back:
             return in_order
-        merged = sorted([(place_of(number), number) for number in in_order] + came_back)
+        merged = sorted([*((place_of(number), number) for number in in_order), *came_back])
         return [number for _, number in merged[:limit]]
 
     def insert(self, number: int, place: int, place_of: PlaceOf) -> None:
@@ -122,12 +123,13 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         if in_order and not self.cold_from:
             numbers.append(number)
         else:
+            self.back = self.back or []
             insort(self.back, (place, number), lo=self.back_at)
 
     def remove(self, number: int, place: int, place_of: PlaceOf) -> None:
         at = bisect_left(self.back, (place, number), lo=self.back_at)
         if at < len(self.back) and self.back[at] == (place, number):
-            del self.back[at]
+            del self.back[at]  # type: ignore[union-attr]
             return
         at = bisect_left(self.numbers, place, lo=self.at, key=place_of)
         assert self.numbers[at] == number, f"expected {number} in lane {self.name} at place {place}"
@@ -140,10 +142,10 @@ class Lane(msgspec.Struct, gc=False, eq=False):
             del self.numbers[:at]
             self.at = 0
         if self.back_at and self.back_at == len(self.back):
-            self.back.clear()
+            self.back = ()
             self.back_at = 0
         elif self.back_at > MIN_TRIM and 2 * self.back_at > len(self.back):
-            del self.back[: self.back_at]
+            del self.back[: self.back_at]  # type: ignore[union-attr]
             self.back_at = 0
 
 

@@ -16,6 +16,7 @@ class SchedulerState:
         "cold",
         "debts",
         "held",
+        "inactive",
         "keys",
         "lanes",
         "left_over",
@@ -37,6 +38,8 @@ class SchedulerState:
         #: A key whose only message came in order, with the weight 1 and no debt, is that bare number until `find_key`
         #: is asked for it: with many keys most have one message, and an object for each costs more than all the rest.
         self.keys: dict[str, Key | int] = {}
+        #: How many of the keys have no message in their plain lanes.
+        self.inactive = 0
         #: Lanes with throttle keys.
         self.lanes: dict[LaneName, ThrottledLane] = {}
         #: Keys that have something claimable, and keys that lost their last message outside a claim: these
@@ -66,6 +69,11 @@ class SchedulerState:
         key = self.find_key(name)
         assert key is not None, f"expected key {name}"
         return key
+
+    def is_active(self, name: str) -> bool:
+        """Whether the plain lane of a key has messages."""
+        known = self.keys.get(name)
+        return known is not None and (isinstance(known, int) or known.active)
 
     def all_keys(self) -> Iterator[Key]:
         """Bare numbers as objects that are not kept."""

@@ -29,6 +29,7 @@ from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import split_address
 from fairlead.server.arrow_memory import limit_arrow_memory
 from fairlead.server.bootstrap import BOOTSTRAP_FILE, Prepared, prepare_bootstrap_key
+from fairlead.server.collector import spare_what_is_there
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
@@ -277,6 +278,7 @@ def run(server: Server, ready: Callable[[], None]) -> None:
         for number in stopping:
             signal.signal(number, told)
         server.start()
+        spare_what_is_there()
         try:
             ready()
             notify("READY=1")

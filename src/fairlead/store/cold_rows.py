@@ -151,7 +151,7 @@ def _chunks_of(store: KeyValueStore, rows: Sequence[tuple[bytes, bytes]]) -> lis
     found = []
     for (key, raw), state in zip(rows, states, strict=True):
         head = _decode_head(raw)
-        chunk = Chunk(
+        chunk = Chunk.of(
             int.from_bytes(key[:8], "big"), head, head.inline, None if state is None else bytearray(state)
         )
         chunk.is_cold = True

@@ -751,7 +751,7 @@ def read_hot_chunks(store: KeyValueStore, queue_id: int) -> list[Chunk]:
         states = store.get_many(Table.STATES, [key for key, _ in part])
         for (_, raw), state in zip(part, states, strict=True):
             head = _decode_head(raw)
-            chunks.append(Chunk(queue_id, head, head.inline, None if state is None else bytearray(state)))
+            chunks.append(Chunk.of(queue_id, head, head.inline, None if state is None else bytearray(state)))
     return chunks
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairlead import Complete, Fail, NewMessage
 from fairlead.decide.dead_filter import DeadFilter
-from fairlead.engine import moves
+from fairlead.engine import cold, moves, walk
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.memory import Memory
-from fairlead.engine.work import queues
+from fairlead.engine.transaction import HookAnswers, Transaction
+from fairlead.engine.work import inspect, large, queues
 from fairlead.errors import StoreFull
 from fairlead.schedule.drr import Scheduler
 from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.store.kv.port import Row, Table
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.consumers import ConsumersClaim, ConsumersRegister
 from fairlead.verbs.enqueue import EnqueueMany
-from fairlead.verbs.inspect import Stats
+from fairlead.verbs.inspect import Peek, Stats
 from fairlead.verbs.operate import Drop
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
@@ -59,14 +64,19 @@ def check_works(engine: Engine) -> None:
     assert broken_laws(engine) == []
 
 
-def test_a_purge_leaves_few_keys_in_the_ring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hot_messages", [0, 400_000])
+def test_a_purge_leaves_few_keys_in_the_ring(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, hot_messages: int
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", hot_messages)
     enqueue(engine)
     steps: list[int] = []
     drop_empty_keys = Scheduler.drop_empty_keys
 
-    def counted(schedule: Scheduler, limit: int) -> None:
+    def counted(schedule: Scheduler, limit: int) -> bool:
         steps.append(limit)
-        drop_empty_keys(schedule, limit)
+        assert len(steps) < KEYS, "the purge does not end"
+        return drop_empty_keys(schedule, limit)
 
     monkeypatch.setattr(Scheduler, "drop_empty_keys", counted)
     assert engine.do(Purge("q")) == KEYS
@@ -76,7 +86,23 @@ def test_a_purge_leaves_few_keys_in_the_ring(engine: Engine, monkeypatch: pytest
     check_works(engine)
 
 
-def test_the_end_of_many_lives_leaves_few_keys_in_the_ring(engine: Engine, clock: ManualClock) -> None:
+def test_no_step_waits_for_keys_that_cannot_leave_the_ring(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", 0)
+    enqueue(engine)
+    queue = engine.memory.by_name["q"]
+    with engine.transaction() as tx:
+        # Its messages are gone, and memory does not know yet that nothing is left of them on disk.
+        monkeypatch.setattr(queue.counts, "ready", 0)
+        assert not moves.forget_keys(tx, queue)
+
+
+@pytest.mark.parametrize("hot_messages", [0, 400_000])
+def test_the_end_of_many_lives_leaves_few_keys_in_the_ring(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, hot_messages: int
+) -> None:
+    monkeypatch.setattr(cold, "HOT_MESSAGES", hot_messages)
     enqueue(engine, ttl="1s")
     clock.advance(ms=1000)
     assert keys_in_ring(engine) <= FEW
@@ -116,6 +142,75 @@ def test_a_limit_of_unsettled_messages_per_key_counts_what_is_leased_already(eng
     engine.do(UpdateQueue("q", {"max_unsettled_per_key": 0}))
     assert broken_laws(engine) == []
     assert len(engine.do(Claim("q", 100))) == 3 * KEYS - 2 * KEYS
+
+
+# Lanes on disk
+
+#: Lanes that one hold reads from disk, in these tests, and messages that it reads ahead.
+LANES = 3
+AHEAD = 6
+
+
+@pytest.fixture
+def reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many lanes each transaction read from disk."""
+    for module in (cold, walk, inspect):
+        monkeypatch.setattr(module, "STEP_LANES", LANES)
+    monkeypatch.setattr(cold, "STEP_READ_AHEAD", AHEAD)
+    monkeypatch.setattr(cold, "HOT_MESSAGES", 0)
+    counts = [0]
+    begin, scan = Engine._new_transaction, engine.store.scan
+
+    def begun(self: Engine, hooks: HookAnswers) -> Transaction:
+        counts.append(0)
+        return begin(self, hooks)
+
+    def scanned(table: Table, *arguments: Any, **options: Any) -> list[Row]:
+        counts[-1] += table is Table.RUNS
+        return scan(table, *arguments, **options)
+
+    monkeypatch.setattr(Engine, "_new_transaction", begun)
+    monkeypatch.setattr(engine.store, "scan", scanned)
+    return counts
+
+
+@pytest.mark.parametrize("limit", [KEYS, 10 * KEYS])
+def test_a_claim_reads_few_lanes_at_a_time(
+    engine: Engine, reads: list[int], monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(large, "CLAIM_PART", 3 * KEYS)
+    payloads = enqueue(engine) + enqueue(engine)
+    found = [one.payload for one in engine.do(Claim("q", limit))]
+    assert found == payloads[:limit]
+    assert sum(reads) >= KEYS
+    assert max(reads) <= LANES
+    assert broken_laws(engine) == []
+
+
+def test_a_numbered_claim_reads_few_lanes_at_a_time(engine: Engine, reads: list[int]) -> None:
+    enqueue(engine)
+    generation = engine.do(ConsumersRegister("etl", "q")).generation
+    assert engine.do(ConsumersClaim("etl", "q", generation, 1)).count == KEYS
+    assert sum(reads) >= KEYS
+    assert max(reads) <= LANES
+
+
+def test_views_read_few_lanes_at_a_time(engine: Engine, reads: list[int]) -> None:
+    payloads = enqueue(engine)
+    assert sorted(one.payload for one in engine.do(Peek("q", limit=100))) == sorted(payloads)
+    stats = engine.do(Stats("q", keys=True))
+    assert sum(key.pending for key in stats.keys) == KEYS
+    assert sum(reads) >= KEYS
+    assert max(reads) <= LANES
+
+
+def test_lanes_that_are_read_together_share_what_is_read_ahead(engine: Engine, reads: list[int]) -> None:
+    for _ in range(AHEAD):
+        enqueue(engine)
+    engine.do(Claim("q", LANES))
+    assert engine.memory.by_name["q"].schedule.held <= AHEAD
+    engine.do(Claim("q"))
+    assert engine.memory.by_name["q"].schedule.held <= 2 * AHEAD
 
 
 # Deleting a queue

@@ -17,7 +17,7 @@ SETS = st.sets(st.integers(min_value=0, max_value=200), min_size=1)
 
 def chunk_of(sizes: list[int]) -> Chunk:
     columns = Columns((("k",),), None, 1, None, sizes)
-    return Chunk(1, Head(FIRST, b"prefix--", 0, columns, None), [b"x" * size for size in sizes])
+    return Chunk.of(1, Head(FIRST, b"prefix--", 0, columns, None), [b"x" * size for size in sizes])
 
 
 @given(SETS)

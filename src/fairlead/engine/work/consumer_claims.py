@@ -19,7 +19,7 @@ from fairlead.engine.memory import Queue
 from fairlead.engine.room import leases_that_fit
 from fairlead.engine.transaction import StepsTable, Transaction, block_of
 from fairlead.engine.waiting import allowance, wait_for
-from fairlead.engine.work.claim import plan_within, run_queues_due, up_to_place
+from fairlead.engine.work.claim import plan_within, read_ahead, run_queues_due, up_to_place
 from fairlead.engine.work.consumers import at_rest, consumer_of
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.consumer import ConsumerRecord, NumberedClaim
@@ -56,6 +56,7 @@ def claim(engine: Engine, request: ConsumersClaim, caller: Caller) -> NumberedCl
     patience_ms = 0 if request.wait is None else to_ms(request.wait, "wait")
 
     def fill() -> ConsumerRecord | None:
+        read_ahead(engine, [wanted.consumer.queue], min(PIECE, wanted.limit))
         with at_rest(engine, wanted.consumer) as tx:
             return _fill(tx, wanted)
 

@@ -63,7 +63,7 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
     lane = (request.fairness_key,)
     check_lanes(tx, queue, 1, lambda: {lane})
     expires = [tx.now_ms + config.ttl_ms] if config.ttl_ms else None
-    columns = Columns((lane,), None, request.weight, None, [size], expires)
+    columns = Columns((lane,), None, request.weight, None, (size,), expires)
     growing = tx.growing_chunk(queue, columns)
     if growing is not None:
         chunk = growing.chunk
@@ -71,7 +71,7 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
         tx.add(ChunkGrown(chunk, growing.fit(columns), [payload], {}))
         return show_id(id_of(chunk.prefix, number))
     first, prefix = tx.next_shared_block(), tx.next_prefix()
-    chunk = Chunk(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None), [payload])
+    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None), (payload,))
     tx.add(ChunkEnqueued(chunk))
     tx.let_grow(chunk)
     return show_id(id_of(prefix, first))
@@ -109,7 +109,7 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
         part = by_column(plain[start : start + MAX_CHUNK_MESSAGES])
         columns = to_columns(tx, queue, part, joins_streams=False)
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
-        chunk = Chunk(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
+        chunk = Chunk.of(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
         dead = {number: moves.quarantine(tx, number, queue, error, reason) for number in chunk.numbers}
         tx.add(ChunkEnqueued(chunk, dead))
         ids += shown_ids(chunk.prefix, chunk.numbers)
@@ -240,7 +240,7 @@ def _add_chunk(
     states = None
     if messages.delays is not None:
         states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
-    chunk = Chunk(queue.record.queue_id, head, messages.payloads, states)
+    chunk = Chunk.of(queue.record.queue_id, head, messages.payloads, states)
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
     return chunk.prefix, chunk.numbers
@@ -263,7 +263,7 @@ def to_columns(
     messages: MessageColumns,
     *,
     joins_streams: bool = True,
-    sizes: list[int] | None = None,
+    sizes: Sequence[int] | None = None,
     now_ms: int | None = None,
 ) -> Columns:
     """The columns of a chunk. Messages that were staged come without their payloads, whose sizes are `sizes`, and
@@ -374,16 +374,17 @@ def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[
     """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
     Messages that come back are never refused.
     """
-    settings, memory, schedule = tx.settings, tx.memory, queue.schedule
-    if (
-        schedule.most_lanes + most <= settings.lanes_per_queue
-        and memory.most_lanes() + most <= settings.active_lanes
-    ):
+    settings, memory, here = tx.settings, tx.memory, queue.schedule.lane_count
+    # With many queues the bound costs less than the sum, and nearly always suffices.
+    everywhere = memory.most_lanes()
+    if everywhere + most > settings.active_lanes:
+        everywhere = sum([one.schedule.lane_count for one in memory.by_id.values()])
+    if here + most <= settings.lanes_per_queue and everywhere + most <= settings.active_lanes:
         return
-    new = sum([not schedule.has_lane(lane) for lane in find_lanes()])
-    if new and schedule.lane_count + new > settings.lanes_per_queue:
+    new = sum([not queue.schedule.has_lane(lane) for lane in find_lanes()])
+    if new and here + new > settings.lanes_per_queue:
         raise TooManyLanes(settings.lanes_per_queue)
-    if new and sum([one.schedule.lane_count for one in memory.by_id.values()]) + new > settings.active_lanes:
+    if new and everywhere + new > settings.active_lanes:
         raise TooManyLanes(settings.active_lanes)
 
 

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fairlead.decide.arguments import check_count
+from fairlead.engine.cold import STEP_LANES
 from fairlead.engine.memory import Queue
-from fairlead.engine.met import STEP_MESSAGES, step
+from fairlead.engine.met import step
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.model.limits import COUNT_LIMIT, SCAN_LIMIT
 from fairlead.model.views import KeyStats, QueueStats, ThrottleStats
@@ -81,7 +82,7 @@ def _count_pending(engine: Engine, queue_id: int, lanes: LaneNames, keys: set[st
     """Ready messages by key, lane by lane in short steps."""
     pending: Counter[str] = Counter()
     wanted = (lane for lane in lanes.of(None) if lane[0] in keys)
-    while some := list(islice(wanted, STEP_MESSAGES)):
+    while some := list(islice(wanted, STEP_LANES)):
         with step(engine) as tx:
             queue = tx.memory.by_id.get(queue_id)
             if queue is None:

@@ -164,7 +164,7 @@ def _publish(
         columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms)
     states, delays = _states(part.delays, is_new), part.delays
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
-    chunk = Chunk(queue.record.queue_id, head, part.inline, states)
+    chunk = Chunk.of(queue.record.queue_id, head, part.inline, states)
     waiting = {
         one: OwnState(chunk.queue_id, due_ms=at_ms + (0 if delays is None else delays[one - chunk.first]))
         for one in chunk.with_own_rows()
@@ -241,7 +241,7 @@ def _publish_dead(tx: Transaction, queue: Queue, number: int, part: StagedPart, 
     given = part.given()._replace(delays=None, dedup_keys=None, ttls=[0] * part.count)
     columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms, joins_streams=False)
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
-    chunk = Chunk(queue.record.queue_id, head, part.inline, bytearray([OWN]) * part.count)
+    chunk = Chunk.of(queue.record.queue_id, head, part.inline, bytearray([OWN]) * part.count)
     dead = {}
     for at, one in enumerate(chunk.numbers):
         death = part.death(at)
