@@ -246,7 +246,13 @@ class Transaction:
     def count_members(self, queue: Queue, name: str, start: int) -> int:
         """About how many messages of a stream the rows from a seq on lead to."""
         rows = read_members(self.store, self.memory.changes, queue.home_id, name, start, limit=COUNT_LIMIT)
-        return sum([one.row.count or 1 for one in rows])
+        found = sum([one.row.count or 1 for one in rows])
+        self.bring_chunks([start])
+        chunk = self.memory.chunks.get(start >> BLOCK_SHIFT)
+        if chunk is not None and chunk.is_cold and chunk.members_of(name)[:1] < [start]:
+            # It goes on in the middle of a chunk, whose row stands before.
+            found += len(chunk.in_stream(name, start, None))
+        return found
 
     def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
         """Have the next messages of these lanes in memory, which the scheduler lacks."""

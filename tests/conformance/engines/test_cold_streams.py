@@ -300,3 +300,12 @@ def test_a_chunk_with_one_parked_lane_goes_on_when_tokens_come(scene: Scene) -> 
         assert scene.claim(5) == []
         scene.engine.do(ConfigDelete("throttle:t:rate"))
         assert scene.drain() == [b"parked"]
+
+
+def test_messages_behind_a_blocked_one_count_where_memory_has_a_part_of_their_chunk(scene: Scene) -> None:
+    with sizes(0), patch.object(cold, "STREAM_MESSAGES", 3):
+        scene.enqueue(["s"] * 20)
+        (first,) = scene.claim(1, max_per_stream=1)
+        scene.engine.do(Settle([Fail(first, error="no")]))
+        (blocked,) = scene.engine.do(GetFailureMetrics("q")).blocked_streams
+    assert blocked.behind == 19
