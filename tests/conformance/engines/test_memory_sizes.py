@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from fairlead import Complete
 from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
@@ -19,6 +20,10 @@ from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue
+from fairlead.verbs.queues import CreateQueue
+from fairlead.verbs.settle import Settle
 from tests.conformance.engines.memory_sizes import make_some_cold, small_sizes
 from tests.conformance.engines.running import Run, Side, for_side
 from tests.conformance.engines.stand_in_hooks import StandInHooks
@@ -121,3 +126,26 @@ def test_what_memory_holds_changes_no_answer_on_rocksdb(tmp_path: Path, seed: in
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
 def test_chunks_that_become_cold_change_no_answer(seed: int) -> None:
     run_with_chunks_made_cold(seed, DictionaryStore())
+
+
+class Unlisted(dict[Any, Any]):
+    """A dictionary that is only asked for single keys."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all keys were looked at")
+
+    def keys(self) -> Any:
+        raise AssertionError("all keys were looked at")
+
+
+def test_a_claim_beside_cold_chunks_does_not_look_at_every_chunk_in_memory() -> None:
+    with opened(DictionaryStore()) as (_, engine):
+        engine.do(CreateQueue("q"))
+        with patch.object(cold, "HOT_MESSAGES", 0):
+            engine.do(Enqueue("q", b"cold", fairness_key="other"))
+        engine.do(Enqueue("q", b"hot"))
+        chunks, engine.memory.chunks = engine.memory.chunks, Unlisted(engine.memory.chunks)
+        found = engine.do(Claim("q", 2))
+        engine.do(Settle([Complete(one) for one in found]))
+        engine.memory.chunks = dict(chunks)
+        assert [one.payload for one in found] == [b"cold", b"hot"]
