@@ -309,3 +309,11 @@ def test_messages_behind_a_blocked_one_count_where_memory_has_a_part_of_their_ch
         scene.engine.do(Settle([Fail(first, error="no")]))
         (blocked,) = scene.engine.do(GetFailureMetrics("q")).blocked_streams
     assert blocked.behind == 19
+
+
+def test_lanes_on_disk_end_with_a_purge(scene: Scene) -> None:
+    with sizes(0):
+        scene.enqueue(PLAIN)
+        scene.engine.do(Purge("q"))
+        assert scene.queue.schedule.lane_count == 0
+        scene.check()
