@@ -52,6 +52,12 @@ class Blocks:
             self._blocks = [one for one in self._blocks if one in self._chunks]
             self._gone = 0
 
+    def last_before(self, block: int) -> int | None:
+        """The last block before that one whose chunk is there."""
+        at = bisect_left(self._blocks, block)
+        earlier = (self._blocks[index] for index in range(at - 1, -1, -1))
+        return next((one for one in earlier if one in self._chunks), None)
+
     def chunks_from(self, block: int, limit: int) -> tuple[list[Chunk], int | None]:
         """Of the next `limit` chunks from there on, those that are there; and where to go on, None at the end."""
         start = bisect_left(self._blocks, block)

@@ -44,9 +44,11 @@ def bring_chunks(
     """Have the chunks of these messages in memory, in one read."""
     if not memory.cold_count:
         return
-    blocks = (
-        {number >> BLOCK_SHIFT for number in numbers} - memory.chunks.keys() - memory.changes.ended_blocks
-    )
+    # No difference of sets: that looks at every chunk in memory.
+    known, ended = memory.chunks, memory.changes.ended_blocks
+    blocks = {
+        block for number in numbers if (block := number >> BLOCK_SHIFT) not in known and block not in ended
+    }
     if not blocks:
         return
     homes = memory.homes_with_cold() if home_id is None else [home_id]

@@ -17,6 +17,7 @@ from fairlead.engine.answers import AnswerSweep
 from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
+from fairlead.engine.demotion import demote_idle
 from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
@@ -50,7 +51,15 @@ from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
-from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStored, RecordsChanged, StateFact
+from fairlead.records.facts import (
+    BucketChanged,
+    ChunkDemoted,
+    Claimed,
+    LeaseSplit,
+    QueueStored,
+    RecordsChanged,
+    StateFact,
+)
 from fairlead.records.ids import COMMIT_SHIFT
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
@@ -232,7 +241,7 @@ class Engine:
             with self.transaction(answers) as tx:
                 worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
                 worked = worked or self._answer_sweep.run(tx)
-                worked = worked or forget_full_buckets(tx)
+                worked = worked or forget_full_buckets(tx) or demote_idle(tx)
             if not worked and not answers.failures and not self.operations.run_step():
                 return
 
@@ -554,7 +563,7 @@ def _may_be_lost(fact: StateFact) -> bool:
         return fact.table in (Table.ANSWERS, Table.META)
     if isinstance(fact, Claimed):
         return not fact.lease.is_numbered
-    return isinstance(fact, (LeaseSplit, BucketChanged))
+    return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted))
 
 
 def _touched(memory: Memory) -> set[int] | None:

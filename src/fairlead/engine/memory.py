@@ -15,6 +15,7 @@ from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
 from fairlead.engine.cold import bring, bring_chunks, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
+from fairlead.engine.demotion import DemotionSearch
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
 from fairlead.errors import BrokenInvariant
@@ -33,6 +34,7 @@ from fairlead.records.chunk import (
 )
 from fairlead.records.facts import (
     BucketChanged,
+    ChunkDemoted,
     ChunkEnqueued,
     ChunkGrown,
     ChunksRead,
@@ -95,6 +97,7 @@ class Queue:
         "next_window_ms",
         "record",
         "schedule",
+        "served_ms",
         "streams",
     )  # fmt: skip
 
@@ -114,6 +117,8 @@ class Queue:
         self.first_done_ms = 0
         self.next_life_ms = 0
         self.next_window_ms = 0
+        #: When messages were claimed last, as far as is known.
+        self.served_ms = 0
 
     def set_record(self, record: QueueRecord) -> None:
         """With what follows from it: verbs ask for that many times as often as it changes."""
@@ -164,6 +169,9 @@ class Memory:
         self.cold_chunks: dict[int, Chunk] = {}
         self.cached_messages = 0
         self.cold_count = 0
+        #: Looks for chunks that make room; and those that the transaction made cold, which nobody wants soon.
+        self.demotion = DemotionSearch()
+        self.demoted: list[Chunk] = []
         #: Payloads that are stored in pages and kept in memory, for claims that come soon: how many bytes, and how
         #: many at most. Heads have small payloads inside, which do not count.
         self.body_bytes = 0
@@ -227,6 +235,11 @@ class Memory:
     def hot_weight(self, columns: Columns) -> int:
         """How many plain messages take as much memory as one with these columns."""
         return 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
+
+    @property
+    def used_room(self) -> int:
+        """How much of `HOT_MESSAGES` is used."""
+        return self.hot_messages + len(self.own)
 
     def homes_with_cold(self) -> list[int]:
         return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]
@@ -411,6 +424,8 @@ class Memory:
             times.append(self.consumers.next_look_ms)
         if self.staged.next_look_ms is not None:
             times.append(self.staged.next_look_ms)
+        if self.demotion.next_look_ms is not None:
+            times.append(self.demotion.next_look_ms)
         return min(times) if times else None
 
     def latest_ms(self) -> int:
@@ -629,11 +644,19 @@ class Memory:
         """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
         one.
         """
-        return not chunk.has_implied() or not self._fits(queue, chunk.live, chunk.columns)
+        if not chunk.has_implied():
+            return True
+        if not self._has_room_for(chunk.live, chunk.columns):
+            self.demotion.found_no_room(queue, chunk)
+            return True
+        return not self._fits(queue, chunk.live, chunk.columns)
+
+    def _has_room_for(self, count: int, columns: Columns) -> bool:
+        return self.used_room + self.hot_weight(columns) * count <= cold.HOT_MESSAGES
 
     def _fits(self, queue: Queue, count: int, columns: Columns) -> bool:
         """Whether so many new messages may be hot."""
-        if self.hot_messages + len(self.own) + self.hot_weight(columns) * count > cold.HOT_MESSAGES:
+        if not self._has_room_for(count, columns):
             return False
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, columns.lanes)):
@@ -681,19 +704,86 @@ class Memory:
                 chunk.has_runs = False
                 self.changes.cooled.add(chunk)
             elif not chunk.is_cold:
-                self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
-                del self.chunks[chunk.block]
-                home.blocks.discard(chunk.block)
                 waiting = self._hot_members(home, chunk)
-                chunk.is_cold = True
-                self._keep_cold(chunk)
-                self._count_cold(home, 1)
-                self.changes.cooled.add(chunk)
+                self._make_cold(home, chunk)
                 for number in waiting:
                     stream = chunk.stream_of(number)
                     self._note_member(chunk, number, stream)
                     self.used_streams.add((home.home_id, stream))
                     self.touched_states.add(number)
+
+    def _make_cold(self, home: Queue, chunk: Chunk) -> None:
+        """Its messages need not be in memory any more. The rows that lead to them are another matter."""
+        self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
+        del self.chunks[chunk.block]
+        home.blocks.discard(chunk.block)
+        chunk.is_cold = True
+        self._keep_cold(chunk)
+        self._count_cold(home, 1)
+        self.changes.cooled.add(chunk)
+
+    def _demoted(self, fact: ChunkDemoted) -> None:
+        chunk = fact.chunk
+        home = self.by_id[chunk.queue_id]
+        in_lanes, own = self.in_lanes(home, chunk), self._hot_members(home, chunk)
+        in_streams = list(own)
+        if chunk.columns.streams is not None and home.is_ordered:
+            in_streams += [number for number in chunk.implied() if chunk.stream_of(number)]
+        self._make_cold(home, chunk)
+        self.demoted.append(chunk)
+        chunk.has_runs = True
+        self._demote_lanes(home, chunk, in_lanes)
+        self._add_members(chunk, in_streams)
+        firsts: dict[str, int] = {}
+        for number in sorted(in_streams):
+            firsts.setdefault(chunk.stream_of(number), number)
+        for name, first in firsts.items():
+            self.touched_states.update(home.streams.demote(name, first))
+        self.touched_states.update(own)
+
+    def in_lanes(self, home: Queue, chunk: Chunk) -> dict[LaneName, list[int]]:
+        """Messages of a hot chunk that stand in lanes by it, and not by rows of their own: implied ones, and fronts of
+        streams.
+        """
+        found: defaultdict[LaneName, list[int]] = defaultdict(list)
+        held, streams = self.held, chunk.columns.streams if home.is_ordered else None
+        for number in chunk.implied():
+            if number not in held and not (streams and streams[number & BLOCK_MASK]):
+                found[chunk.lane_of(number)].append(number)
+        for name in set(streams or ()) & home.streams.by_name.keys():
+            front = home.streams.front_of(name)
+            if front >> BLOCK_SHIFT == chunk.block and not self.is_cold_member(front):
+                found[self.lane_and_weight(front)[0]].append(front)
+        return found
+
+    def _demote_lanes(self, home: Queue, chunk: Chunk, in_lanes: Mapping[LaneName, Sequence[int]]) -> None:
+        """Rows of lanes lead to these messages of a chunk, and memory has only what stands before them."""
+        runs, home_id, firsts = self.changes.runs, chunk.queue_id, chunk.first_of_lanes()
+        is_ordered = home.is_ordered and chunk.columns.streams is not None
+        latest: dict[str, int] = {}
+        for lane, numbers in in_lanes.items():
+            latest[lane[0]] = max(numbers[-1], latest.get(lane[0], 0))
+        for lane, numbers in in_lanes.items():
+            weight = self.lane_and_weight(latest[lane[0]])[1]
+            fronts = [number for number in numbers if is_ordered and chunk.stream_of(number)]
+            if len(fronts) < len(numbers):
+                first = firsts[lane]
+                runs[home_id, home_id, lane, first, False] = RunRow(first, len(numbers) - len(fronts), weight)
+            for number in fronts:
+                own_weight = self.lane_and_weight(number)[1]
+                runs[home_id, home_id, lane, self.place_of(number), True] = RunRow(number, 0, own_weight)
+            for number in home.schedule.demote(lane, min(map(self.place_of, numbers))):
+                if self._is_hot_front(home_id, number):
+                    # It waits for the messages on disk that go before it.
+                    home.schedule.insert(lane, weight, number)
+                self.touched_states.add(number)
+
+    def _is_hot_front(self, home_id: int, number: int) -> bool:
+        """Of a message that stands in a lane: whether it does so for a stream, and must be in memory."""
+        known = self.chunks.get(number >> BLOCK_SHIFT)
+        if known is None or known.is_cold:
+            return False
+        return self.stream_of(number, home_id) != "" and not self.is_cold_member(number)
 
     def _must_stay_hot(self, home: Queue, chunk: Chunk) -> bool:
         """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it.
@@ -738,6 +828,9 @@ class Memory:
             if state is not None and not self.is_kept(number, state):
                 del self.own[number]
         self.touched_states.clear()
+        for chunk in self.demoted:
+            self._drop_cold(chunk)
+        self.demoted.clear()
         for chunk in list(self.cold_chunks.values()) if self.cached_messages > cold.CACHED_MESSAGES else ():
             if self.cached_messages <= cold.CACHED_MESSAGES:
                 return
@@ -1052,6 +1145,7 @@ class Memory:
         lease, numbers, own = fact.lease, fact.numbers, self.own
         terms = lease.terms
         queue = self.by_id[terms.queue_id]
+        queue.served_ms = max(queue.served_ms, terms.claimed_ms)
         if fact.plan is not None:
             queue.schedule.apply(fact.plan)
             self.changes.buckets.update(fact.plan.buckets)
@@ -1281,7 +1375,7 @@ class Memory:
 
     def _has_room(self, queue: Queue) -> bool:
         """Whether one more message at the tail of a lane may be in memory."""
-        return self.hot_messages + len(self.own) <= cold.HOT_MESSAGES
+        return self.used_room <= cold.HOT_MESSAGES
 
     def _delete_run(self, queue: Queue, number: int) -> None:
         """A ready message with a row of its own leaves its lane."""
@@ -1380,6 +1474,7 @@ class Memory:
 _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
     ChunkGrown: Memory._grown,
+    ChunkDemoted: Memory._demoted,
     Claimed: Memory._claimed,
     LeaseCompleted: Memory._completed,
     LeaseSplit: Memory._split,

@@ -415,6 +415,31 @@ class QueueStreams:
         stream.numbers, stream.leased, stream.front = [], [], 0
         stream.cold_from, stream.is_unread = _FIRST_SEQ, True
 
+    def front_of(self, name: str) -> int:
+        """The message of a stream in memory that stands in its lane for it; 0: none does."""
+        known = self.by_name[name]
+        if isinstance(known, Stream):
+            return known.front
+        is_free = known not in self._messages.held and not self._messages.waits(known)
+        return known if is_free else 0
+
+    def demote(self, name: str, number: int) -> list[int]:
+        """Memory need not hold this message of the stream and those behind it any more. Where it must hold some before
+        them, these leave it, and are returned.
+        """
+        self._used.add((self._queue_id, name))
+        stream, seq_of = self.by_name[name], self._messages.seq_of
+        if isinstance(stream, int):
+            return []
+        at = stream.index_after(number - 1, seq_of)
+        if not at or stream.front in stream.numbers[at:]:
+            return []
+        gone = stream.numbers[at:]
+        del stream.numbers[at:]
+        stream.leased = [leased for leased in stream.leased if seq_of(leased) < number]
+        stream.cold_from = number
+        return gone
+
     def fronts(self) -> list[int]:
         """At open: the fronts of all streams in memory."""
         held, waits, found = self._messages.held, self._messages.waits, list[int]()

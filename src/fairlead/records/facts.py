@@ -73,6 +73,14 @@ class ChunkGrown(msgspec.Struct, frozen=True):
     own: dict[int, OwnState] = {}
 
 
+class ChunkDemoted(msgspec.Struct, frozen=True):
+    """A hot chunk with implied messages is cold from now on: memory need not hold them. None of its messages is leased,
+    and no hot message of its lanes and streams stands behind them.
+    """
+
+    chunk: Chunk
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
     never scheduled.
@@ -285,6 +293,7 @@ StateFact = (
     | BucketChanged
     | ChunkEnqueued
     | ChunkGrown
+    | ChunkDemoted
     | Claimed
     | LeaseCompleted
     | LeaseSplit

@@ -269,6 +269,21 @@ class Scheduler:
             state.cold.discard(name)
         self._tidy(lane)
 
+    def demote(self, name: LaneName, place: int) -> list[int]:
+        """Messages of the lane from that place on are only on disk from now on, as those behind them may be already.
+        Returns those that leave memory. Everything else of the lane stays: its turn, its tokens, its debt.
+        """
+        state = self._state
+        state.version += 1
+        lane = self._lane(name)
+        place = min(place, lane.cold_from or place)
+        numbers = lane.cut(place, state.place_of)
+        lane.cold_from = place
+        state.cold.add(name)
+        state.held -= len(numbers)
+        self._head_changed(lane)
+        return numbers
+
     def end_cold(self, name: LaneName) -> None:
         """The lane has nothing on disk any more."""
         if name in self._state.cold:
@@ -370,6 +385,15 @@ class Scheduler:
         """Of the messages of a lane in memory; 0: it has none."""
         lane = self._state.find_lane(name)
         return 0 if lane is None else max(map(self._state.place_of, lane.all()), default=0)
+
+    def latest(self, name: LaneName) -> Iterator[int]:
+        """The messages of a lane in memory that came in order, the last one first."""
+        lane = self._state.find_lane(name)
+        return (
+            iter(())
+            if lane is None
+            else (lane.numbers[at] for at in range(len(lane.numbers) - 1, lane.at - 1, -1))
+        )
 
     def count_ready(self, name: LaneName) -> int:
         """How many messages of a lane are in memory."""

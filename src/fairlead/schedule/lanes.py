@@ -135,6 +135,14 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         assert self.numbers[at] == number, f"expected {number} in lane {self.name} at place {place}"
         del self.numbers[at]
 
+    def cut(self, place: int, place_of: PlaceOf) -> list[int]:
+        """Take away the messages from that place on, and return them."""
+        at = bisect_left(self.numbers, place, lo=self.at, key=place_of)
+        back_at = bisect_left(self.back, (place, 0), lo=self.back_at)
+        taken = [*self.numbers[at:], *(number for _, number in self.back[back_at:])]
+        del self.numbers[at:], self.back[back_at:]
+        return taken
+
     def trim(self) -> None:
         """Free the memory of messages that are gone."""
         at = self.at

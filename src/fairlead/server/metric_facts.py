@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BOOKKEEPING: frozenset[type] = frozenset(
     {
         f.ChunkGrown,
+        f.ChunkDemoted,
         f.QueueStored,
         f.QueueDeleted,
         f.ConfigChanged,

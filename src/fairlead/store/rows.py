@@ -269,10 +269,10 @@ def write_changes(batch: Batch, changes: Changes) -> None:
         new = set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
-        for chunk in changes.cooled - new if changes.cooled else ():
-            key = _key(chunk.queue_id, chunk.first)
-            batch.put(Table.COLD, key, _encode(chunk.head()))
-            batch.delete(Table.CHUNKS, key)
+    for chunk in changes.cooled.difference(changes.new_chunks) if changes.cooled else ():
+        key = _key(chunk.queue_id, chunk.first)
+        batch.put(Table.COLD, key, _encode(chunk.head()))
+        batch.delete(Table.CHUNKS, key)
     if changes.runs:
         write_runs(batch, changes)
     if changes.new_leases:

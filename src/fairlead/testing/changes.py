@@ -16,6 +16,7 @@ What = Literal[
     "quarantine",
     "claim",
     "complete",
+    "make cold",
     "move",
     "restate",
     "recount",
@@ -144,6 +145,7 @@ def _where(state: OwnState) -> str:
 _WORDS: dict[type, What | None] = {
     # Its messages are counted with those of its chunk.
     f.ChunkGrown: None,
+    f.ChunkDemoted: "make cold",
     f.QueueDeleted: "clear queue",
     f.BucketChanged: "save buckets",
     f.PassAllowed: "allow to pass",

@@ -10,7 +10,10 @@ from rich.progress import track
 
 from fairlead.store.kv.dictionary import DictionaryStore
 from tests.conformance.engines.golden.recording import write_all
-from tests.conformance.engines.test_memory_sizes import run_with_little_in_memory
+from tests.conformance.engines.test_memory_sizes import (
+    run_with_chunks_made_cold,
+    run_with_little_in_memory,
+)
 
 
 def main() -> None:
@@ -22,9 +25,12 @@ def main() -> None:
     if options.record:
         write_all()
         return
+    made_cold = 0
     for seed in track(range(options.first, options.first + options.runs), "runs"):
         run_with_little_in_memory(seed, DictionaryStore(), laws_every=20)
-    print(f"{options.runs} runs from seed {options.first}: the same answers with little in memory")
+        made_cold += run_with_chunks_made_cold(seed, DictionaryStore(), laws_every=20)
+    print(f"{options.runs} runs from seed {options.first}: the same answers with little in memory,")
+    print(f"and with {made_cold} chunks that became cold")
 
 
 if __name__ == "__main__":

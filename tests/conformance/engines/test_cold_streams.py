@@ -326,3 +326,20 @@ def test_a_chunk_with_one_parked_lane_goes_on_when_tokens_come(scene: Scene) -> 
         assert scene.claim(5) == []
         scene.engine.do(ConfigDelete("throttle:t:rate"))
         assert scene.drain() == [b"parked"]
+
+
+def test_messages_behind_a_blocked_one_count_where_memory_has_a_part_of_their_chunk(scene: Scene) -> None:
+    with sizes(0), patch.object(cold, "STREAM_MESSAGES", 3):
+        scene.enqueue(["s"] * 20)
+        (first,) = scene.claim(1, max_per_stream=1)
+        scene.engine.do(Settle([Fail(first, error="no")]))
+        (blocked,) = scene.engine.do(GetFailureMetrics("q")).blocked_streams
+    assert blocked.behind == 19
+
+
+def test_lanes_on_disk_end_with_a_purge(scene: Scene) -> None:
+    with sizes(0):
+        scene.enqueue(PLAIN)
+        scene.engine.do(Purge("q"))
+        assert scene.queue.schedule.lane_count == 0
+        scene.check()

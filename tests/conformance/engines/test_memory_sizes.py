@@ -6,17 +6,25 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from fairlead import Complete
+from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
-from tests.conformance.engines.memory_sizes import small_sizes
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue
+from fairlead.verbs.queues import CreateQueue
+from fairlead.verbs.settle import Settle
+from tests.conformance.engines.memory_sizes import make_some_cold, small_sizes
 from tests.conformance.engines.running import Run, Side, for_side
 from tests.conformance.engines.stand_in_hooks import StandInHooks
 
@@ -65,10 +73,24 @@ def run_with_little_in_memory(seed: int, store: KeyValueStore, *, laws_every: in
         repeat_run(seed, steps, answers, store, laws_every=laws_every)
 
 
+def run_with_chunks_made_cold(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> int:
+    """Chunks are hot at first, and become cold at any time. Returns how many did."""
+    steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
+    with small_sizes(seed), patch.object(cold, "HOT_MESSAGES", 1_000_000):
+        return repeat_run(seed, steps, answers, store, laws_every=laws_every, makes_cold=True)
+
+
 def repeat_run(
-    seed: int, steps: list[Step], answers: list[Any], store: KeyValueStore, *, laws_every: int
-) -> None:
+    seed: int,
+    steps: list[Step],
+    answers: list[Any],
+    store: KeyValueStore,
+    *,
+    laws_every: int,
+    makes_cold: bool = False,
+) -> int:
     """The same steps on another engine give the same answers."""
+    random, made = Random(f"cold in {seed}"), 0
     replay = f"python -m pytest tests/conformance/engines -k 'seed{seed}-'"
     with opened(store) as (side, engine):
         for at, (step, expected) in enumerate(zip(steps, answers, strict=True)):
@@ -76,8 +98,11 @@ def repeat_run(
             assert _is_alike(got, expected), (
                 f"step {at} of seed {seed}, {type(step).__name__}; replay: {replay}"
             )
+            if makes_cold and random.random() < 0.3:
+                made += make_some_cold(engine, random)
             if at % laws_every == 0:
                 assert broken_laws(engine) == [], f"step {at} of seed {seed}; replay: {replay}"
+    return made
 
 
 def _is_alike(got: Any, expected: Any) -> bool:
@@ -93,3 +118,31 @@ def test_what_memory_holds_changes_no_answer(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1004), ids=lambda seed: f"seed{seed}-")
 def test_what_memory_holds_changes_no_answer_on_rocksdb(tmp_path: Path, seed: int) -> None:
     run_with_little_in_memory(seed, RocksKeyValueStore.open(tmp_path / "data"), laws_every=10)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
+def test_chunks_that_become_cold_change_no_answer(seed: int) -> None:
+    run_with_chunks_made_cold(seed, DictionaryStore())
+
+
+class Unlisted(dict[Any, Any]):
+    """A dictionary that is only asked for single keys."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all keys were looked at")
+
+    def keys(self) -> Any:
+        raise AssertionError("all keys were looked at")
+
+
+def test_a_claim_beside_cold_chunks_does_not_look_at_every_chunk_in_memory() -> None:
+    with opened(DictionaryStore()) as (_, engine):
+        engine.do(CreateQueue("q"))
+        with patch.object(cold, "HOT_MESSAGES", 0):
+            engine.do(Enqueue("q", b"cold", fairness_key="other"))
+        engine.do(Enqueue("q", b"hot"))
+        chunks, engine.memory.chunks = engine.memory.chunks, Unlisted(engine.memory.chunks)
+        found = engine.do(Claim("q", 2))
+        engine.do(Settle([Complete(one) for one in found]))
+        engine.memory.chunks = dict(chunks)
+        assert [one.payload for one in found] == [b"cold", b"hot"]

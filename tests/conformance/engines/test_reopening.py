@@ -30,7 +30,7 @@ from fairlead.verbs.operate import Done, Drain, Drop, Prune, Unhold
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, Resume, UpdateQueue
 from fairlead.verbs.settle import Ack, Goodbye, Settle
 from fairlead.verbs.staging import StagingPublish
-from tests.conformance.engines.memory_sizes import memory_sizes
+from tests.conformance.engines.memory_sizes import make_some_cold, memory_sizes
 from tests.conformance.engines.running import CONSUMERS, QUEUES, Called, Run, Side, for_side
 
 STEPS = 100
@@ -134,6 +134,8 @@ def run_and_reopen(seed: int, data: DictionaryData | Path, *, in_streams: bool =
             # What a close left nothing of is completed.
             gone = [raw_id for raw_id in members if engine.memory.find_message(raw_id) is None]
             ledger.completed.update(side.names[raw_id] for raw_id in gone)
+        if random.random() < 0.15:
+            make_some_cold(engine, random)
         if random.random() < 0.2:
             engine.close()
             engine = open_again()
