@@ -17,6 +17,7 @@ from fairlead.engine.answers import AnswerSweep
 from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
+from fairlead.engine.evacuation import Evacuation
 from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
@@ -50,7 +51,15 @@ from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
-from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStored, RecordsChanged, StateFact
+from fairlead.records.facts import (
+    BucketChanged,
+    ChunkThinned,
+    Claimed,
+    LeaseSplit,
+    QueueStored,
+    RecordsChanged,
+    StateFact,
+)
 from fairlead.records.ids import COMMIT_SHIFT
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
@@ -120,6 +129,7 @@ class Engine:
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
         self.operations = LongOperations(self)
+        self.evacuation = Evacuation(self)
         self._timer = Timer(self)
         watch(self)
         if self.time.may_lack_commits:
@@ -229,7 +239,9 @@ class Engine:
                 worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
                 worked = worked or self._answer_sweep.run(tx)
                 worked = worked or forget_full_buckets(tx)
-            if not worked and not answers.failures and not self.operations.run_step():
+            if worked or answers.failures or self.operations.run_step():
+                continue
+            if not self.evacuation.run_step():
                 return
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
@@ -397,8 +409,8 @@ class Engine:
         try:
             self._tell(tx)
         finally:
-            new_chunks, memory.changes = memory.changes.new_chunks, Changes()
-            memory.let_go(new_chunks)
+            changes, memory.changes = memory.changes, Changes()
+            memory.let_go(changes.new_chunks, changes.thinned)
 
     def _tell(self, tx: Transaction) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
@@ -550,7 +562,7 @@ def _may_be_lost(fact: StateFact) -> bool:
         return fact.table in (Table.ANSWERS, Table.META)
     if isinstance(fact, Claimed):
         return not fact.lease.is_numbered
-    return isinstance(fact, (LeaseSplit, BucketChanged))
+    return isinstance(fact, (LeaseSplit, BucketChanged, ChunkThinned))
 
 
 def _touched(memory: Memory) -> set[int] | None:
@@ -575,5 +587,6 @@ def _touched(memory: Memory) -> set[int] | None:
     )
     for rows in (*by_queue, changes.ended_windows, memory.touched_streams):
         queue_ids |= {key[0] for key in rows}
+    queue_ids |= {before.queue_id for before, _ in changes.thinned}
     homes = {memory.by_id[queue_id].home_id for queue_id in queue_ids if queue_id in memory.by_id}
     return homes | {record.queue_id for record in changes.deleted_queues}

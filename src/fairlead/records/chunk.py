@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from operator import add
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 LaneName = tuple[str, ...]
 
 IMPLIED, OWN, GONE = 0, 1, 2
+#: States become true where a message is gone.
+_IS_GONE = bytes([state == GONE for state in range(256)])
 #: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
 #: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
@@ -101,7 +103,7 @@ def _longer(
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a chunk. `inline` has the payloads of a chunk that fits in one page. `body` is the number
-    that its pages are stored under, if they were staged before the chunk was there; 0: its own.
+    that its pages are stored under, if they were staged before the chunk was there, or written anew; 0: its own.
     """
 
     first: int
@@ -112,6 +114,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     body: int = 0
     #: Whether its lanes have rows that lead to it.
     has_runs: bool = False
+    #: After an evacuation: the indexes of the messages that it left. The others have no payloads, headers and names any
+    #: more. None: the chunk is as it was enqueued.
+    left: list[int] | None = None
 
 
 class Chunk:
@@ -120,16 +125,19 @@ class Chunk:
     __slots__ = (
         "_by_lane",
         "_by_stream",
+        "_total_bytes",
         "block",
         "body",
         "columns",
         "count",
+        "dead_bytes",
         "enqueued_ms",
         "first",
         "has_runs",
         "has_states_row",
         "is_cold",
         "kept_bytes",
+        "left",
         "live",
         "payload_bytes",
         "payloads",
@@ -164,10 +172,24 @@ class Chunk:
         #: Whether its head is in the table that is not read at open, and whether its lanes have rows there.
         self.is_cold = False
         self.has_runs = head.has_runs
+        #: See `Head`.
+        self.left = head.left
         #: Messages by lane and by stream, once somebody asked for them.
         self._by_lane: dict[LaneName, list[int]] | None = None
         self._by_stream: dict[str, list[int]] | None = None
         self.live = self.count if states is None else self.count - states.count(GONE)
+        self._total_bytes: int | None = None
+        #: What messages that are gone take on disk.
+        self.dead_bytes = 0
+        if states is not None and self.live < self.count:
+            self.dead_bytes = sum(compress(self.columns.message_sizes(), states.translate(_IS_GONE)))
+
+    @property
+    def total_bytes(self) -> int:
+        """What all messages take on disk. Somebody asks for it once some are gone."""
+        if self._total_bytes is None:
+            self._total_bytes = self.columns.total_bytes()
+        return self._total_bytes
 
     @property
     def numbers(self) -> range:
@@ -194,6 +216,7 @@ class Chunk:
             self.states.extend([OWN if number in own else IMPLIED for number in numbers])
         self.columns = self.columns.with_more(more)
         self.payload_bytes += sum(more.sizes)
+        self._total_bytes = None
         self.count += len(numbers)
         self.live += len(numbers)
         return numbers
@@ -201,7 +224,9 @@ class Chunk:
     def head(self) -> Head:
         inline = self.payloads if self.is_inline else None
         body = 0 if self.body == self.first else self.body
-        return Head(self.first, self.prefix, self.enqueued_ms, self.columns, inline, body, self.has_runs)
+        return Head(
+            self.first, self.prefix, self.enqueued_ms, self.columns, inline, body, self.has_runs, self.left
+        )
 
     def page_starts(self) -> list[int]:
         return page_starts(self.columns.sizes)
@@ -314,6 +339,17 @@ class Chunk:
 
     def with_own_rows(self) -> list[int]:
         return [self.first + index for index, state in enumerate(self.states or b"") if state == OWN]
+
+    def lost(self) -> list[int]:
+        """For verification: messages that are not gone, and of which an evacuation left nothing."""
+        if self.left is None:
+            return []
+        left = set(self.left)
+        return [
+            number
+            for number in self.numbers
+            if number & BLOCK_MASK not in left and self.state_of(number) != GONE
+        ]
 
     def mark(self, numbers: Sequence[int], state: int) -> None:
         """`numbers` are of this chunk, and sorted."""

@@ -73,6 +73,15 @@ class ChunkGrown(msgspec.Struct, frozen=True):
     own: dict[int, OwnState] = {}
 
 
+class ChunkThinned(msgspec.Struct, frozen=True):
+    """A chunk is written anew without what messages took that are gone: `after` takes the place of `before`, with the same
+    numbers and states.
+    """
+
+    before: Chunk
+    after: Chunk
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
     never scheduled.
@@ -285,6 +294,7 @@ StateFact = (
     | BucketChanged
     | ChunkEnqueued
     | ChunkGrown
+    | ChunkThinned
     | Claimed
     | LeaseCompleted
     | LeaseSplit

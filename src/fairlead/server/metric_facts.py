@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BOOKKEEPING: frozenset[type] = frozenset(
     {
         f.ChunkGrown,
+        f.ChunkThinned,
         f.QueueStored,
         f.QueueDeleted,
         f.ConfigChanged,

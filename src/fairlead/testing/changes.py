@@ -57,6 +57,7 @@ What = Literal[
     "publish",
     "end publish",
     "forget publishes",
+    "evacuate",
 ]
 
 #: By table: the word for a record that is saved, and the word for a record that goes. None: another change of
@@ -144,6 +145,7 @@ def _where(state: OwnState) -> str:
 _WORDS: dict[type, What | None] = {
     # Its messages are counted with those of its chunk.
     f.ChunkGrown: None,
+    f.ChunkThinned: "evacuate",
     f.QueueDeleted: "clear queue",
     f.BucketChanged: "save buckets",
     f.PassAllowed: "allow to pass",

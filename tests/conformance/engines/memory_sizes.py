@@ -1,16 +1,19 @@
-"""How much the engine holds in memory, by seed: everything, a few messages, or nothing that it need not hold.
+"""How much the engine holds in memory, by seed: everything, a few messages, or nothing that it need not hold; and
+evacuation of every chunk that has lost a byte.
 
 With large windows a defect of reading on stays invisible, so they have a few messages too.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from fairlead.engine import cold
+from fairlead.engine import cold, evacuation, thinning
+from fairlead.engine.engine import Engine
 
 
 def memory_sizes(seed: int) -> Any:
@@ -28,3 +31,21 @@ def small_sizes(seed: int) -> Any:
         WINDOW_MESSAGES=random.randint(3, 7),
         STREAM_MESSAGES=random.choice((1, 3, 16)),
     )
+
+
+@contextmanager
+def eager_evacuation() -> Iterator[None]:
+    """Inside, `evacuate` finds every chunk that has lost a byte."""
+    with (
+        patch.multiple(thinning, MIN_DEAD_BYTES=1, MIN_RATIO=1),
+        patch.multiple(evacuation, LOOK_MS=0, SCAN_MS=0),
+    ):
+        yield
+
+
+def evacuate(engine: Engine) -> None:
+    """Write anew every chunk that is worth it, as the timer would do in time. Engines are opened, and this is called,
+    where looks follow each other at once.
+    """
+    while engine.evacuation.next_ms() is not None:
+        engine.evacuation.run_step()

@@ -15,7 +15,7 @@ from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
-from tests.conformance.engines.memory_sizes import small_sizes
+from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate, small_sizes
 from tests.conformance.engines.running import Run, Side, for_side
 from tests.conformance.engines.stand_in_hooks import StandInHooks
 
@@ -58,12 +58,18 @@ def take(side: Side, step: Step) -> Any:
 
 def run_with_little_in_memory(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> None:
     steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
-    with small_sizes(seed):
-        repeat_run(seed, steps, answers, store, laws_every=laws_every)
+    with small_sizes(seed), eager_evacuation():
+        repeat_run(seed, steps, answers, store, laws_every=laws_every, evacuates=seed % 2 == 0)
 
 
 def repeat_run(
-    seed: int, steps: list[Step], answers: list[Any], store: KeyValueStore, *, laws_every: int
+    seed: int,
+    steps: list[Step],
+    answers: list[Any],
+    store: KeyValueStore,
+    *,
+    laws_every: int,
+    evacuates: bool = False,
 ) -> None:
     """The same steps on another engine give the same answers."""
     replay = f"python -m pytest tests/conformance/engines -k 'seed{seed}-'"
@@ -71,6 +77,8 @@ def repeat_run(
         for at, (step, expected) in enumerate(zip(steps, answers, strict=True)):
             got = take(side, step)
             assert got == expected, f"step {at} of seed {seed}, {type(step).__name__}; replay: {replay}"
+            if evacuates:
+                evacuate(engine)
             if at % laws_every == 0:
                 assert broken_laws(engine) == [], f"step {at} of seed {seed}; replay: {replay}"
 
