@@ -44,8 +44,8 @@ def eager_evacuation() -> Iterator[None]:
 
 
 def evacuate(engine: Engine) -> None:
-    """Write anew every chunk that is worth it, as the timer would do in time. Engines are opened, and this is called,
-    where looks follow each other at once.
+    """Write anew every chunk that is worth it, as the timer would do in time. Called where looks follow each other at
+    once.
     """
     while engine.evacuation.next_ms() is not None:
         engine.evacuation.run_step()

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from fairlead import Complete, Delivery, Fail, NewMessage, Settings
-from fairlead.engine import cold, evacuation, thinning
+from fairlead.engine import cold, evacuation, thinning, timer
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.verify import verify, verify_store
@@ -329,6 +329,20 @@ def test_a_reopened_engine_finds_sparse_chunks_again(hot: int, monkeypatch: pyte
         assert scene.broker.engine.evacuation.next_ms() is None, "an idle engine need not wake up"
 
 
+def test_the_timer_wakes_up_for_a_sparse_chunk_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evacuation, "LOOK_MS", 1000)
+    scene = Scene()
+    until_next_event = scene.broker.engine._timer._until_next_event
+    scene.clock.advance(ms=1)
+    assert until_next_event() == timer.MAX_SLEEP_MS
+    leave_held(scene)
+    assert until_next_event() == 1000
+    scene.clock.advance(ms=1000)
+    assert until_next_event() == 1000
+    scene.clock.advance(ms=1000)
+    assert until_next_event() == timer.MAX_SLEEP_MS
+
+
 def test_a_chunk_with_much_that_lives_waits_until_less_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinning, "MAX_LIVE_BYTES", 4 * SIZE)
     scene = Scene()
@@ -526,6 +540,22 @@ def test_a_full_disk_postpones_it(hot: int, method: str) -> None:
         scene.clock.advance(ms=1)
         assert scene.stored_bytes < 2 * (SIZE + SLACK)
         scene.check()
+
+
+def test_a_message_that_lives_and_of_which_nothing_is_left_is_named() -> None:
+    """As if the states of a chunk were of an earlier time than its head."""
+    scene = Scene()
+    scene.broker.drop("q", scene.enqueue()[1:])
+    scene.evacuate()
+    scene.broker.engine.stop_working()
+    store = scene.store.inner
+    (key,) = dict(read_table(store, Table.STATES))
+    batch = store.batch()
+    batch.put(Table.STATES, key, bytes(COUNT))
+    store.write(batch, store.acquire(), store.last_commit + 1)
+    problems = verify_store(store).problems
+    assert len(problems) == COUNT - 1
+    assert all("an evacuation left nothing of it" in problem for problem in problems)
 
 
 def test_a_page_that_is_lost_leaves_the_chunk_as_it_is() -> None:
