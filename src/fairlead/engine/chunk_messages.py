@@ -2,7 +2,8 @@
 
 A claim plans and leases under the lock. Payloads that are not in memory are read after it, before the answer goes out.
 Meanwhile somebody else may settle a message of the answer, by its id: when all messages of a chunk are gone, so are its
-pages, and the answer goes out without these deliveries.
+pages, and the answer goes out without these deliveries. Or the chunk is written anew, without those of its messages that
+are gone: then its payloads are read where they are now.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ChunkMessages:
     """
 
     __slots__ = ("__weakref__", "_chunk", "_chunk_columns", "_columns", "_enqueued_ms", "_is_ordered", "_payloads",
-                 "_queue_id", "block", "is_lost", "prefix")  # fmt: skip
+                 "_queue_id", "block", "is_cut", "prefix")  # fmt: skip
 
     def __init__(
         self,
@@ -45,8 +46,8 @@ class ChunkMessages:
         self._chunk = chunk
         self._chunk_columns = chunk_columns
         self.block = chunk.block
-        #: Whether somebody else has ended all messages of the chunk before their payloads were read.
-        self.is_lost = False
+        #: Whether somebody else has ended some or all messages of the chunk before their payloads were read.
+        self.is_cut = False
         self.prefix = chunk.prefix
         self._columns = chunk.columns
         self._enqueued_ms = chunk.enqueued_ms
@@ -55,14 +56,27 @@ class ChunkMessages:
         self._queue_id = chunk.queue_id
 
     def read(self, engine: Engine) -> None:
-        """Needs no lock: pages are written once, and go with the last message of their chunk."""
-        try:
-            self._payloads = self._chunk.payloads = read_payloads(engine.store, self._chunk)
-            engine.memory.read_bodies.append(self._chunk)
-        except BrokenInvariant:
-            if self.block in engine.memory.chunks:
-                raise
-            self.is_lost = True
+        """Needs no lock: pages are written once. They go with the last message of their chunk, or when it is written anew."""
+        chunk: Chunk | None = self._chunk
+        while chunk is not None:
+            try:
+                payloads = chunk.payloads or read_payloads(engine.store, chunk)
+            except BrokenInvariant:
+                before, chunk = chunk, find_chunk_now(engine, chunk)
+                if chunk is not None and chunk.body == before.body:
+                    raise
+                self.is_cut = True
+                continue
+            self._payloads = chunk.payloads = payloads
+            engine.memory.read_bodies.append(chunk)
+            return
+
+    def has(self, number: int) -> bool:
+        """Whether the payload of the message was there when it was read."""
+        if not self._payloads:
+            return False
+        index = number & BLOCK_MASK
+        return len(self._payloads[index]) == self._columns.sizes[index]
 
     @property
     def columns(self) -> Columns:
@@ -106,12 +120,21 @@ class ChunkMessages:
         )
 
 
+def find_chunk_now(engine: Engine, chunk: Chunk) -> Chunk | None:
+    """For readers without the lock that miss a payload: the chunk as it is stored now; None: it is gone. With the same
+    body, nothing has moved.
+    """
+    with engine.transaction() as tx:
+        tx.bring_chunks([chunk.first])
+        return tx.memory.chunks.get(chunk.block)
+
+
 def with_bodies(engine: Engine, unread: Iterable[ChunkMessages], answer: T) -> T:
     """The answer, with the payloads that it lacked."""
     is_complete = True
     for stored in unread:
         stored.read(engine)
-        is_complete = is_complete and not stored.is_lost
+        is_complete = is_complete and not stored.is_cut
     return answer if is_complete else cast(T, _without_lost(answer))
 
 
@@ -123,4 +146,9 @@ def _without_lost(answer: Any) -> Any:
 
 
 def _is_lost(one: Any) -> bool:
-    return isinstance(one, Delivery) and isinstance(one.stored, ChunkMessages) and one.stored.is_lost
+    return (
+        isinstance(one, Delivery)
+        and isinstance(one.stored, ChunkMessages)
+        and one.stored.is_cut
+        and not one.stored.has(one.number)
+    )

@@ -18,6 +18,7 @@ from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.demotion import demote_idle
+from fairlead.engine.evacuation import Evacuation
 from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
@@ -54,6 +55,7 @@ from fairlead.model.timings import Timing
 from fairlead.records.facts import (
     BucketChanged,
     ChunkDemoted,
+    ChunkThinned,
     Claimed,
     LeaseSplit,
     QueueStored,
@@ -129,6 +131,7 @@ class Engine:
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
         self.operations = LongOperations(self)
+        self.evacuation = Evacuation(self)
         self._timer = Timer(self)
         watch(self)
         if self.time.may_lack_commits:
@@ -242,7 +245,9 @@ class Engine:
                 worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
                 worked = worked or self._answer_sweep.run(tx)
                 worked = worked or forget_full_buckets(tx) or demote_idle(tx)
-            if not worked and not answers.failures and not self.operations.run_step():
+            if worked or answers.failures or self.operations.run_step():
+                continue
+            if not self.evacuation.run_step():
                 return
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
@@ -410,8 +415,8 @@ class Engine:
         try:
             self._tell(tx)
         finally:
-            new_chunks, memory.changes = memory.changes.new_chunks, Changes()
-            memory.let_go(new_chunks)
+            changes, memory.changes = memory.changes, Changes()
+            memory.let_go(changes.new_chunks, changes.thinned)
 
     def _tell(self, tx: Transaction) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
@@ -563,7 +568,7 @@ def _may_be_lost(fact: StateFact) -> bool:
         return fact.table in (Table.ANSWERS, Table.META)
     if isinstance(fact, Claimed):
         return not fact.lease.is_numbered
-    return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted))
+    return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 
 def _touched(memory: Memory) -> set[int] | None:
@@ -588,5 +593,6 @@ def _touched(memory: Memory) -> set[int] | None:
     )
     for rows in (*by_queue, changes.ended_windows, memory.touched_streams):
         queue_ids |= {key[0] for key in rows}
+    queue_ids |= {before.queue_id for before, _ in changes.thinned}
     homes = {memory.by_id[queue_id].home_id for queue_id in queue_ids if queue_id in memory.by_id}
     return homes | {record.queue_id for record in changes.deleted_queues}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from fairlead.engine.chunk_messages import find_chunk_now
 from fairlead.engine.met import Met
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import show_id
@@ -13,7 +14,6 @@ from fairlead.model.message import HELD, unpack_headers
 from fairlead.model.views import MessageInfo
 from fairlead.records.chunk import Chunk
 from fairlead.records.ids import BLOCK_MASK
-from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.rows import find_payloads
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def show_all(engine: Engine, found: Sequence[Met]) -> list[MessageInfo]:
     shown = []
     for chunk, members in groupby(found, key=lambda met: met.chunk):
         part = list(members)
-        payloads = _payloads(engine.store, chunk, [met.number for met in part])
+        payloads = _payloads(engine, chunk, [met.number for met in part])
         shown += [
             _info(engine, met, payload, name_of)
             for met, payload in zip(part, payloads, strict=True)
@@ -45,12 +45,24 @@ def names_of(engine: Engine) -> NameOf:
     return name_of
 
 
-def _payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> Sequence[bytes | None]:
-    """They are not kept in the chunk: a look at a large queue must not fill memory."""
+def _payloads(engine: Engine, chunk: Chunk, numbers: Sequence[int]) -> Sequence[bytes | None]:
+    """None for messages that are gone. They are not kept in the chunk: a look at a large queue must not fill memory."""
     payloads = chunk.payloads
-    if payloads is None:
-        return find_payloads(store, chunk, numbers)
-    return [payloads[number & BLOCK_MASK] for number in numbers]
+    if payloads is not None:
+        return [payloads[number & BLOCK_MASK] for number in numbers]
+    found = find_payloads(engine.store, chunk, numbers)
+    if None not in found:
+        return found
+    now = find_chunk_now(engine, chunk)
+    if now is None or now.body == chunk.body:
+        return found
+    # It was written anew, without those of its messages that were gone.
+    sizes = chunk.columns.sizes
+    again = _payloads(engine, now, numbers)
+    return [
+        payload if payload is not None and len(payload) == sizes[number & BLOCK_MASK] else None
+        for number, payload in zip(numbers, again, strict=True)
+    ]
 
 
 def _info(engine: Engine, met: Met, payload: bytes, name_of: NameOf) -> MessageInfo:

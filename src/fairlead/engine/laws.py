@@ -66,6 +66,13 @@ def broken_laws(engine: Engine) -> list[str]:
         broken.append("leases differ after a reopening")
     broken += consumer_differences(memory, again)
     broken += staging_differences(memory, again)
+    unknown = [
+        chunk.first
+        for chunk in memory.chunks.values()
+        if memory.may_be_thinned(chunk) and not engine.evacuation.is_known(chunk.block)
+    ]
+    if unknown:
+        broken.append(f"nobody looks at the sparse chunks {unknown}")
     return broken + broken_laws_of_rows(memory, engine.store)
 
 
@@ -249,8 +256,9 @@ def _wrong_stream(
 
 def _content(chunk: Chunk) -> object:
     states = bytes(chunk.states or bytes(chunk.count))
+    where = chunk.is_cold, chunk.has_runs, chunk.body, chunk.left
     # As they are stored: memory may have a tuple where a list is read.
-    return chunk.is_cold, chunk.has_runs, chunk.live, states, msgspec.msgpack.encode(chunk.columns)
+    return where, chunk.live, chunk.dead_bytes, states, msgspec.msgpack.encode(chunk.columns)
 
 
 def _differences(queue: Queue, reopened: Queue, stored: Counts) -> list[str]:

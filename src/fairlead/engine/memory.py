@@ -18,6 +18,7 @@ from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
+from fairlead.engine.thinning import is_sparse
 from fairlead.errors import BrokenInvariant
 from fairlead.model.config_keys import WEIGHT
 from fairlead.model.lane import lane_key, lane_throttle_keys
@@ -38,6 +39,7 @@ from fairlead.records.facts import (
     ChunkEnqueued,
     ChunkGrown,
     ChunksRead,
+    ChunkThinned,
     Claimed,
     ConfigChanged,
     CountsRead,
@@ -178,6 +180,8 @@ class Memory:
         self.max_body_bytes = DEFAULT_BODY_BYTES
         #: Chunks whose payloads were read since the last transaction, without the lock.
         self.read_bodies: deque[Chunk] = deque()
+        #: By block: the queue of each chunk that was found to be sparse since the last look of the timer.
+        self.sparse: dict[int, int] = {}
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
@@ -592,6 +596,7 @@ class Memory:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
             self.hot_messages += self.hot_weight(chunk.columns) * chunk.live
+            self._note_sparse(chunk)
         self.changes.new_chunks.append(chunk)
         if ready is None:
             self._let_in(queue, chunk, chunk.implied(), fact.own, chunk.columns)
@@ -609,6 +614,35 @@ class Memory:
         self.hot_messages += self.hot_weight(chunk.columns) * chunk.live - before
         implied = [number for number in numbers if number not in own] if own else numbers
         self._let_in(queue, chunk, implied, own, fact.columns)
+
+    def _thinned(self, fact: ChunkThinned) -> None:
+        before, after = fact.before, fact.after
+        if before.has_runs:
+            lanes = set(map(after.lane_of, after.implied()))
+            for lane, first in before.first_of_lanes().items():
+                if lane not in lanes:
+                    self.changes.runs[before.queue_id, before.queue_id, lane, first, False] = None
+        for end_ms in before.ends_of_life() - after.ends_of_life():
+            self.changes.lives[before.queue_id, end_ms, before.first] = False
+        if before.is_cold:
+            self.cold_chunks[after.block] = after
+        else:
+            self.hot_messages -= self.hot_weight(before.columns) * before.live
+            self.hot_messages += self.hot_weight(after.columns) * after.live
+        self._drop_body(before)
+        self.chunks[after.block] = after
+        self.changes.thinned.append((before, after))
+
+    def _note_sparse(self, chunk: Chunk) -> None:
+        if chunk.dead_bytes and is_sparse(chunk):
+            self.sparse[chunk.block] = chunk.queue_id
+
+    def may_be_thinned(self, chunk: Chunk) -> bool:
+        """Whether a chunk is worth being written anew, and no numbered claim holds one of its messages."""
+        if not is_sparse(chunk):
+            return False
+        held = self.held
+        return not any(held[number].is_numbered for number in held.keys() & chunk.numbers)
 
     def _let_in(
         self,
@@ -679,6 +713,7 @@ class Memory:
             self.chunks[chunk.block] = self.cold_chunks[chunk.block] = chunk
             self.cached_messages += chunk.count
             self.by_id[chunk.queue_id].blocks.add(chunk.block)
+            self._note_sparse(chunk)
 
     def _drop_cold(self, chunk: Chunk) -> None:
         if self.cold_chunks.pop(chunk.block, None) is not None:
@@ -813,12 +848,17 @@ class Memory:
         for lane, first in chunk.first_of_lanes().items():
             self.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
 
-    def let_go(self, new_chunks: Iterable[Chunk] = ()) -> None:
+    def let_go(self, new_chunks: Iterable[Chunk] = (), thinned: Iterable[tuple[Chunk, Chunk]] = ()) -> None:
         """After a transaction: messages that memory need not hold, and payloads for which there is no room. In a queue
         the oldest messages are wanted first, so nothing makes way for those of new chunks.
         """
         for chunk in new_chunks:
             self._keep_body(chunk)
+        for before, after in thinned:
+            if before.payloads is None and not after.is_inline:
+                # They were read to be written, and nobody wants them.
+                after.payloads = None
+            self._keep_body(after)
         while self.read_bodies:
             self._keep_body(self.read_bodies.popleft())
         if self.used_streams:
@@ -1204,7 +1244,8 @@ class Memory:
         counts.leased -= len(numbers)
         for block, members in by_chunk(numbers):
             chunk = self.chunk_of(block << BLOCK_SHIFT)
-            counts.bytes -= _bytes_of(chunk, members)
+            size = _bytes_of(chunk, members)
+            counts.bytes -= size
             for number in members if chunk.columns.live_keys else ():
                 self._forget_key(chunk, number)
             if chunk.columns.streams is not None:
@@ -1216,15 +1257,18 @@ class Memory:
             for number in members if own else ():
                 if own.pop(number, None) is not None:
                     self.changes.own[chunk.queue_id, number] = None
-            self._gone(chunk, members)
+            self._gone(chunk, members, size)
 
-    def _gone(self, chunk: Chunk, members: Sequence[int]) -> None:
+    def _gone(self, chunk: Chunk, members: Sequence[int], size: int) -> None:
         chunk.live -= len(members)
+        chunk.dead_bytes += size
         if not chunk.is_cold:
             self.hot_messages -= self.hot_weight(chunk.columns) * len(members)
         self._mark(chunk, members, GONE)
-        if not chunk.live:
-            if chunk.body != chunk.first:
+        if chunk.live:
+            self._note_sparse(chunk)
+        else:
+            if chunk.body != chunk.first and not chunk.is_inline:
                 self.changes.staged_pages[chunk.queue_id, chunk.body] = None
             if chunk.columns.expires is not None:
                 for end_ms in chunk.ends_of_life():
@@ -1284,6 +1328,9 @@ class Memory:
                 self._note_ended(queue, number)
             self._leave(lease, 1)
             counts.leased -= 1
+            if lease.is_numbered:
+                # It kept its chunk from being written anew.
+                self._note_sparse(chunk)
         elif state.due_ms:
             counts.waiting -= 1
             self.changes.due[chunk.queue_id, state.due_ms, number] = False
@@ -1317,7 +1364,7 @@ class Memory:
         self._take_away(chunk, number, state)
         if self.own.pop(number, None) is not None:
             self.changes.own[chunk.queue_id, number] = None
-        self._gone(chunk, [number])
+        self._gone(chunk, [number], chunk.columns.size_of(number & BLOCK_MASK))
 
     def _mark_own(self, chunk: Chunk, number: int) -> None:
         if chunk.state_of(number) != OWN:
@@ -1475,6 +1522,7 @@ _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
     ChunkGrown: Memory._grown,
     ChunkDemoted: Memory._demoted,
+    ChunkThinned: Memory._thinned,
     Claimed: Memory._claimed,
     LeaseCompleted: Memory._completed,
     LeaseSplit: Memory._split,

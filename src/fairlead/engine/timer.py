@@ -80,7 +80,12 @@ class Timer:
         return PAUSE_MS
 
     def _until_next_event(self) -> int:
-        event_ms, step_ms = self._engine.memory.next_event_ms(), self._engine.operations.next_ms()
-        until_event = MAX_SLEEP_MS if event_ms is None else event_ms - self._engine.time.now_ms()
-        until_step = MAX_SLEEP_MS if step_ms is None else step_ms - self._engine.clock.monotonic_ms()
+        engine = self._engine
+        event_ms = engine.memory.next_event_ms()
+        until_event = MAX_SLEEP_MS if event_ms is None else event_ms - engine.time.now_ms()
+        steps = [engine.operations.next_ms(), engine.evacuation.next_ms()]
+        steady_ms = engine.clock.monotonic_ms()
+        until_step = min(
+            [step_ms - steady_ms for step_ms in steps if step_ms is not None], default=MAX_SLEEP_MS
+        )
         return max(1, min(until_event, until_step, MAX_SLEEP_MS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from operator import add
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 LaneName = tuple[str, ...]
 
 IMPLIED, OWN, GONE = 0, 1, 2
+#: States become true where a message is gone.
+_IS_GONE = bytes([state == GONE for state in range(256)])
 #: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
 #: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
@@ -102,7 +104,7 @@ def _longer(
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The stored form of a chunk. `inline` has the payloads of a chunk that fits in one page. `body` is the number
-    that its pages are stored under, if they were staged before the chunk was there; 0: its own.
+    that its pages are stored under, if they were staged before the chunk was there, or written anew; 0: its own.
     """
 
     first: int
@@ -113,6 +115,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: int = 0
     #: Whether its lanes have rows that lead to it.
     has_runs: bool = False
+    #: After an evacuation: the indexes of the messages that it left. The others have no payloads, headers and names any
+    #: more. None: the chunk is as it was enqueued.
+    left: list[int] | None = None
 
 
 class Chunk(msgspec.Struct, gc=False, eq=False):
@@ -139,6 +144,10 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     #: Whether its lanes have rows that lead to it.
     has_runs: bool
     live: int
+    #: See `Head`.
+    left: list[int] | None
+    #: What messages that are gone take on disk.
+    dead_bytes: int
     #: Whether its head is in the table that is not read at open.
     is_cold: bool = False
     #: What its payloads count for among those that memory keeps beside the heads.
@@ -146,13 +155,18 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     #: Messages by lane and by stream, once somebody asked for them.
     _by_lane: dict[LaneName, list[int]] | None = None
     _by_stream: dict[str, list[int]] | None = None
+    _total_bytes: int | None = None
 
     @classmethod
     def of(
         cls, queue_id: int, head: Head, payloads: Sequence[bytes] | None, states: bytearray | None = None
     ) -> Chunk:
         first, sizes = head.first, head.columns.sizes
-        count = len(sizes)
+        count = live = len(sizes)
+        dead_bytes = 0
+        if states is not None and (gone := states.count(GONE)):
+            live -= gone
+            dead_bytes = sum(compress(head.columns.message_sizes(), states.translate(_IS_GONE)))
         return cls(
             queue_id,
             first,
@@ -167,8 +181,17 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             states,
             states is not None,
             head.has_runs,
-            count if states is None else count - states.count(GONE),
+            live,
+            head.left,
+            dead_bytes,
         )
+
+    @property
+    def total_bytes(self) -> int:
+        """What all messages take on disk. Somebody asks for it once some are gone."""
+        if self._total_bytes is None:
+            self._total_bytes = self.columns.total_bytes()
+        return self._total_bytes
 
     @property
     def numbers(self) -> range:
@@ -195,6 +218,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             self.states.extend([OWN if number in own else IMPLIED for number in numbers])
         self.columns = self.columns.with_more(more)
         self.payload_bytes += sum(more.sizes)
+        self._total_bytes = None
         self.count += len(numbers)
         self.live += len(numbers)
         return numbers
@@ -202,7 +226,9 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     def head(self) -> Head:
         inline = self.payloads if self.is_inline else None
         body = 0 if self.body == self.first else self.body
-        return Head(self.first, self.prefix, self.enqueued_ms, self.columns, inline, body, self.has_runs)
+        return Head(
+            self.first, self.prefix, self.enqueued_ms, self.columns, inline, body, self.has_runs, self.left
+        )
 
     def page_starts(self) -> list[int]:
         return page_starts(self.columns.sizes)
@@ -315,6 +341,17 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
 
     def with_own_rows(self) -> list[int]:
         return [self.first + index for index, state in enumerate(self.states or b"") if state == OWN]
+
+    def lost(self) -> list[int]:
+        """For verification: messages that are not gone, and of which an evacuation left nothing."""
+        if self.left is None:
+            return []
+        left = set(self.left)
+        return [
+            number
+            for number in self.numbers
+            if number & BLOCK_MASK not in left and self.state_of(number) != GONE
+        ]
 
     def mark(self, numbers: Sequence[int], state: int) -> None:
         """`numbers` are of this chunk, and sorted."""

@@ -81,6 +81,15 @@ class ChunkDemoted(msgspec.Struct, frozen=True):
     chunk: Chunk
 
 
+class ChunkThinned(msgspec.Struct, frozen=True):
+    """A chunk is written anew without what messages took that are gone: `after` takes the place of `before`, with the same
+    numbers and states.
+    """
+
+    before: Chunk
+    after: Chunk
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
     never scheduled.
@@ -294,6 +303,7 @@ StateFact = (
     | ChunkEnqueued
     | ChunkGrown
     | ChunkDemoted
+    | ChunkThinned
     | Claimed
     | LeaseCompleted
     | LeaseSplit

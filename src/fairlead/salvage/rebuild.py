@@ -271,6 +271,10 @@ class _RowsRebuild:
         if states is not None and (len(states) != count or max(states, default=0) > GONE):
             self._report.other.append(f"chunk {head.first} of queue {queue_id}: its states are lost")
             states = None
+        if head.left is not None:
+            # Nothing is left of the others, whatever older states say.
+            left, known = set(head.left), states or bytearray(count)
+            states = bytearray([known[index] if index in left else GONE for index in range(count)])
         return Chunk.of(queue_id, head, head.inline, states)
 
     def _lose_pages(self, chunk: Chunk, pages: dict[bytes, int]) -> None:

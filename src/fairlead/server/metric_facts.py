@@ -24,6 +24,7 @@ BOOKKEEPING: frozenset[type] = frozenset(
     {
         f.ChunkGrown,
         f.ChunkDemoted,
+        f.ChunkThinned,
         f.QueueStored,
         f.QueueDeleted,
         f.ConfigChanged,

@@ -39,6 +39,7 @@ class Changes:
         "runs",
         "staged_pages",
         "streams",
+        "thinned",
     )
 
     def __init__(self) -> None:
@@ -51,6 +52,8 @@ class Changes:
         self.own: dict[tuple[int, int], OwnState | None] = {}
         #: Chunks that became cold, or lost the rows of their lanes.
         self.cooled: set[Chunk] = set()
+        #: Chunks that others took the place of, each with the other one.
+        self.thinned: list[tuple[Chunk, Chunk]] = []
         #: Blocks of chunks that are gone: the disk still has them.
         self.ended_blocks: set[int] = set()
         #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
@@ -87,6 +90,7 @@ class Changes:
         self.new_chunks = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
         self.chunks = {chunk for chunk in self.chunks if chunk.queue_id != home_id}
         self.cooled = {chunk for chunk in self.cooled if chunk.queue_id != home_id}
+        self.thinned = [chunks for chunks in self.thinned if chunks[0].queue_id != home_id]
         for leases in (self.new_leases, self.ended_leases):
             for group in [group for group, lease in leases.items() if lease.terms.home_id == home_id]:
                 del leases[group]

@@ -108,6 +108,8 @@ def _problems_of(chunk: Chunk, own: set[bytes], pages: dict[bytes, int]) -> Iter
         return
     if not chunk.live:
         yield f"{name} has no live message"
+    for number in chunk.lost():
+        yield f"{name}: message {number} lives, and an evacuation left nothing of it"
     for number in chunk.with_own_rows():
         if own_key(chunk, number) not in own:
             yield f"{name}: message {number} has no row of its own"

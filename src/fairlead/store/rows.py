@@ -273,6 +273,10 @@ def write_changes(batch: Batch, changes: Changes) -> None:
         key = _key(chunk.queue_id, chunk.first)
         batch.put(Table.COLD, key, _encode(chunk.head()))
         batch.delete(Table.CHUNKS, key)
+    for before, after in changes.thinned:
+        _delete_pages(batch, before)
+        _write_head(batch, after)
+        _write_pages(batch, after)
     if changes.runs:
         write_runs(batch, changes)
     if changes.new_leases:
@@ -379,14 +383,29 @@ def _lease_key(lease: GroupLease) -> bytes:
 
 
 def _write_chunk(batch: Batch, chunk: Chunk) -> None:
+    _write_head(batch, chunk)
+    if chunk.body == chunk.first:
+        _write_pages(batch, chunk)
+
+
+def _write_head(batch: Batch, chunk: Chunk) -> None:
     batch.put(_table_of(chunk), _key_of_two(chunk.queue_id, chunk.first), _encode(chunk.head()))
-    if chunk.is_inline or chunk.body != chunk.first:
+
+
+def _write_pages(batch: Batch, chunk: Chunk) -> None:
+    if chunk.is_inline:
         return
     payloads = chunk.payloads
     assert payloads is not None, "a new chunk has its payloads"
     starts = chunk.page_starts()
     for page, (start, end) in enumerate(zip(starts, [*starts[1:], chunk.count], strict=True)):
         batch.put(Table.PAGES, _page_key(chunk, page), _encode(payloads[start:end]))
+
+
+def _delete_pages(batch: Batch, chunk: Chunk) -> None:
+    if not chunk.is_inline:
+        for page in range(len(chunk.page_starts())):
+            batch.delete(Table.PAGES, _page_key(chunk, page))
 
 
 def _write_staged_pages(
@@ -414,9 +433,8 @@ def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
     batch.delete(_table_of(chunk), key)
     if chunk.has_states_row:
         batch.delete(Table.STATES, key)
-    if not chunk.is_inline and chunk.body == chunk.first:
-        for page in range(len(chunk.page_starts())):
-            batch.delete(Table.PAGES, _page_key(chunk, page))
+    if chunk.body == chunk.first:
+        _delete_pages(batch, chunk)
 
 
 # Rows become facts
@@ -431,12 +449,14 @@ def read_queues(store: KeyValueStore) -> list[QueueRecord]:
 
 
 def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
-    """All payloads of a stored chunk."""
+    """All payloads of a stored chunk. Raises `BrokenInvariant` if they are not there: without the lock, the chunk may be
+    gone, or written anew.
+    """
     if chunk.is_inline:
-        head = _find_head(store, chunk)
-        if head is None or head.inline is None:
+        inline = _find_inline(store, chunk)
+        if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
-        return head.inline
+        return inline
     keys = [_page_key(chunk, page) for page in range(len(chunk.page_starts()))]
     pages = store.get_many(Table.PAGES, keys)
     if None in pages:
@@ -444,23 +464,23 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
     return [*chain.from_iterable(map(_decode_page, cast("list[bytes]", pages)))]
 
 
-def _find_head(store: KeyValueStore, chunk: Chunk) -> Head | None:
+def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
     """In this order: without the lock, a chunk may become cold between the two reads, and never hot."""
     for table in (Table.CHUNKS, Table.COLD):
         raw = store.get(table, _key(chunk.queue_id, chunk.first))
         if raw is not None:
-            return _decode_head(raw)
+            head = _decode_head(raw)
+            return head.inline if (head.body or head.first) == chunk.body else None
     return None
 
 
 def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> list[bytes | None]:
-    """Payloads of some messages of a chunk; None for those that are gone. Needs no lock: a number is given once,
-    so its page has its payload or is gone.
+    """Payloads of some messages of a chunk; None for those that are gone, or moved because the chunk was written anew.
+    Needs no lock: the number of a body is given once, so a page of it has its payloads or is gone.
     """
     indexes = [number & BLOCK_MASK for number in numbers]
     if chunk.is_inline:
-        head = _find_head(store, chunk)
-        inline = None if head is None else head.inline
+        inline = _find_inline(store, chunk)
         return [None if inline is None else inline[index] for index in indexes]
     starts = chunk.page_starts()
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}

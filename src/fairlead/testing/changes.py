@@ -58,6 +58,7 @@ What = Literal[
     "publish",
     "end publish",
     "forget publishes",
+    "evacuate",
 ]
 
 #: By table: the word for a record that is saved, and the word for a record that goes. None: another change of
@@ -146,6 +147,7 @@ _WORDS: dict[type, What | None] = {
     # Its messages are counted with those of its chunk.
     f.ChunkGrown: None,
     f.ChunkDemoted: "make cold",
+    f.ChunkThinned: "evacuate",
     f.QueueDeleted: "clear queue",
     f.BucketChanged: "save buckets",
     f.PassAllowed: "allow to pass",

@@ -1,4 +1,5 @@
-"""How much the engine holds in memory, by seed: everything, a few messages, or nothing that it need not hold.
+"""How much the engine holds in memory, by seed: everything, a few messages, or nothing that it need not hold; and
+evacuation of every chunk that has lost a byte.
 
 With large windows a defect of reading on stays invisible, so they have a few messages too.
 """
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from fairlead.engine import cold, demotion
+from fairlead.engine import cold, demotion, evacuation, thinning
 from fairlead.engine.demotion import may_be_demoted
 from fairlead.engine.engine import Engine
 from fairlead.records.facts import ChunkDemoted
@@ -54,3 +55,21 @@ def small_sizes(seed: int) -> Iterator[None]:
     )
     with in_memory, search:
         yield
+
+
+@contextmanager
+def eager_evacuation() -> Iterator[None]:
+    """Inside, `evacuate` finds every chunk that has lost a byte."""
+    with (
+        patch.multiple(thinning, MIN_DEAD_BYTES=1, MIN_RATIO=1),
+        patch.multiple(evacuation, LOOK_MS=0, SCAN_MS=0),
+    ):
+        yield
+
+
+def evacuate(engine: Engine) -> None:
+    """Write anew every chunk that is worth it, as the timer would do in time. Called where looks follow each other at
+    once.
+    """
+    while engine.evacuation.next_ms() is not None:
+        engine.evacuation.run_step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.engines.golden import recording
+from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate
 
 RECORD_ANEW = "python -m tests.conformance.engines --record"
 
@@ -13,6 +14,13 @@ RECORD_ANEW = "python -m tests.conformance.engines --record"
 def test_recorded_runs_give_the_same_answers_and_order_of_delivery(first_seed: int) -> None:
     recorded = recording.file_of(first_seed).read_text().splitlines()
     assert recording.record_file(first_seed).splitlines() == recorded, f"if that is wanted: {RECORD_ANEW}"
+
+
+def test_recorded_runs_in_which_every_chunk_is_written_anew_give_the_same_answers() -> None:
+    first_seed = recording.FIRST_SEEDS[0]
+    recorded = recording.file_of(first_seed).read_text().splitlines()
+    with eager_evacuation():
+        assert recording.record_file(first_seed, evacuate).splitlines() == recorded
 
 
 @pytest.mark.parametrize("seed", recording.SEEDS_IN_FULL)

@@ -24,7 +24,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
-from tests.conformance.engines.memory_sizes import make_some_cold, small_sizes
+from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate, make_some_cold, small_sizes
 from tests.conformance.engines.running import Run, Side, for_side
 from tests.conformance.engines.stand_in_hooks import StandInHooks
 
@@ -69,8 +69,8 @@ def take(side: Side, step: Step) -> Any:
 
 def run_with_little_in_memory(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> None:
     steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
-    with small_sizes(seed):
-        repeat_run(seed, steps, answers, store, laws_every=laws_every)
+    with small_sizes(seed), eager_evacuation():
+        repeat_run(seed, steps, answers, store, laws_every=laws_every, evacuates=seed % 2 == 0)
 
 
 def run_with_chunks_made_cold(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> int:
@@ -88,6 +88,7 @@ def repeat_run(
     *,
     laws_every: int,
     makes_cold: bool = False,
+    evacuates: bool = False,
 ) -> int:
     """The same steps on another engine give the same answers."""
     random, made = Random(f"cold in {seed}"), 0
@@ -100,6 +101,8 @@ def repeat_run(
             )
             if makes_cold and random.random() < 0.3:
                 made += make_some_cold(engine, random)
+            if evacuates:
+                evacuate(engine)
             if at % laws_every == 0:
                 assert broken_laws(engine) == [], f"step {at} of seed {seed}; replay: {replay}"
     return made

@@ -28,6 +28,7 @@ from fairlead.store.rocks.salvage import Row, Salvage
 from fairlead.store.rows import decode_value, read_table
 from fairlead.store.stored_messages import read_messages
 from fairlead.testing import ManualClock
+from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate
 from tests.conformance.engines.rich_scene import make_rich
 
 Rows = dict[Table, dict[bytes, bytes]]
@@ -219,6 +220,27 @@ def test_any_rows_may_be_lost_and_nothing_is_invented(rich: Rows, seed: int) -> 
         left[table] = {key: value for key, value in left[table].items() if random.random() > share}
     _, store = rebuilt(left)
     assert messages_of(store).keys() <= ever_enqueued(stored(rich)), f"seed {seed}"
+    check(store)
+
+
+@pytest.mark.parametrize("states", ["lost", "of an earlier time"])
+def test_a_repair_brings_back_no_message_of_which_an_evacuation_left_nothing(states: str) -> None:
+    broker = Broker(DictionaryStore(), clock=ManualClock())
+    broker.create_queue("q")
+    ids = broker.enqueue_many("q", [NewMessage(b"%d" % n * 900) for n in range(9)])
+    broker.drop("q", ids[2:])
+    with eager_evacuation():
+        evacuate(broker.engine)
+    broker.drop("q", ids[1:2])
+    rows = rows_of(broker.engine.store)
+    (head,) = map(decode_value, [Table.CHUNKS], rows[Table.CHUNKS].values())
+    assert head.left == [0, 1]
+    rows[Table.STATES] = {} if states == "lost" else dict.fromkeys(rows[Table.STATES], bytes(9))
+    _, store = rebuilt(rows)
+    assert [info.payload for info in Broker(store, clock=ManualClock()).browse("q")] == [
+        b"0" * 900,
+        b"1" * 900,
+    ]
     check(store)
 
 

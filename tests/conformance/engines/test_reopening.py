@@ -30,7 +30,7 @@ from fairlead.verbs.operate import Done, Drain, Drop, Prune, Unhold
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, Resume, UpdateQueue
 from fairlead.verbs.settle import Ack, Goodbye, Settle
 from fairlead.verbs.staging import StagingPublish
-from tests.conformance.engines.memory_sizes import make_some_cold, memory_sizes
+from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate, make_some_cold, memory_sizes
 from tests.conformance.engines.running import CONSUMERS, QUEUES, Called, Run, Side, for_side
 
 STEPS = 100
@@ -141,6 +141,8 @@ def run_and_reopen(seed: int, data: DictionaryData | Path, *, in_streams: bool =
             engine = open_again()
             side.do = engine.do
         assert broken_laws(engine) == [], f"step {at} of seed {seed}"
+        if seed % 2:
+            evacuate(engine)
     drain(engine, side, ledger)
     assert ledger.confirmed - ledger.mortal <= set(ledger.completed) <= ledger.confirmed, f"seed {seed}"
     assert set(ledger.completed.values()) <= {1}, f"seed {seed}"
@@ -182,19 +184,19 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_with_reopenings_loses_and_doubles_nothing(seed: int) -> None:
-    with memory_sizes(seed):
+    with memory_sizes(seed), eager_evacuation():
         run_and_reopen(seed, DictionaryData())
 
 
 @pytest.mark.parametrize("seed", range(2000, 2010))
 def test_a_reopened_engine_goes_on_with_streams_of_which_it_holds_a_part(seed: int) -> None:
-    with memory_sizes(seed):
+    with memory_sizes(seed), eager_evacuation():
         run_and_reopen(seed, DictionaryData(), in_streams=True)
 
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_a_run_with_reopenings_on_rocksdb_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
-    with memory_sizes(seed):
+    with memory_sizes(seed), eager_evacuation():
         run_and_reopen(seed, tmp_path / "data")
 
 

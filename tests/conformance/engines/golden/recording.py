@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -32,11 +32,11 @@ def file_in_full(seed: int) -> Path:
     return FOLDER / f"in-full-{seed}.txt"
 
 
-def record_file(first_seed: int) -> str:
+def record_file(first_seed: int, after_step: Callable[[Engine], None] = lambda engine: None) -> str:
     lines = []
     for seed in range(first_seed, first_seed + RUNS_PER_FILE):
         lines.append(f"seed {seed}")
-        lines += [_line(verb, delivered, answer) for verb, delivered, answer in record(seed)]
+        lines += [_line(verb, delivered, answer) for verb, delivered, answer in record(seed, after_step)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -51,7 +51,9 @@ def write_all() -> None:
         file_in_full(seed).write_text(record_in_full(seed))
 
 
-def record(seed: int) -> Iterator[tuple[str, list[int], str]]:
+def record(
+    seed: int, after_step: Callable[[Engine], None] = lambda engine: None
+) -> Iterator[tuple[str, list[int], str]]:
     """For each step its verb, the messages that were delivered, by name, and the answer as text."""
     run, clock = Run(seed, has_scripts=True, forgets=True), ManualClock()
     engine = Engine(DictionaryStore(), clock=clock, rng=Random(seed))
@@ -68,6 +70,7 @@ def record(seed: int) -> Iterator[tuple[str, list[int], str]]:
         before, request = len(side.deliveries), for_side(step, side)
         answer = as_text(side.carry_out(request))
         yield _verb(request), [side.names[one.raw_id] for one in side.deliveries[before:]], answer
+        after_step(engine)
     engine.close()
 
 
