@@ -140,7 +140,8 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         at = bisect_left(self.numbers, place, lo=self.at, key=place_of)
         back_at = bisect_left(self.back, (place, 0), lo=self.back_at)
         taken = [*self.numbers[at:], *(number for _, number in self.back[back_at:])]
-        del self.numbers[at:], self.back[back_at:]
+        del self.numbers[at:]
+        self.back = [*self.back[:back_at]] or ()
         return taken
 
     def trim(self) -> None:
