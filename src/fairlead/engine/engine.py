@@ -339,6 +339,8 @@ class Engine:
             answer: Answer = work(tx, request)
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
+            # What a refused request has read.
+            self.memory.let_go()
             raise
         finally:
             self._open = None

@@ -135,7 +135,7 @@ class QueueStreams:
         if isinstance(known, Stream):
             last, cold_from = known.numbers[-1], known.cold_from
         elif isinstance(known, int) and known < self._unchecked_before:
-            cold_from = known + 1
+            cold_from = self._messages.seq_of(known) + 1
         assert isinstance(last, int)
         if self._messages.is_cold_member(last):
             return True
@@ -534,7 +534,7 @@ class QueueStreams:
         stream.key = messages.lane_and_weight(number)[0][0]
         stream.numbers.append(number)
         if self._may_go_on(number):
-            stream.cold_from = number + 1
+            stream.cold_from = messages.seq_of(number) + 1
         if number in messages.held:
             stream.leased.append(number)
         elif not messages.waits(number):

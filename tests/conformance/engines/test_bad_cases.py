@@ -17,6 +17,7 @@ from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large, settle
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
+from fairlead.testing.faulty import FaultyStore, RecordedBatch
 
 SIZE = int(os.environ.get("TEST_SIZE", "300"))
 PART = max(20, SIZE // 10)
@@ -38,8 +39,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def broker(clock: ManualClock) -> Broker:
-    broker = Broker(DictionaryStore(), clock=clock)
+def store() -> FaultyStore:
+    """Without a fault; it counts."""
+    return FaultyStore(DictionaryStore())
+
+
+@pytest.fixture
+def broker(store: FaultyStore, clock: ManualClock) -> Broker:
+    broker = Broker(store, clock=clock)
     broker.create_queue("q", visibility_timeout="10s", retry="immediate")
     for start in range(0, SIZE, 70):
         some = range(start, min(SIZE, start + 70))
@@ -76,11 +83,21 @@ def test_a_large_claim_is_filled_in_parts_in_the_order_of_a_whole_one(
     assert [one.id for one in claim_all(broker)] == [one.id for one in found]
 
 
-def test_a_claim_settled_one_by_one_from_the_back(broker: Broker) -> None:
-    for at, delivery in enumerate(reversed(claim_all(broker))):
+def test_a_claim_settled_one_by_one_from_the_back(
+    broker: Broker, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, most, reads = claim_all(broker), 0, 0
+    batch = store.batch
+    for at, delivery in enumerate(reversed(found)):
+        batches, before = list[RecordedBatch](), store.reads.total()
+        monkeypatch.setattr(store, "batch", lambda made=batches: made.append(batch()) or made[-1])
         assert broker.settle([Complete(delivery)])[0].outcome == "completed"
+        most = max(most, sum(len(one.changes) for one in batches))
+        reads += store.reads.total() - before
         if at % PART == 0:
             assert broken_laws(broker.engine) == []
+    # The states and the counts; at the end of a chunk or a lease its own rows go too.
+    assert (most <= 6, reads) == (True, 0)
     assert counts(broker) == (0, 0, 0)
     assert broken_laws(broker.engine) == []
 
@@ -104,6 +121,20 @@ def test_many_leases_that_expire_at_once_end_in_steps_and_in_order(
     assert [one.attempts for one in again] == [1] * SIZE
     first = [one.payload for one in found if one.fairness_key == "k0"]
     assert [one.payload for one in again if one.fairness_key == "k0"] == first
+    assert broken_laws(broker.engine) == []
+
+
+def test_many_leases_of_one_message_that_expire_at_once_take_few_commits_and_one_read(
+    broker: Broker, store: FaultyStore, clock: ManualClock
+) -> None:
+    found = [one for _ in range(SIZE) for one in broker.claim("q")]
+    before = store.reads.total()
+    # One transaction more finds that nothing is left.
+    assert commits(broker, lambda: clock.advance(ms=10_000)) <= SIZE // PART + 1
+    assert store.reads.total() - before <= 1
+    assert counts(broker) == (SIZE, 0, 0)
+    assert [one.outcome for one in broker.settle([Complete(one) for one in found])] == ["lost_lease"] * SIZE
+    assert [one.id for one in claim_all(broker)] == [one.id for one in found]
     assert broken_laws(broker.engine) == []
 
 

@@ -19,6 +19,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek
 from fairlead.verbs.operate import Drop, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Purge
@@ -184,6 +185,27 @@ def test_lanes_that_only_the_disk_had_end_with_their_last_message(scene: Scene) 
         assert scene.queue.schedule.lane_count == 2
         scene.engine.do(Purge("q"))
         assert scene.queue.schedule.lane_count == 0
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+@pytest.mark.parametrize("streams", [["s"], ["s", "s"]])
+def test_a_redriven_message_of_a_reopened_stream_is_known_once(
+    scene: Scene, streams: list[str], hot: int
+) -> None:
+    with sizes(hot, cached=100):
+        scene.enqueue(streams)
+        scene.engine.do(Settle([Fail(one, dead=True) for one in scene.claim(2, max_per_stream=2)]))
+        assert scene.engine.do(Redrive("q")).moved == len(streams)
+        scene.reopen()
+        found = scene.claim(2, max_per_stream=2)
+        for _ in range(3):
+            assert [one.payload for one in found] == [b"%d" % at for at in range(len(streams))]
+            scene.check()
+            released = Settle([Release(one) for one in found])
+            # Memory lets go of the stream between transactions, but not within one.
+            _, found = scene.engine.do(Exchange([released, Claim("q", 2, max_per_stream=2)]))
+        scene.engine.do(Settle([Complete(one) for one in found[1:]]))
         scene.check()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from fairlead import Delivery, Fail, NewMessage, Release, Start
+from fairlead.engine import cold
 from fairlead.engine.broker import Broker
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
@@ -15,6 +16,14 @@ from fairlead.testing import ManualClock
 WEIGHTS = {"a": 3, "b": 2, "c": 1}
 QUANTUM = 2
 ROUND = QUANTUM * sum(WEIGHTS.values())
+
+
+@pytest.fixture(params=["in memory", "on disk"], autouse=True)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the backlog is."""
+    if request.param == "on disk":
+        for name, size in (("HOT_MESSAGES", 0), ("CACHED_MESSAGES", 0), ("WINDOW_MESSAGES", 3)):
+            monkeypatch.setattr(cold, name, size)
 
 
 def open_broker(data: DictionaryData | None = None) -> Broker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.staging import StagingPublish, StagingStage
@@ -21,22 +24,28 @@ STEPS = 120
 _TOTALS = 4
 
 
-def new_side() -> tuple[Side, Engine]:
+def new_side(store: KeyValueStore) -> tuple[Side, Engine]:
     clock = ManualClock()
     # Both engines draw the same jitter.
-    engine = Engine(DictionaryStore(), clock=clock, rng=Random(0))
+    engine = Engine(store, clock=clock, rng=Random(0))
     return Side(engine.do, clock), engine
 
 
 @pytest.mark.parametrize("seed", range(40), ids=lambda seed: f"seed{seed}-")
 def test_requests_of_one_transaction_end_like_single_ones(seed: int) -> None:
     with memory_sizes(seed):
-        compare_joined(seed)
+        compare_joined(seed, DictionaryStore())
 
 
-def compare_joined(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4000, 4003), ids=lambda seed: f"seed{seed}-")
+def test_requests_of_one_transaction_end_like_single_ones_on_rocksdb(tmp_path: Path, seed: int) -> None:
+    with memory_sizes(seed):
+        compare_joined(seed, RocksKeyValueStore.open(tmp_path / "data"))
+
+
+def compare_joined(seed: int, store: KeyValueStore) -> None:
     run, random = Run(seed, keeps=True), Random(seed)
-    (alone, _), (joined, engine) = new_side(), new_side()
+    (alone, _), (joined, engine) = new_side(DictionaryStore()), new_side(store)
     for request in run.first_steps():
         assert alone.carry_out(request) == joined.carry_out(request)
     at = 0
@@ -64,6 +73,7 @@ def compare_joined(seed: int) -> None:
         assert broken_laws(engine) == [], f"step {at} of seed {seed}"
         alone.clock.advance(ms=passed_ms)
         joined.clock.advance(ms=passed_ms)
+    engine.close()
 
 
 def check(joined: Side, step: Any, expected: Any, where: str) -> None:

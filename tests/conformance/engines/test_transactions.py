@@ -20,7 +20,7 @@ from fairlead.request import Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.rows import read_windows
 from fairlead.testing import ManualClock, stop_before
-from fairlead.testing.faulty import READS, FaultyStore, Killed
+from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.inspect import Stats
@@ -257,52 +257,6 @@ def test_memory_is_loaded_before_the_next_request_if_loading_failed_too() -> Non
     inner.is_unreadable = False
     assert counts(engine) == (0, 0, 0, 0)
     assert broken_laws(engine) == []
-
-
-# A turn of ten requests
-
-
-def turn(engine: Engine) -> None:
-    with engine.transaction():
-        engine.do(many(5))
-        engine.do(Enqueue("q", b"single"))
-        held = engine.do(Claim("q", 4, consumer="c"))
-        engine.do(Settle([Complete(held[0])]))
-        engine.do(Settle([Fail(held[1])]))
-        engine.do(Settle([Fail(held[2], dead=True)]))
-        engine.do(Settle([Extend(held[3], "1h")]))
-        (dead,) = engine.do(Claim("q.dlq"))
-        engine.do(Settle([Release(dead)]))
-        engine.do(Enqueue("q", b"last"))
-    engine.confirm()
-
-
-def test_a_fault_at_every_step_of_a_turn_leaves_all_of_it_or_nothing() -> None:
-    expected = open_engine()
-    expected.do(CreateQueue("q", {"retry": {"policy": "fixed", "cooldown": "1m"}}))
-    turn(expected)
-    after = counts(expected)
-    for fault in ("fail", "die_before", "die_after", "power_cut"):
-        for step in range(1, 100):
-            store = FaultyStore(DictionaryStore(), forgets=True)
-            engine = open_engine(store)
-            engine.do(CreateQueue("q", {"retry": {"policy": "fixed", "cooldown": "1m"}}))
-            # No room, asked before any change, is a refusal of one request: its neighbours stay.
-            store.arm(step, fault, only=("batch", "write", "sync", *READS) if fault == "fail" else ())
-            confirmed = False
-            try:
-                turn(engine)
-                confirmed = True
-            except (StoreFull, Killed):
-                pass
-            if not store.struck:
-                break
-            reopened = Engine(store.inner, clock=ManualClock())
-            found = counts(reopened)
-            assert broken_laws(reopened) == [], f"{fault} at step {step}"
-            assert found in ((0, 0, 0, 0), after), f"{fault} at step {step}"
-            assert not confirmed or found == after, f"{fault} at step {step}"
-        assert step > 2, f"expected several steps to meet {fault}"
 
 
 # Reads
