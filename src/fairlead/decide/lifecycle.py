@@ -1,13 +1,16 @@
-"""The whole life of a message on one screen. The diagram in the docs and the exhaustive test derive from this
-table.
+"""The whole life of a message on one screen. The reducer refuses a step that is not in this table; the diagram in the
+docs and the exhaustive test derive from it too.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
+
+from fairlead.errors import BrokenInvariant
+from fairlead.model.message import MessageState
 
 
-class Where(Enum):
+class Where(StrEnum):
     """A message is in exactly one of these places. A dead letter is `READY` in a `.dlq`; a held one is
     `WAITING` without end.
     """
@@ -38,3 +41,28 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "expired": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
     "dropped": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
 }
+
+#: Each single step: event, the place that it leaves, the place that it enters.
+_STEPS = frozenset(
+    (event, source, target)
+    for event, (sources, targets) in TRANSITIONS.items()
+    for source in sources
+    for target in targets
+)
+
+
+# Asked at each move of a message: a member of an enumeration takes longer to find than a name of the module.
+_READY, _WAITING, _LEASED, _DONE = Where
+
+
+def place_of(state: MessageState, *, is_leased: bool) -> Where:
+    if is_leased:
+        return _LEASED
+    if state.done_ms:
+        return _DONE
+    return _WAITING if state.due_ms else _READY
+
+
+def check_step(event: str, source: Where | None, target: Where | None) -> None:
+    if (event, source, target) not in _STEPS:
+        raise BrokenInvariant(f"expected a step of the lifecycle, got {event!r} from {source} to {target}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
 from fairlead.engine.cold import bring, bring_chunks, read_on, read_stream_on
@@ -1298,6 +1299,8 @@ class Memory:
             self._load(number, fact.state)
             return
         chunk, before = self.chunk_of(number), self.state_of(number)
+        source = place_of(before, is_leased=number in self.held)
+        check_step(fact.why, source, place_of(fact.state, is_leased=False))
         stays = fact.state.queue_id == before.queue_id and fact.why != "completed"
         self._take_away(chunk, number, before, stays=stays)
         if fact.why in ("buried", "completed") and not fact.state.keeps_key:
@@ -1360,6 +1363,7 @@ class Memory:
     def _ended(self, fact: MessageGone) -> None:
         number = fact.number
         chunk, state = self.chunk_of(number), self.state_of(number)
+        check_step(fact.why, place_of(state, is_leased=number in self.held), NOWHERE)
         self._forget_key(chunk, number)
         self._take_away(chunk, number, state)
         if self.own.pop(number, None) is not None:

@@ -184,14 +184,14 @@ class Storage:
 
     def snapshot(self) -> Any:
         """All that is stored in memory now; None on disk."""
-        return _copy_data(self.inner.data) if isinstance(self.inner, DictionaryStore) else None
+        return copy_data(self.inner.data) if isinstance(self.inner, DictionaryStore) else None
 
     def restore(self, snapshot: Any) -> None:
         """Put back what `snapshot` gave. It can be put back again later."""
         if snapshot is not None and isinstance(self.inner, DictionaryStore):
             # The epoch stays: acquiring the store is synced at once.
             epoch = max(snapshot.fence.epoch, self.inner.data.fence.epoch)
-            self.inner.data = _copy_data(snapshot)
+            self.inner.data = copy_data(snapshot)
             self.inner.data.fence = msgspec.structs.replace(self.inner.data.fence, epoch=epoch)
 
 
@@ -215,7 +215,7 @@ def fail_syncs(broker: Broker, error: Exception) -> None:
     store.sync = fail
 
 
-def _copy_data(data: DictionaryData) -> DictionaryData:
+def copy_data(data: DictionaryData) -> DictionaryData:
     copied = DictionaryData()
     copied.fence = data.fence
     copied.tables = [copy(table) for table in data.tables]

@@ -129,7 +129,7 @@ def test_a_ready_message_can_move_by_itself(engine: Engine) -> None:
     with engine.transaction() as tx:
         number = engine.memory.by_name["q"].schedule.numbers()[3]
         state = replace(engine.memory.state_of(number), place=0, due_ms=tx.now_ms + 1000)
-        tx.add(MessageMoved(number, state, "delayed"))
+        tx.add(MessageMoved(number, state, "held"))
     assert counts(engine) == (7, 0, 1, 0)
     assert broken_laws(engine) == []
     assert len(engine.do(Claim("q", 10))) == 7

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
+import pytest
+from msgspec.structs import replace
+
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
-from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.decide.lifecycle import TRANSITIONS, Where, check_step, place_of
 from fairlead.engine.broker import Broker
-from fairlead.errors import InvalidRequest
+from fairlead.errors import BrokenInvariant, InvalidRequest, Unavailable
 from fairlead.records import facts as f
 from fairlead.records.chunk import GONE
-from fairlead.records.state import OwnState
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
 
@@ -65,7 +67,7 @@ class Watch:
                 assert {self.where[number] for number in fact.numbers} == {Where.LEASED}
             case f.MessageMoved():
                 self._check_claim(fact)
-                self.step(str(fact.why), fact.number, place(fact.state))
+                self.step(str(fact.why), fact.number, place_of(fact.state, is_leased=False))
             case f.MessageGone():
                 self._check_claim(fact)
                 self.step(fact.why, fact.number, None)
@@ -82,17 +84,11 @@ class Watch:
                 continue
             self.homes[number] = chunk.queue_id
             event = "quarantined" if state is not None and state.dead_since_ms else "enqueued"
-            self.step(event, number, Where.READY if state is None else place(state))
+            self.step(event, number, Where.READY if state is None else place_of(state, is_leased=False))
 
     def _check_claim(self, fact: f.MessageMoved | f.MessageGone) -> None:
         """The fact names a claim exactly if a claim held the message."""
         assert (self.where.get(fact.number) is Where.LEASED) == (fact.claim_id != 0), fact
-
-
-def place(state: OwnState) -> Where:
-    if state.done_ms:
-        return Where.DONE
-    return Where.WAITING if state.due_ms else Where.READY
 
 
 def random_step(broker: Broker, clock: ManualClock, chance: random.Random, held: list[Any]) -> None:
@@ -203,3 +199,50 @@ def test_nothing_leaves_a_place_it_cannot_be_in_and_every_place_can_be_left() ->
     entered = {target for _, targets in TRANSITIONS.values() for target in targets}
     left = {source for sources, _ in TRANSITIONS.values() for source in sources}
     assert entered == left == {None, *Where}
+
+
+def test_a_step_that_the_table_lacks_is_refused_and_loses_its_transaction() -> None:
+    for event, (sources, targets) in TRANSITIONS.items():
+        for source in (None, *Where):
+            for target in (None, *Where):
+                if source in sources and target in targets:
+                    check_step(event, source, target)
+                else:
+                    with pytest.raises(BrokenInvariant, match=event):
+                        check_step(event, source, target)
+
+
+@pytest.mark.parametrize("why", ["released", "retried", "delayed", "due"])
+def test_the_engine_writes_no_move_that_the_table_lacks(why: f.Move) -> None:
+    with Broker(DictionaryStore(), clock=ManualClock()) as broker:
+        broker.create_queue("q")
+        broker.enqueue("q", b"ready")
+        commit = broker.engine.store.last_commit
+
+        def move() -> None:
+            with broker.engine.transaction() as tx:
+                number = tx.memory.by_name["q"].schedule.numbers()[0]
+                tx.add(f.MessageMoved(number, replace(tx.state_of(number), deliveries=1), why))
+
+        with pytest.raises(Unavailable):
+            move()
+        assert broker.engine.store.last_commit == commit
+        assert [one.payload for one in broker.claim("q")] == [b"ready"]
+
+
+def test_the_engine_writes_no_end_that_the_table_lacks() -> None:
+    with Broker(DictionaryStore(), clock=ManualClock()) as broker:
+        broker.create_queue("q", retain_completed="1h")
+        broker.enqueue("q", b"done")
+        (held,) = broker.claim("q")
+        broker.settle([Complete(held)])
+
+        def end() -> None:
+            with broker.engine.transaction() as tx:
+                ((_, number),) = tx.done(tx.queue("q"), 1)
+                tx.bring([number])
+                tx.add(f.MessageGone(number, "completed", tx.queue("q").record.queue_id))
+
+        with pytest.raises(Unavailable):
+            end()
+        assert broker.stats("q").done == 1

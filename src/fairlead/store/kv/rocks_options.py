@@ -15,6 +15,8 @@ _SHAPES = {
     Table.CHUNKS: Shape(16 * MIB, looked_up=True),
     Table.OWN: Shape(16 * MIB, looked_up=True, queue_shaped=True),
     Table.STATES: Shape(looked_up=True),
+    # Nearly every key is new: a filter says so, and no block is read for it.
+    Table.DEDUP: Shape(looked_up=True),
     Table.LEASES: Shape(queue_shaped=True),
     Table.COLD: Shape(queue_shaped=True),
     Table.RUNS: Shape(block_bytes=4 * 1024, queue_shaped=True),
