@@ -383,7 +383,7 @@ class Engine:
         if is_marked:
             tx.add(self._mark())
         try:
-            if memory.touched_streams or memory.ended_deliveries:
+            if memory.touched_streams or memory.ended_deliveries or memory.thinned_lanes:
                 memory.update_fronts()
             if memory.changes.chunks:
                 memory.cool()

@@ -309,3 +309,16 @@ def test_messages_behind_a_blocked_one_count_where_memory_has_a_part_of_their_ch
         scene.engine.do(Settle([Fail(first, error="no")]))
         (blocked,) = scene.engine.do(GetFailureMetrics("q")).blocked_streams
     assert blocked.behind == 19
+
+
+def test_a_lane_on_disk_whose_key_is_at_its_limit_ends_with_a_purge(scene: Scene) -> None:
+    scene.engine.do(CreateQueue("limited", {"max_unsettled_per_key": 1}))
+    with sizes(0):
+        scene.engine.do(EnqueueMany("limited", [NewMessage(b"", fairness_key="k")] * 30))
+        (leased,) = scene.claim(5, "limited")
+        scene.engine.do(Purge("limited"))
+        schedule = scene.engine.memory.by_name["limited"].schedule
+        assert not schedule.has_lane(("k",))
+        scene.engine.do(Settle([Complete(leased)]))
+        assert (schedule.ring(), schedule.most_lanes) == ([], 0)
+        scene.check()
