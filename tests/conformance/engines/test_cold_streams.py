@@ -365,3 +365,16 @@ def test_lanes_on_disk_end_with_a_purge(scene: Scene) -> None:
         scene.engine.do(Purge("q"))
         assert scene.queue.schedule.lane_count == 0
         scene.check()
+
+
+def test_a_lane_on_disk_whose_key_is_at_its_limit_ends_with_a_purge(scene: Scene) -> None:
+    scene.engine.do(CreateQueue("limited", {"max_unsettled_per_key": 1}))
+    with sizes(0):
+        scene.engine.do(EnqueueMany("limited", [NewMessage(b"", fairness_key="k")] * 30))
+        (leased,) = scene.claim(5, "limited")
+        scene.engine.do(Purge("limited"))
+        schedule = scene.engine.memory.by_name["limited"].schedule
+        assert not schedule.has_lane(("k",))
+        scene.engine.do(Settle([Complete(leased)]))
+        assert (schedule.ring(), schedule.most_lanes) == ([], 0)
+        scene.check()

@@ -214,6 +214,20 @@ def test_what_a_throttle_lets_through_soon_stays(scene: Scene) -> None:
     assert scene.used == used
 
 
+def test_memory_stays_bounded_while_ever_more_lanes_wait(scene: Scene) -> None:
+    memory, was_cold = scene.engine.memory, []
+    for tenant in range(30):
+        scene.fill(50, fairness_key=f"tenant {tenant}", throttle_keys=["t"])
+        was_cold.append(scene.new_chunk_is_cold())
+        scene.let_time_pass()
+        assert memory.used_room <= HOT
+        assert scene.queue.schedule.held <= HOT
+        assert len(memory.chunks) <= HOT // 10
+    assert scene.queue.counts.ready == 1 + 30 * 50 - 1
+    # Only those that found memory full.
+    assert was_cold.count(True) < 20
+
+
 def test_an_engine_with_room_and_an_idle_one_look_for_nothing(scene: Scene) -> None:
     scene.fill(HOT // 2, fairness_key="parked", throttle_keys=["t"])
     scene.serve()
