@@ -257,6 +257,11 @@ def run_verbs(scene: Scene) -> None:
     )
     broker.purge("work")
     broker.enqueue_many("work", messages)
+    broker.create_queue("rows", dedup="1h")
+    for name, fields in (("delays", {"delay": "1h"}), ("dedup keys", {"dedup_key": "d"})):
+        some = [NewMessage(b"x" * 100, **_numbered(fields, n)) for n in range(4000)]
+        scene.measure(f"enqueue 4,000 with {name}", lambda some=some: broker.enqueue_many("rows", some))
+    scene.measure("quarantine 4,000", lambda: broker.quarantine("rows", messages[:4000], error="no"))
     held: list[Any] = []
     scene.measure("claim 50,000", lambda: held.extend(broker.claim("work", limit=50_000, consumer="c")))
     scene.measure("extend every second", lambda: broker.settle([Extend(one, "2h") for one in held[::2]]))
@@ -270,6 +275,11 @@ def run_verbs(scene: Scene) -> None:
     scene.measure("update queue", lambda: broker.update_queue("big", quantum=3))
     scene.measure("limit per key", lambda: broker.update_queue("big", max_unsettled_per_key=3))
     broker.update_queue("big", max_unsettled_per_key=0)
+
+
+def _numbered(fields: dict[str, str], number: int) -> dict[str, Any]:
+    """Each message has a dedup key of its own."""
+    return {name: f"{value}{number}" if name == "dedup_key" else value for name, value in fields.items()}
 
 
 def _from_back(broker: Broker, held: list[Any]) -> None:

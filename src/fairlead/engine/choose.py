@@ -95,7 +95,8 @@ def _walk_deliveries(engine: Engine, queue_id: int) -> Iterator[list[Met]]:
     with engine.transaction() as tx:
         queue = tx.memory.by_id.get(queue_id)
         leases = [] if queue is None else list(queue.leases.values())
-        numbers = [number for _, number in tx.memory.in_claim_order(leases)]
+    # Without the lock: there may be many. Each message is met again below.
+    numbers = [number for _, number in engine.memory.in_claim_order(leases)]
     for start in range(0, len(numbers), HOLD_MESSAGES):
         with engine.transaction() as tx:
             page = meet(tx, numbers[start : start + HOLD_MESSAGES])

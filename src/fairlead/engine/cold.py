@@ -33,7 +33,7 @@ READ_AHEAD_MESSAGES = 400_000
 #: Lanes, or streams, that one hold of the lock reads from disk: each is a look-up of its own. And how many messages
 #: it reads ahead of all of them together.
 STEP_LANES = 50
-STEP_READ_AHEAD = 2000
+STEP_READ_AHEAD = 1000
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16
 
@@ -44,11 +44,10 @@ def bring_chunks(
     """Have the chunks of these messages in memory, in one read."""
     if not memory.cold_count:
         return
-    # No difference of sets: that looks at every chunk in memory.
     known, ended = memory.chunks, memory.changes.ended_blocks
-    blocks = {
-        block for number in numbers if (block := number >> BLOCK_SHIFT) not in known and block not in ended
-    }
+    # Not a difference with the keys of the chunks, which would walk over all of them.
+    wanted = {number >> BLOCK_SHIFT for number in numbers}
+    blocks = [block for block in wanted if block not in known and block not in ended]
     if not blocks:
         return
     homes = memory.homes_with_cold() if home_id is None else [home_id]

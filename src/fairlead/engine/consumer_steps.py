@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -20,13 +21,18 @@ from fairlead.engine.transaction import Transaction
 from fairlead.model.consumer import ConsumerRecord, Phase, Recorded
 from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason
+from fairlead.model.names import Scoped
 from fairlead.records.chunk import Chunk
 from fairlead.records.consumer import ChosenParts
 from fairlead.records.facts import RecordsChanged
 from fairlead.records.ids import id_of
 from fairlead.records.lease import GroupLease
+from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import consumer_key, outcomes_key
+from fairlead.store.rows import consumer_key, outcomes_key, scan_records
+
+if TYPE_CHECKING:
+    from fairlead.engine.engine import Engine
 
 #: Members that one step moves on their own, because of an outcome or without one; members that are simply
 #: completed cost little, and go with their lease.
@@ -34,6 +40,12 @@ OUTCOMES_STEP = 50
 RELEASE_STEP = 100
 #: Rows of outcomes that one step reads or removes.
 _ROWS_STEP = 1000
+
+
+class ScanOutcomes(Protocol):
+    """Reads records of recorded calls, in the order of their keys."""
+
+    def __call__(self, start: bytes, end: bytes, *, limit: int) -> list[tuple[bytes, Any]]: ...
 
 
 def save(tx: Transaction, record: ConsumerRecord, **fields: Any) -> ConsumerRecord:
@@ -61,18 +73,49 @@ def slice_name(chunk: Chunk, number: int, *, by_stream: bool) -> bytes:
 def outcomes_of(tx: Transaction, record: ConsumerRecord) -> ClaimOutcomes:
     """What was recorded about the claim without a part, or under a part that was chosen."""
     kept, claim_id = tx.memory.consumers.outcomes, record.claim_id
-    if claim_id in kept:
-        return kept[claim_id]
+    if claim_id not in kept:
+        kept[claim_id] = _read_outcomes(partial(tx.scan_records, Table.OUTCOMES), claim_id)
+    return kept[claim_id]
+
+
+def _read_outcomes(scan: ScanOutcomes, claim_id: int) -> ClaimOutcomes:
     found, chosen, start = ClaimOutcomes(), {""}, outcomes_key(claim_id, 0)
-    while rows := tx.scan_records(Table.OUTCOMES, start, outcomes_key(claim_id + 1, 0), limit=_ROWS_STEP):
+    while rows := scan(start, outcomes_key(claim_id + 1, 0), limit=_ROWS_STEP):
         for _, said in rows:
             if isinstance(said, ChosenParts):
                 chosen.update(said.parts)
             elif said.part in chosen:
                 found.add(said.recorded)
         start = rows[-1][0] + b"\0"
-    kept[claim_id] = found
     return found
+
+
+def load_outcomes(engine: Engine, consumer: Scoped) -> None:
+    """Before a claim is closed: read what was recorded about it without the lock, because it may be much. Recorded calls
+    never change; if more came meanwhile, the close reads all of it by itself.
+    """
+    with engine.transaction() as tx:
+        before = _recorded(tx, consumer)
+    if before is None:
+        return
+    found = _read_outcomes(
+        partial(scan_records, engine.store, Changes(), Table.OUTCOMES, reverse=False), before[0]
+    )
+    with engine.transaction() as tx:
+        if _recorded(tx, consumer) == before:
+            tx.memory.consumers.outcomes[before[0]] = found
+
+
+def _recorded(tx: Transaction, consumer: Scoped) -> tuple[int, int, object] | None:
+    """The claim of a consumer, how many calls were recorded about it and which parts count; None: memory has what
+    they say, or there is none.
+    """
+    record: ConsumerRecord | None = tx.memory.records[Table.CONSUMERS].get(
+        consumer_key(consumer.queue, consumer.name)
+    )
+    if record is None or not record.recorded or record.claim_id in tx.memory.consumers.outcomes:
+        return None
+    return record.claim_id, record.recorded, tx.record(Table.OUTCOMES, outcomes_key(record.claim_id, 0))
 
 
 # The record flips

@@ -13,11 +13,13 @@ from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large_enqueue, publish_steps, staging
 from fairlead.errors import InvalidRequest, QueueFull, QueueNotFound, StoreFull, Unavailable
+from fairlead.model.failure import FailureReason
+from fairlead.records.facts import ChunkEnqueued
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore, Killed
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, DeleteQueue
 from fairlead.verbs.staging import StagingList, StagingStage
@@ -253,3 +255,64 @@ def test_a_joined_enqueue_stays_one_write() -> None:
         engine.do(Enqueue("q", b"last"))
     assert engine.store.last_commit == before + 1
     assert payloads(engine) == [*[b"%d" % n for n in range(COUNT)], b"last"]
+
+
+def messages_per_commit(engine: Engine, request: Any) -> tuple[list[str], list[int]]:
+    """The answer, and how many messages each commit added."""
+    counts: list[int] = []
+
+    def committed(facts: Any, memory: Any) -> None:
+        counts.append(sum(fact.chunk.count for fact in facts if isinstance(fact, ChunkEnqueued)))
+
+    engine.observe(committed)
+    return engine.do(request), [count for count in counts if count]
+
+
+@pytest.mark.parametrize("fields", [{"delay": "1h"}, {"dedup_key": "one"}])
+def test_messages_that_write_rows_of_their_own_make_an_enqueue_large_sooner(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1000)
+    monkeypatch.setattr(large_enqueue, "LARGE_ROWS", 3)
+    given = [*messages(COUNT - 1), NewMessage(b"last", **fields)]
+    for some, most in ((given[-3:], 3), (given, 2)):
+        engine = open_engine(dedup="1h")
+        ids, counts = messages_per_commit(engine, EnqueueMany("q", some))
+        assert len(set(ids)) == sum(counts) == len(some)
+        assert max(counts) == most
+        assert broken_laws(engine) == []
+
+
+def test_a_large_quarantine_takes_several_short_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_enqueue, "LARGE_DEAD", 2)
+    given = messages(headers={"a": "b"}, ttl="1s", delay="1h", dedup_key="one", fairness_key="k", stream="s")
+    found = []
+    for some, most in ((given[:2], 2), (given[2:], 1)):
+        engine = open_engine()
+        ids, counts = messages_per_commit(engine, Quarantine("q", some, FailureReason.POISON_MESSAGE, "bad"))
+        assert max(counts) == most
+        assert sum(counts) == len(ids) == len(some)
+        assert broken_laws(engine) == []
+        dead = engine.do(Claim("q.dlq", 1000))
+        assert [one.id for one in dead] == ids
+        assert [one.payload for one in dead] == [one.payload for one in some]
+        failures = [one.failures[-1] for one in dead]
+        assert {(one.error, one.rule) for one in failures} == {("bad", "quarantine")}
+        found += [(one.headers, one.fairness_key, one.stream, one.source, one.attempts) for one in dead]
+        assert engine.do(StagingList()) == []
+    # One quarantine was large, and the other was not.
+    assert len(set(map(repr, found))) == 1
+
+
+def test_a_large_quarantine_is_refused_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_enqueue, "LARGE_DEAD", 2)
+    engine = open_engine()
+    for some in (messages(2), messages()):
+        with pytest.raises(QueueNotFound):
+            engine.do(Quarantine("missing", some))
+        with pytest.raises(InvalidRequest):
+            engine.do(Quarantine("q.dlq", some))
+        with pytest.raises(InvalidRequest):
+            engine.do(Quarantine("q", [*some, NewMessage(b"x", weight="heavy")]))  # type: ignore[arg-type]
+    assert engine.do(StagingList()) == []
+    assert engine.do(Stats("q")).dead == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fairlead.engine.memory import Memory
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.engine.work import inspect, large, queues
 from fairlead.errors import StoreFull
+from fairlead.records.lease import GroupLease
 from fairlead.schedule.drr import Scheduler
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Row, Table
@@ -281,3 +283,20 @@ def test_a_message_that_the_same_transaction_settled_is_swept_with_its_queue(eng
     assert broken_laws(engine) == []
     outcomes = [result.outcome for result in engine.do(Settle([Complete(one) for one in held]))]
     assert outcomes == ["not_found"] * KEYS
+
+
+def test_leased_messages_are_put_in_order_without_the_lock(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(engine)
+    engine.do(Claim("q", KEYS))
+    in_claim_order, had_lock = Memory.in_claim_order, list[bool]()
+
+    def noted(self: Memory, leases: Iterable[GroupLease]) -> list[tuple[GroupLease, int]]:
+        had_lock.append(engine.lock.is_owned)
+        return in_claim_order(self, leases)
+
+    monkeypatch.setattr(Memory, "in_claim_order", noted)
+    assert len(engine.do(Drop("q", filter=DeadFilter())).changed) == KEYS
+    assert had_lock
+    assert not any(had_lock)

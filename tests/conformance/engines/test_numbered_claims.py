@@ -17,7 +17,7 @@ from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import consumer_claims, consumer_read
 from fairlead.errors import ClaimClosed, ClaimReleased, InvalidRequest, StoreFull
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Row, Table
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import READS, FaultyStore, Killed
 from fairlead.verbs.claim import Claim
@@ -416,3 +416,62 @@ def test_what_is_behind_a_failure_in_its_stream_is_left_out_of_what_is_unsettled
     reader.record(Complete(members[b"s0"]), Fail(members[b"s2"]), Complete(members[b"t0"]))
     left = payloads(reader.read(unsettled=True))
     assert left == [b"s1", *[b"t%d" % n for n in range(1, 10)]]
+
+
+# What was recorded is read without the lock
+
+
+def watch_outcomes(reader: Reader, monkeypatch: pytest.MonkeyPatch, read: Callable[[], None]) -> list[bool]:
+    """Whether each read of recorded outcomes had the lock; `read` is called after the first that finds no more."""
+    engine, had_lock, is_read = reader.engine, list[bool](), list[bool]()
+    scan = engine.store.scan
+
+    def watched(table: Table, *arguments: Any, **options: Any) -> list[Row]:
+        rows = scan(table, *arguments, **options)
+        if table is Table.OUTCOMES:
+            had_lock.append(engine.lock.is_owned)
+            if not rows and not is_read:
+                is_read.append(True)
+                read()
+        return rows
+
+    monkeypatch.setattr(engine.store, "scan", watched)
+    return had_lock
+
+
+def recorded_by_two_calls() -> tuple[Reader, list[Delivery]]:
+    reader = Reader()
+    reader.claim(limit=6)
+    members = reader.read()
+    reader.record(Fail(members[0], "no"))
+    reader.record(Fail(members[1], "no"))
+    reader.engine.memory.consumers.outcomes.clear()
+    return reader, members
+
+
+def test_a_close_reads_what_was_recorded_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, _ = recorded_by_two_calls()
+    had_lock = watch_outcomes(reader, monkeypatch, lambda: None)
+    assert reader.close() == {"completed": 4, "retry": 2}
+    assert had_lock
+    assert not any(had_lock)
+    assert broken_laws(reader.engine) == []
+
+
+@pytest.mark.parametrize("part", ["", "chosen"])
+def test_outcomes_that_are_recorded_while_a_close_reads_them_count(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    reader, members = recorded_by_two_calls()
+    if part:
+        reader.record(Fail(members[2], "no"), part=part)
+
+    def more() -> None:
+        if part:
+            reader.do(ConsumersChoose("etl", "q", reader.generation, 1, (part,)))
+        else:
+            reader.record(Fail(members[2], "no"))
+
+    watch_outcomes(reader, monkeypatch, more)
+    assert reader.close() == {"completed": 3, "retry": 3}
+    assert broken_laws(reader.engine) == []

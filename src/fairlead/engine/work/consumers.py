@@ -33,6 +33,7 @@ from fairlead.engine.consumer_steps import (
     flip,
     forget_consumer,
     let_go,
+    load_outcomes,
     outcomes_of,
     save,
     slice_name,
@@ -216,6 +217,7 @@ def close(engine: Engine, request: ConsumersClose, caller: Caller) -> CloseResul
     consumer = read_consumer(request.name, request.queue)
     generation = check_whole(request.generation, "generation")
     up_to = check_whole(request.up_to, "up_to")
+    load_outcomes(engine, consumer)
     with at_rest(engine, consumer) as tx:
         record = consumer_of(tx, consumer)
         check_generation(record, generation)

@@ -17,7 +17,6 @@ from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
 from fairlead.model.checks import (
     CheckedMessage,
     MessageColumns,
-    by_column,
     by_row,
     check_columns,
     check_messages,
@@ -25,6 +24,7 @@ from fairlead.model.checks import (
     find_plain,
     is_bare,
 )
+from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
@@ -94,19 +94,12 @@ def checked(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> l
 
 def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
     """Straight into the dead letters, with a record of why. They have no time to live and no dedup key."""
-    messages = check_messages(request.messages)
-    error, reason = check_error(request.error, request.reason)
-    queue = tx.queue(request.queue)
-    if queue.is_dead_letter_queue:
-        wanted = "the queue the messages belong to, not its dead-letter queue"
-        raise InvalidRequest("queue", wanted, request.queue)
-    plain = [replace(message, ttl_ms=0, delay_ms=0, dedup_key="") for message in messages]
-    if plain:
-        bodies = sum(len(message.headers) + len(message.payload) for message in plain)
-        tx.store.check_room(bodies + (MESSAGE_BYTES + STATE_BYTES + len(error)) * len(plain))
+    given, error, reason = check_quarantine(request)
+    queue = queue_of_quarantine(tx, request)
+    check_room_for_dead(tx, given, error)
     ids: list[str] = []
-    for start in range(0, len(plain), MAX_CHUNK_MESSAGES):
-        part = by_column(plain[start : start + MAX_CHUNK_MESSAGES])
+    for start in range(0, given.length, MAX_CHUNK_MESSAGES):
+        part = given.rows(start, start + MAX_CHUNK_MESSAGES)
         columns = to_columns(tx, queue, part, joins_streams=False)
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
         chunk = Chunk.of(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
@@ -114,6 +107,27 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
         tx.add(ChunkEnqueued(chunk, dead))
         ids += shown_ids(chunk.prefix, chunk.numbers)
     return ids
+
+
+def check_quarantine(request: Quarantine) -> tuple[MessageColumns, str, FailureReason]:
+    """The messages without what dead letters do not have; the text and the reason of their record."""
+    given = check_columns(request.messages)
+    error, reason = check_error(request.error, request.reason)
+    return given._replace(ttls=[0] * given.length, delays=None, dedup_keys=None), error, reason
+
+
+def queue_of_quarantine(tx: Transaction, request: Quarantine) -> Queue:
+    queue = tx.queue(request.queue)
+    if queue.is_dead_letter_queue:
+        wanted = "the queue the messages belong to, not its dead-letter queue"
+        raise InvalidRequest("queue", wanted, request.queue)
+    return queue
+
+
+def check_room_for_dead(tx: Transaction, given: MessageColumns, error: str) -> None:
+    if given.length:
+        bodies = sum(map(len, given.payloads)) + sum(map(len, given.headers or ()))
+        tx.store.check_room(bodies + (MESSAGE_BYTES + STATE_BYTES + len(error)) * given.length)
 
 
 def twin(tx: Transaction, request: Twin) -> str | None:

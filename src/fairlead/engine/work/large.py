@@ -16,7 +16,12 @@ from fairlead.engine import cold
 from fairlead.engine.chunk_messages import with_bodies
 from fairlead.engine.transaction import NO_ANSWERS
 from fairlead.engine.work.claim import check_claim, claim_now, read_ahead, still_leased
-from fairlead.engine.work.large_enqueue import enqueue_in_parts, is_large_enqueue
+from fairlead.engine.work.large_enqueue import (
+    enqueue_in_parts,
+    is_large_enqueue,
+    is_large_quarantine,
+    quarantine_in_parts,
+)
 from fairlead.engine.work.settle import settle
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
@@ -24,7 +29,7 @@ from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.settle import Complete, Release, SettleResult
 from fairlead.request import Caller, Request
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.enqueue import EnqueueMany, Quarantine
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
@@ -40,6 +45,8 @@ COMPLETE_PART = 500
 def is_large(request: Request[Any]) -> bool:
     if type(request) is EnqueueMany:
         return is_large_enqueue(request)
+    if type(request) is Quarantine:
+        return is_large_quarantine(request)
     if type(request) is Claim:
         # A longer run of a stream would end with its part.
         is_long_run = isinstance(request.max_per_stream, int) and request.max_per_stream > CLAIM_PART
@@ -117,6 +124,7 @@ def _parts(items: Sequence[Any]) -> list[Sequence[Any]]:
 #: The work of a request that is large. None: it must be one transaction all the same.
 IN_PARTS: dict[type[Request[Any]], Callable[[Any, Any, Caller], Any]] = {
     EnqueueMany: enqueue_in_parts,
+    Quarantine: quarantine_in_parts,
     Claim: claim_in_parts,
     Settle: settle_in_parts,
 }

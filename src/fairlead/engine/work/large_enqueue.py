@@ -14,25 +14,35 @@ from typing import TYPE_CHECKING
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import Transaction
-from fairlead.engine.work.enqueue import check_bounds, source_queue
+from fairlead.engine.work.enqueue import (
+    check_bounds,
+    check_quarantine,
+    check_room_for_dead,
+    queue_of_quarantine,
+    source_queue,
+)
 from fairlead.engine.work.publish_steps import take_step
 from fairlead.engine.work.staging import decide, drop_own, own_write, stage_part, to_parts
 from fairlead.errors import FairleadError, QueueNotFound, Unavailable
 from fairlead.model.checks import CheckedColumns, MessageColumns, check_columns
 from fairlead.model.names import Scoped
+from fairlead.model.staging import Death
 from fairlead.records.facts import RecordsChanged
 from fairlead.request import Caller
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import write_key
-from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.enqueue import EnqueueMany, Quarantine
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Larger enqueues are staged. Each fairness key costs as much as several messages.
+#: Larger enqueues are staged. Each fairness key costs as much as several messages, and so does each row that a message
+#: writes for itself: for its delay, for its dedup key, or because it begins as a dead letter.
 LARGE_MESSAGES = 4096
 LARGE_BYTES = 4 << 20
 LARGE_KEYS = 1000
+LARGE_ROWS = 1000
+LARGE_DEAD = 200
 
 
 def is_large_enqueue(request: EnqueueMany) -> bool:
@@ -42,6 +52,7 @@ def is_large_enqueue(request: EnqueueMany) -> bool:
         given = messages.columns
         return (
             given.length > LARGE_MESSAGES
+            or (given.length > LARGE_ROWS and (given.delays is not None or given.dedup_keys is not None))
             or len(set(given.keys)) > LARGE_KEYS
             or sum(map(len, given.payloads)) > LARGE_BYTES
         )
@@ -50,6 +61,8 @@ def is_large_enqueue(request: EnqueueMany) -> bool:
     if len(messages) > LARGE_MESSAGES:
         return True
     try:
+        if len(messages) > LARGE_ROWS and any(one.delay is not None or one.dedup_key for one in messages):
+            return True
         if len(messages) > LARGE_KEYS and len({message.fairness_key for message in messages}) > LARGE_KEYS:
             return True
         return sum([len(message.payload) for message in messages]) > LARGE_BYTES
@@ -69,7 +82,28 @@ def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> li
         _check(tx, queue, given)
     if engine.hooking.is_used:
         given = engine.hooking.ask_about_new(request.queue, given)
-    write, parts = own_write(request.queue), to_parts(given, [])
+    return _add_in_parts(engine, request.queue, queue_id, given, [])
+
+
+def is_large_quarantine(request: Quarantine) -> bool:
+    messages = request.messages
+    is_listed = type(messages) is list or isinstance(messages, Sequence)
+    return is_listed and len(messages) > LARGE_DEAD
+
+
+def quarantine_in_parts(engine: Engine, request: Quarantine, caller: Caller) -> list[str]:
+    given, error, reason = check_quarantine(request)
+    with engine.transaction() as tx:
+        queue = queue_of_quarantine(tx, request)
+        queue_id = queue.record.queue_id
+        check_room_for_dead(tx, given, error)
+    return _add_in_parts(engine, request.queue, queue_id, given, [Death(int(reason), error)])
+
+
+def _add_in_parts(
+    engine: Engine, queue: str, queue_id: int, given: MessageColumns, deaths: list[Death]
+) -> list[str]:
+    write, parts = own_write(queue), to_parts(given, deaths)
     names = tuple([f"{at:06}" for at in range(len(parts))])
     try:
         for name, part in zip(names, parts, strict=True):

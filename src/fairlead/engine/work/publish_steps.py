@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 #: Messages, and parts, of one step. There is always at least one part, of at most PART_MESSAGES messages.
 STEP_MESSAGES = 500
+#: A dead letter begins with a row of its own, and counts for so many.
+DEAD_MESSAGES = 5
 STEP_PARTS = 100
 #: Bytes of one step. Small parts have their payloads with them, which are written once more.
 STEP_BYTES = 1 << 20
@@ -90,7 +92,7 @@ def _next_parts(record: Publishing, chunks: dict[str, StagedChunk]) -> _Next:
             return _Next(found, done, 0)
         for number, count in chunk.parts:
             if offset >= skip:
-                messages += count
+                messages += count * DEAD_MESSAGES if chunk.dead else count
                 size += chunk.bytes * count // chunk.count
                 if found and (messages > STEP_MESSAGES or size > STEP_BYTES or len(found) >= STEP_PARTS):
                     return _Next(found, done, offset)
@@ -149,7 +151,7 @@ def _publish(
     Returns whether the pages of the part are in use.
     """
     if part.deaths:
-        return _publish_dead(tx, queue, number, part, at_ms)
+        return _publish_dead(tx, queue, number, part, at_ms, told)
     twins, remembered = dict[str, bytes](), dict[str, int]()
     is_new: Sequence[bool] = [True] * part.count
     if part.dedup_keys is None:
@@ -237,7 +239,9 @@ def _without_duplicates(given: MessageColumns, is_new: Sequence[bool]) -> Messag
     )
 
 
-def _publish_dead(tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int) -> bool:
+def _publish_dead(
+    tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int, told: list[str] | None
+) -> bool:
     given = part.given()._replace(delays=None, dedup_keys=None, ttls=[0] * part.count)
     columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms, joins_streams=False)
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
@@ -247,6 +251,8 @@ def _publish_dead(tx: Transaction, queue: Queue, number: int, part: StagedPart, 
         death = part.death(at)
         dead[one] = moves.quarantine(tx, one, queue, death.error, FailureReason(death.reason))
     tx.add(ChunkEnqueued(chunk, dead))
+    if told is not None:
+        told += shown_ids(chunk.prefix, chunk.numbers)
     return not chunk.is_inline
 
 

@@ -31,7 +31,13 @@ from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.work.enqueue import check_bounds, check_lanes, given_columns
-from fairlead.engine.work.publish_steps import STEP_CHUNKS, drop_chunks, find_published, take_step
+from fairlead.engine.work.publish_steps import (
+    DEAD_MESSAGES,
+    STEP_CHUNKS,
+    drop_chunks,
+    find_published,
+    take_step,
+)
 from fairlead.errors import (
     FairleadError,
     InvalidRequest,
@@ -203,7 +209,7 @@ Part = tuple[StagedPart, Sequence[bytes], int]
 
 def to_parts(given: MessageColumns, deaths: list[Death]) -> list[Part]:
     parts = []
-    for start, end in _cuts(given):
+    for start, end in _cuts(given, max(1, PART_MESSAGES // DEAD_MESSAGES) if deaths else PART_MESSAGES):
         some = given if end - start == given.length else given.rows(start, end)
         columns = given_columns(some)
         body_bytes = sum(columns.sizes)
@@ -220,7 +226,7 @@ def to_parts(given: MessageColumns, deaths: list[Death]) -> list[Part]:
     return parts
 
 
-def _cuts(given: MessageColumns) -> list[tuple[int, int]]:
+def _cuts(given: MessageColumns, most: int) -> list[tuple[int, int]]:
     """Where parts begin and end. A part ends with the message that reaches a bound."""
     cuts: list[tuple[int, int]] = []
     sizes = map(len, given.payloads)
@@ -229,7 +235,7 @@ def _cuts(given: MessageColumns) -> list[tuple[int, int]]:
     start = used = 0
     for end, size in enumerate(sizes, 1):
         used += size
-        if end - start >= PART_MESSAGES or used >= PART_BYTES or end == given.length:
+        if end - start >= most or used >= PART_BYTES or end == given.length:
             cuts.append((start, end))
             start, used = end, 0
     return cuts
