@@ -90,7 +90,6 @@ class Changes:
         self.new_chunks = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
         self.chunks = {chunk for chunk in self.chunks if chunk.queue_id != home_id}
         self.cooled = {chunk for chunk in self.cooled if chunk.queue_id != home_id}
-        self.thinned = [chunks for chunks in self.thinned if chunks[0].queue_id != home_id]
         for leases in (self.new_leases, self.ended_leases):
             for group in [group for group, lease in leases.items() if lease.terms.home_id == home_id]:
                 del leases[group]

@@ -10,19 +10,20 @@ from unittest.mock import patch
 
 import pytest
 
-from fairlead import Complete, Delivery, Fail, NewMessage, Settings
+from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Settings
 from fairlead.engine import cold, evacuation, thinning, timer
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.verify import verify, verify_store
-from fairlead.errors import StoreFull
+from fairlead.errors import BrokenInvariant, StoreFull
 from fairlead.model.views import MessageInfo
 from fairlead.records.chunk import Chunk
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.port import Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.store.rows import read_table
+from fairlead.store.rows import read_payloads, read_table
 from fairlead.testing import ManualClock
+from fairlead.testing.engine import forget_bodies
 from fairlead.testing.faulty import Fault, FaultyStore, Killed
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
@@ -62,7 +63,6 @@ class Scene:
         self.broker.engine.stop_working()
         self.store = FaultyStore(DictionaryStore(self.data), forgets=True)
         self.broker = Broker(self.store, clock=self.clock, settings=Settings(**settings))
-        self.check()
 
     def check(self) -> None:
         assert broken_laws(self.broker.engine) == []
@@ -198,6 +198,7 @@ def test_what_is_left_of_a_chunk_takes_its_own_room_and_stays_as_it_was(pin: str
         assert scene.shown() == before
         rows = scene.rows
         scene.reopen()
+        scene.check()
         assert scene.shown() == before
         scene.evacuate()
         assert scene.rows == rows, "there is nothing left to do"
@@ -243,6 +244,23 @@ def test_a_chunk_that_loses_more_is_written_anew_again() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.parametrize("hot", [0, cold.HOT_MESSAGES], ids=["cold", "hot"])
+def test_the_pages_of_what_is_left_go_with_its_last_message(hot: int) -> None:
+    with patch.object(cold, "HOT_MESSAGES", hot):
+        scene = Scene()
+        ids = scene.enqueue()
+        scene.broker.drop("q", ids[:25])
+        scene.evacuate()
+        (pages,) = [rows for table, rows in scene.rows.items() if table is Table.PAGES]
+        assert len(pages) == 2
+        with patch.object(cold, "CACHED_MESSAGES", 0):
+            scene.broker.drop("q", ids[25:30])
+        scene.check()
+        scene.broker.drop("q", ids[30:])
+        assert scene.stored_bytes == 0
+        scene.check()
+
+
 def test_a_chunk_that_lost_little_stays_as_it_is() -> None:
     scene = Scene()
     ids = scene.enqueue()
@@ -271,6 +289,25 @@ def test_many_lanes_and_names_of_messages_that_are_gone_go_with_them() -> None:
     assert {*(chunk.columns.streams or ())} == {"", "stream 150"}
     (info,) = scene.shown()
     assert (info.fairness_key, info.stream, info.headers) == ("key 150", "stream 150", {"n": "150"})
+
+
+def test_a_chunk_that_has_no_stream_any_more_takes_less_memory() -> None:
+    scene = Scene()
+    streams = [f"s{n}" if n else None for n in range(COUNT)]
+    ids = scene.broker.enqueue_many("q", [NewMessage(payload(0), stream=name) for name in streams])
+    scene.broker.drop("q", ids[1:])
+    scene.evacuate()
+    assert scene.broker.engine.memory.hot_messages == 1
+
+
+def test_ends_of_lives_of_messages_that_are_gone_are_forgotten() -> None:
+    scene = Scene()
+    ids = scene.broker.enqueue_many("q", [NewMessage(payload(n), ttl=f"{n + 1}h") for n in range(COUNT)])
+    scene.broker.drop("q", ids[:10] + ids[11:])
+    scene.evacuate()
+    assert len([*read_table(scene.store.inner, Table.LIVES)]) == 1
+    scene.clock.advance(seconds=11 * 3600)
+    assert scene.stored_bytes == 0
 
 
 def test_payloads_that_were_staged_go_and_what_is_left_moves() -> None:
@@ -343,6 +380,37 @@ def test_the_timer_wakes_up_for_a_sparse_chunk_and_then_no_more(monkeypatch: pyt
     assert until_next_event() == timer.MAX_SLEEP_MS
 
 
+def test_nothing_is_written_anew_in_the_middle_of_a_transaction() -> None:
+    scene = Scene()
+    leave_held(scene)
+    before = scene.rows
+    with scene.broker.engine.transaction():
+        for _ in range(3):
+            assert not scene.broker.engine.evacuation.run_step()
+    assert scene.rows == before
+
+
+def test_nobody_waits_until_an_evacuation_is_synced() -> None:
+    scene = Scene()
+    scene.enqueue()
+    first, *others = scene.broker.claim("q", limit=COUNT)
+    scene.complete(others)
+    before = scene.store.calls["sync"]
+    scene.evacuate()
+    (extended,) = scene.broker.settle([Extend(first, "2h")])
+    assert extended.outcome == "extended"
+    assert scene.store.calls["sync"] == before
+
+
+def test_payloads_that_were_read_to_be_written_anew_do_not_stay_in_memory() -> None:
+    scene = Scene()
+    scene.broker.drop("q", scene.enqueue()[:30])
+    scene.reopen()
+    scene.evacuate()
+    assert scene.stored_bytes < 10 * (SIZE + 30) + SLACK
+    assert scene.broker.engine.memory.body_bytes == 0
+
+
 def test_a_chunk_with_much_that_lives_waits_until_less_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinning, "MAX_LIVE_BYTES", 4 * SIZE)
     scene = Scene()
@@ -380,6 +448,22 @@ def test_a_chunk_with_a_member_of_a_numbered_claim_waits_for_the_end_of_the_clai
         assert [info.payload for info in scene.shown()] == [payload(0)]
 
 
+@pytest.mark.parametrize("hot", [0, cold.HOT_MESSAGES], ids=["cold", "hot"])
+def test_a_chunk_whose_numbered_claim_is_given_up_is_written_anew(hot: int) -> None:
+    with patch.multiple(cold, HOT_MESSAGES=hot):
+        scene = Scene()
+        ids = scene.enqueue()
+        consumers = scene.broker.consumers
+        generation = consumers.register("etl", "q").generation
+        consumers.claim("etl", "q", generation, 1, limit=2)
+        scene.broker.drop("q", ids[2:])
+        evacuate(scene.broker.engine)
+        consumers.drop("etl", "q")
+        scene.evacuate()
+        assert scene.stored_bytes < 2 * SIZE + SLACK
+        assert [one.payload for one in scene.broker.claim("q", limit=3)] == [payload(0), payload(1)]
+
+
 # Readers without the lock
 
 
@@ -396,14 +480,14 @@ def sparse(request: pytest.FixtureRequest) -> Iterator[Scene]:
         yield scene
 
 
-def stop_reader(scene: Scene, meanwhile: Callable[[], object]) -> None:
+def stop_reader(scene: Scene, meanwhile: Callable[[], object], read: str = "get_many") -> None:
     """The next reader waits before its first read of a page, while `meanwhile` happens."""
-    scene.store.arm(1, "delay", only=("get_many",))
+    scene.store.arm(1, "delay", only=(read,))
 
     def on_delay(method: str) -> None:
         if scene.broker.engine.lock.is_owned:
             # It reads heads or states.
-            scene.store.arm(1, "delay", only=("get_many",))
+            scene.store.arm(1, "delay", only=(read,))
         else:
             meanwhile()
 
@@ -454,6 +538,25 @@ def test_a_claim_finds_nothing_if_its_chunk_was_written_anew_and_ended(sparse: S
     sparse.check()
 
 
+@pytest.mark.parametrize("left", [1, 4])
+def test_payloads_in_the_head_are_found_in_the_head_that_is_there_now(left: int) -> None:
+    """Memory has them always, unless a test drops them."""
+    scene = Scene()
+    ids = scene.enqueue(size=300)
+    scene.broker.drop("q", ids[4:])
+    forget_bodies(scene.broker)
+
+    def end_and_move() -> None:
+        scene.broker.drop("q", ids[left:4])
+        for chunk in scene.chunks:
+            chunk.payloads = read_payloads(scene.store.inner, chunk)
+        scene.evacuate()
+
+    stop_reader(scene, end_and_move, "get")
+    found = scene.broker.claim("q", limit=4)
+    assert [one.payload for one in found] == [payload(n, 300) for n in range(left)]
+
+
 LOOKS: dict[str, Callable[[Broker], list[MessageInfo]]] = {
     "peek": lambda broker: broker.peek("q", limit=10),
     "browse": lambda broker: broker.browse("q"),
@@ -487,11 +590,14 @@ def test_deliveries_and_messages_that_were_met_stay_as_they_were(sparse: Scene) 
     found = sparse.broker.claim("q", limit=4)
     (before,) = sparse.chunks or [None]
     columns = None if before is None else list(before.columns.sizes)
-    sparse.complete(found[1:])
+    sparse.complete(found[1:3])
     sparse.evacuate()
+    states = None if before is None else bytes(before.states or b"")
+    sparse.complete(found[3:])
     assert [one.payload for one in found] == [payload(n) for n in range(4)]
     assert [one.headers for one in found] == [{"n": str(n)} for n in range(4)]
-    assert before is None or before.columns.sizes == columns
+    if before is not None:
+        assert (before.columns.sizes, before.states) == (columns, states)
 
 
 # Trouble at the write
@@ -524,8 +630,8 @@ def test_a_crash_at_the_write_leaves_nothing_behind(pin: str, fault: Fault, hot:
 def test_a_full_disk_postpones_it(hot: int, method: str) -> None:
     with patch.multiple(cold, HOT_MESSAGES=hot, CACHED_MESSAGES=0):
         scene = Scene()
+        leave_leased(scene)
         leave_dead(scene)
-        leave_held(scene)
         before, shown = scene.stored_bytes, scene.shown()
         full = patch.object(scene.store, method, side_effect=StoreFull("the simulated disk", 0, 1))
         with full as refused:
@@ -560,16 +666,18 @@ def test_a_message_that_lives_and_of_which_nothing_is_left_is_named() -> None:
 
 def test_a_page_that_is_lost_leaves_the_chunk_as_it_is() -> None:
     scene = Scene()
-    ids = scene.enqueue()
-    scene.broker.drop("q", ids[1:])
-    scene.reopen(body_cache_bytes=0)
-    rows = dict(read_table(scene.store.inner, Table.PAGES))
-    batch = scene.store.inner.batch()
+    scene.broker.drop("q", scene.enqueue()[1:])
+    store = scene.store.inner
+    rows = dict(read_table(store, Table.PAGES))
+    batch = store.batch()
     batch.delete(Table.PAGES, min(rows))
+    store.write(batch, store.acquire(), store.last_commit + 1)
     del rows[min(rows)]
-    scene.store.inner.write(batch, scene.store.inner.acquire(), 1 << 30)
+    scene.reopen()
     evacuate(scene.broker.engine)
     assert dict(read_table(scene.store.inner, Table.PAGES)) == rows
+    with pytest.raises(BrokenInvariant):
+        scene.broker.claim("q")
 
 
 def test_on_rocksdb_a_directory_is_sound_after_evacuations(tmp_path: Path) -> None:
