@@ -128,8 +128,8 @@ BUGS = (
     Bug(
         "tokens that a claim took are not stored",
         "engine/memory.py",
-        "            self.changes.buckets.update(fact.plan.buckets)\n",
-        "            pass\n",
+        "                self.changes.buckets.update(fact.plan.buckets)\n",
+        "                pass\n",
     ),
     Bug(
         "a token is not taken",

@@ -50,7 +50,17 @@ from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
-from fairlead.records.facts import BucketChanged, Claimed, LeaseSplit, QueueStored, RecordsChanged, StateFact
+from fairlead.records.facts import (
+    BucketChanged,
+    ChunkEnqueued,
+    ChunkGrown,
+    Claimed,
+    LeaseCompleted,
+    LeaseSplit,
+    QueueStored,
+    RecordsChanged,
+    StateFact,
+)
 from fairlead.records.ids import COMMIT_SHIFT
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
@@ -390,7 +400,7 @@ class Engine:
             self.time.marked()
         # First of all: a number that is used again would lose the next commit.
         self._commit = tx.commit
-        if not all(map(_may_be_lost, tx.facts)):
+        if type(tx.facts[0]) in _NEVER_LOST or not all(map(_may_be_lost, tx.facts)):
             self._must_keep = tx.commit
         if tx.forgotten:
             self.answered.add(tx.forgotten)
@@ -404,7 +414,7 @@ class Engine:
         """A transaction is written. `memory.changes` still has what it touched."""
         changes = self.memory.changes
         touched: Iterable[int] = changes.counts
-        if changes.queues or changes.config:
+        if changes.has_more and (changes.queues or changes.config):
             self.hooking.notice(tx.facts)
             touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
         self.tally.note(tx.facts, self.memory)
@@ -540,6 +550,10 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     for queue in queues:
         queue.schedule.order_ring()
     memory.let_go()
+
+
+#: The most frequent of the facts that `_may_be_lost` denies.
+_NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
 
 
 def _may_be_lost(fact: StateFact) -> bool:

@@ -728,7 +728,8 @@ class Memory:
         the oldest messages are wanted first, so nothing makes way for those of new chunks.
         """
         for chunk in new_chunks:
-            self._keep_body(chunk)
+            if not chunk.is_inline:
+                self._keep_body(chunk)
         while self.read_bodies:
             self._keep_body(self.read_bodies.popleft())
         if self.used_streams:
@@ -1053,7 +1054,8 @@ class Memory:
         queue = self.by_id[terms.queue_id]
         if fact.plan is not None:
             queue.schedule.apply(fact.plan)
-            self.changes.buckets.update(fact.plan.buckets)
+            if fact.plan.buckets:
+                self.changes.buckets.update(fact.plan.buckets)
         self._hold(queue, lease, numbers)
         if fact.plan is not None:
             counts = self._count(queue)
@@ -1427,7 +1429,7 @@ def _in_first_life(state: OwnState, chunk: Chunk) -> bool:
 def _bytes_of(chunk: Chunk, numbers: Sequence[int]) -> int:
     columns = chunk.columns
     if len(numbers) == chunk.count:
-        return columns.total_bytes()
+        return chunk.payload_bytes if columns.headers is None else columns.total_bytes()
     return sum([columns.size_of(number & BLOCK_MASK) for number in numbers])
 
 
