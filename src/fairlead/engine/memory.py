@@ -26,6 +26,7 @@ from fairlead.records.chunk import (
     IMPLIED,
     MAX_SHARED_BYTES,
     OWN,
+    PAGE_BYTES,
     Chunk,
     Columns,
     LaneName,
@@ -568,7 +569,10 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
-        if ready is None and self._must_be_cold(queue, chunk):
+        weight = self.hot_weight(chunk.columns) * chunk.live
+        if ready is None and not (chunk.has_implied() and self._fits(queue, weight, chunk.columns)):
+            # A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
+            # one.
             chunk.has_runs = chunk.has_implied()
             chunk.is_cold = True
             self._keep_cold(chunk)
@@ -576,7 +580,7 @@ class Memory:
         else:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
-            self.hot_messages += self.hot_weight(chunk.columns) * chunk.live
+            self.hot_messages += weight
         self.changes.new_chunks.append(chunk)
         if ready is None:
             self._let_in(queue, chunk, chunk.implied(), fact.own, chunk.columns)
@@ -625,15 +629,9 @@ class Memory:
 
     # Cold chunks and lanes
 
-    def _must_be_cold(self, queue: Queue, chunk: Chunk) -> bool:
-        """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
-        one.
-        """
-        return not chunk.has_implied() or not self._fits(queue, chunk.live, chunk.columns)
-
-    def _fits(self, queue: Queue, count: int, columns: Columns) -> bool:
-        """Whether so many new messages may be hot."""
-        if self.hot_messages + len(self.own) + self.hot_weight(columns) * count > cold.HOT_MESSAGES:
+    def _fits(self, queue: Queue, weight: int, columns: Columns) -> bool:
+        """Whether new messages that weigh so much may be hot."""
+        if self.hot_messages + len(self.own) + weight > cold.HOT_MESSAGES:
             return False
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, columns.lanes)):
@@ -649,7 +647,7 @@ class Memory:
         count, size = len(more.sizes), sum(more.sizes)
         if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
             return False
-        return self._fits(self.by_id[chunk.queue_id], count, more)
+        return self._fits(self.by_id[chunk.queue_id], self.hot_weight(more) * count, more)
 
     def _keep_cold(self, chunk: Chunk) -> None:
         if chunk.block not in self.chunks:
@@ -728,7 +726,7 @@ class Memory:
         the oldest messages are wanted first, so nothing makes way for those of new chunks.
         """
         for chunk in new_chunks:
-            if not chunk.is_inline:
+            if chunk.payload_bytes > PAGE_BYTES:
                 self._keep_body(chunk)
         while self.read_bodies:
             self._keep_body(self.read_bodies.popleft())
@@ -889,9 +887,10 @@ class Memory:
         names: set[str] = set()
         if chunk.is_cold and chunk.columns.streams is not None and self.by_id[chunk.queue_id].is_ordered:
             names = {chunk.stream_of(number) for number in numbers if chunk.state_of(number) == IMPLIED}
+            names.discard("")
         chunk.mark(numbers, state)
         self.changes.chunks.add(chunk)
-        for name in names - {""}:
+        for name in names:
             if not chunk.has_implied_of(name):
                 self._member_rows(chunk, name)[chunk.members_of(name)[0], False] = None
 
@@ -1001,7 +1000,9 @@ class Memory:
         add = self._cold_lanes_of(queue, chunk) if chunk.has_runs else queue.schedule.add
         if columns.lane_at is None:
             if numbers:
-                add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
+                weights = columns.weights
+                weight = weights if isinstance(weights, int) else weights[numbers[-1] & BLOCK_MASK]
+                add(columns.lanes[0], weight, numbers)
             return
         is_whole = len(numbers) == chunk.count
         if is_whole and len(columns.lanes) == chunk.count:
@@ -1110,7 +1111,7 @@ class Memory:
         counts = self._count(queue)
         counts.leased -= len(numbers)
         for block, members in by_chunk(numbers):
-            chunk = self.chunk_of(block << BLOCK_SHIFT)
+            chunk = self.chunks.get(block) or self.chunk_of(block << BLOCK_SHIFT)
             counts.bytes -= _bytes_of(chunk, members)
             for number in members if chunk.columns.live_keys else ():
                 self._forget_key(chunk, number)
@@ -1128,7 +1129,8 @@ class Memory:
     def _gone(self, chunk: Chunk, members: Sequence[int]) -> None:
         chunk.live -= len(members)
         if not chunk.is_cold:
-            self.hot_messages -= self.hot_weight(chunk.columns) * len(members)
+            weight = 1 if chunk.columns.streams is None else cold.WEIGHT_IN_STREAM
+            self.hot_messages -= weight * len(members)
         self._mark(chunk, members, GONE)
         if not chunk.live:
             if chunk.body != chunk.first:
@@ -1142,7 +1144,8 @@ class Memory:
         self.changes.ended_blocks.add(chunk.block)
         home = self.by_id[chunk.queue_id]
         if not chunk.is_cold:
-            self._drop_body(chunk)
+            if chunk.kept_bytes:
+                self._drop_body(chunk)
             del self.chunks[chunk.block]
             home.blocks.discard(chunk.block)
             return

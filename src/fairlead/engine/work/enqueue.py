@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from fairlead.config import Settings
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
-from fairlead.engine.memory import Queue
+from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
@@ -370,15 +371,19 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
+def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: int) -> bool:
+    """Whether so many new lanes are certainly not too many."""
+    if queue.schedule.most_lanes + most > settings.lanes_per_queue:
+        return False
+    return memory.most_lanes() + most <= settings.active_lanes
+
+
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
     """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
     Messages that come back are never refused.
     """
     settings, memory, schedule = tx.settings, tx.memory, queue.schedule
-    if (
-        schedule.most_lanes + most <= settings.lanes_per_queue
-        and memory.most_lanes() + most <= settings.active_lanes
-    ):
+    if has_room_for_lanes(settings, memory, queue, most):
         return
     new = sum([not schedule.has_lane(lane) for lane in find_lanes()])
     if new and schedule.lane_count + new > settings.lanes_per_queue:

@@ -148,7 +148,7 @@ class RocksKeyValueStore:
     def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
         raw, db = batch.raw, self._database.db
         raw.put(FENCE_KEY, fence.packed())
-        self._space.before_write(raw.size_in_bytes(), deletes=batch.deletes)
+        self._space.before_write(raw.size_in_bytes(), batch.deletes)
         try:
             db.write(raw)
         except Exception as trouble:
