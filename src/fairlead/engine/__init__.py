@@ -9,8 +9,8 @@ messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py` finds
 queues and `observers.py` has who else is told of commits;
 `consumers.py` and `consumer_steps.py` know numbered claims and how they end, `claim_reading.py` has what the readers
 of one share, `delivery_columns.py` makes deliveries by column, `staged.py` knows staged writes;
-`work/` has the work of each verb, and `short_ways.py` a shorter way for requests about one plain message. `verify.py` checks a directory from outside; `laws.py` states what must hold of
-an engine at rest.
+`work/` has the work of each verb, and `short_ways.py` a shorter way for requests about plain messages. `verify.py`
+checks a directory from outside; `laws.py` states what must hold of an engine at rest.
 
 Guarantees: a transaction is one atomic write; memory changes only by `Memory.apply(fact)`, live and at open;
 if a write fails, or anything but a refusal is raised, nothing of the transaction is written, every request

@@ -361,6 +361,10 @@ class Engine:
                 return None
             facts = found[:1]
             memory.apply(facts[0])
+            if memory.touched_streams or memory.ended_deliveries:
+                memory.update_fronts()
+            if memory.changes.chunks:
+                memory.cool()
         except BaseException as trouble:
             tx = Transaction(self, commit, self.epoch, now_ms, self._id_ms, NO_ANSWERS)
             tx.facts += facts
@@ -455,7 +459,7 @@ class Engine:
     def _tell(self, facts: Sequence[StateFact]) -> None:
         changes = self.memory.changes
         touched: Iterable[int] = changes.counts
-        if changes.has_more and (changes.queues or changes.config):
+        if changes.queues or changes.config:
             self.hooking.notice(facts)
             touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
         self.tally.note(facts, self.memory)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
@@ -15,8 +15,6 @@ from fairlead.store.kv.port import Table
 
 
 class Changes:
-    """Containers that nearly every transaction fills are made with it, and the others when somebody asks for them."""
-
     __slots__ = (
         "buckets",
         "chunks",
@@ -30,7 +28,6 @@ class Changes:
         "ended_blocks",
         "ended_leases",
         "ended_windows",
-        "has_more",
         "last_queue_id",
         "lives",
         "members",
@@ -44,59 +41,45 @@ class Changes:
         "streams",
     )
 
-    #: Chunks that became cold, or lost the rows of their lanes.
-    cooled: set[Chunk]
-    #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
-    runs: dict[tuple[int, int, LaneName, int, bool], RunRow | None]
-    #: By (queue, stream), then by (seq, whether it is one message); None: the row goes.
-    members: dict[tuple[int, str], dict[tuple[int, bool], MemberRow | None]]
-    #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk); False:
-    #: the row goes.
-    due: dict[tuple[int, int, int], bool]
-    done: dict[tuple[int, int, int], bool]
-    lives: dict[tuple[int, int, int], bool]
-    #: By (queue, dedup key); None: the row goes.
-    dedup: dict[tuple[int, str], DedupRow | None]
-    #: By (queue, stream); None: the row goes.
-    streams: dict[tuple[int, str], StreamRow | None]
-    #: (queue, end of the window, key)
-    ended_windows: set[tuple[int, int, str]]
-    #: By table and key; None: the row goes.
-    records: dict[tuple[Table, bytes], Any]
-    #: By (queue, number of the part); None: the rows go.
-    staged_pages: dict[tuple[int, int], Sequence[Sequence[bytes]] | None]
-    config: dict[str, str | None]
-    buckets: dict[str, Bucket | None]
-    queues: dict[int, QueueRecord]
-    #: Queues that are gone, each with its dead-letter queue.
-    deleted_queues: list[QueueRecord]
-
     def __init__(self) -> None:
         self.new_chunks: list[Chunk] = []
         #: Chunks of which some messages got rows of their own, or are gone.
         self.chunks: set[Chunk] = set()
-        #: Blocks of chunks that are gone: the disk still has them.
-        self.ended_blocks: set[int] = set()
         self.new_leases: dict[int, GroupLease] = {}
         self.ended_leases: dict[int, GroupLease] = {}
         #: By (home queue, number); None: the row goes.
         self.own: dict[tuple[int, int], OwnState | None] = {}
+        #: Chunks that became cold, or lost the rows of their lanes.
+        self.cooled: set[Chunk] = set()
+        #: Blocks of chunks that are gone: the disk still has them.
+        self.ended_blocks: set[int] = set()
+        #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
+        self.runs: dict[tuple[int, int, LaneName, int, bool], RunRow | None] = {}
+        #: By (queue, stream), then by (seq, whether it is one message); None: the row goes.
+        self.members: dict[tuple[int, str], dict[tuple[int, bool], MemberRow | None]] = {}
+        #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk); False:
+        #: the row goes.
+        self.due: dict[tuple[int, int, int], bool] = {}
+        self.done: dict[tuple[int, int, int], bool] = {}
+        self.lives: dict[tuple[int, int, int], bool] = {}
+        #: By (queue, dedup key); None: the row goes.
+        self.dedup: dict[tuple[int, str], DedupRow | None] = {}
+        #: By (queue, stream); None: the row goes.
+        self.streams: dict[tuple[int, str], StreamRow | None] = {}
+        #: (queue, end of the window, key)
+        self.ended_windows: set[tuple[int, int, str]] = set()
+        #: By table and key; None: the row goes.
+        self.records: dict[tuple[Table, bytes], Any] = {}
+        #: By (queue, number of the part); None: the rows go.
+        self.staged_pages: dict[tuple[int, int], Sequence[Sequence[bytes]] | None] = {}
+        self.config: dict[str, str | None] = {}
+        self.buckets: dict[str, Bucket | None] = {}
+        self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}
+        #: Queues that are gone, each with its dead-letter queue.
+        self.deleted_queues: list[QueueRecord] = []
         #: The highest id that a queue had; 0: as stored.
         self.last_queue_id = 0
-        #: Whether somebody asked for another container than these; empty ones were only asked for.
-        self.has_more = False
-
-    # A type checker would take any name for one of its attributes.
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in _MADE_WHEN_ASKED:
-                raise AttributeError(name)
-            made = _MADE_WHEN_ASKED[name]()
-            setattr(self, name, made)
-            self.has_more = True
-            return made
 
     def forget(self, home: QueueRecord) -> None:
         """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
@@ -124,22 +107,3 @@ class Changes:
         for queue_id in queue_ids:
             self.queues.pop(queue_id, None)
             self.counts.pop(queue_id, None)
-
-
-_MADE_WHEN_ASKED: dict[str, Callable[[], Any]] = {
-    "buckets": dict,
-    "config": dict,
-    "cooled": set,
-    "dedup": dict,
-    "deleted_queues": list,
-    "done": dict,
-    "due": dict,
-    "ended_windows": set,
-    "lives": dict,
-    "members": dict,
-    "queues": dict,
-    "records": dict,
-    "runs": dict,
-    "staged_pages": dict,
-    "streams": dict,
-}

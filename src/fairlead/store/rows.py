@@ -269,6 +269,12 @@ def write_changes(batch: Batch, changes: Changes) -> None:
         new = set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
+        for chunk in changes.cooled - new if changes.cooled else ():
+            key = _key(chunk.queue_id, chunk.first)
+            batch.put(Table.COLD, key, _encode(chunk.head()))
+            batch.delete(Table.CHUNKS, key)
+    if changes.runs:
+        write_runs(batch, changes)
     if changes.new_leases:
         for group, lease in changes.new_leases.items():
             if group not in changes.ended_leases:
@@ -279,18 +285,6 @@ def write_changes(batch: Batch, changes: Changes) -> None:
                 batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))
     if changes.own:
         _write_own(batch, changes)
-    if changes.has_more:
-        _write_more(batch, changes)
-    for queue_id, counts in changes.counts.items():
-        batch.put(Table.COUNTERS, _key_of_one(queue_id), _encode(counts))
-
-
-def _write_more(batch: Batch, changes: Changes) -> None:
-    """What few transactions change."""
-    if changes.cooled:
-        _write_cooled(batch, changes)
-    if changes.runs:
-        write_runs(batch, changes)
     if changes.members:
         write_members(batch, changes)
     if changes.streams:
@@ -308,13 +302,8 @@ def _write_more(batch: Batch, changes: Changes) -> None:
             _write_staged_pages(batch, queue_id, number, pages)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
-
-
-def _write_cooled(batch: Batch, changes: Changes) -> None:
-    for chunk in changes.cooled - set(changes.new_chunks):
-        key = _key(chunk.queue_id, chunk.first)
-        batch.put(Table.COLD, key, _encode(chunk.head()))
-        batch.delete(Table.CHUNKS, key)
+    for queue_id, counts in changes.counts.items():
+        batch.put(Table.COUNTERS, _key_of_one(queue_id), _encode(counts))
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
