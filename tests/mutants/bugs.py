@@ -59,8 +59,8 @@ BUGS = (
     Bug(
         "a lease is not written",
         "store/rows.py",
-        "            batch.put(Table.LEASES, _lease_key(lease), _encode(lease.row()))\n",
-        "            pass\n",
+        "                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))\n",
+        "                pass\n",
     ),
     Bug(
         "a completion is not counted",
@@ -71,7 +71,7 @@ BUGS = (
     Bug(
         "the number of a commit is given again",
         "engine/engine.py",
-        "        self._commit = tx.commit\n",
+        "        self._commit = commit\n",
         "",
     ),
     Bug(
@@ -89,8 +89,8 @@ BUGS = (
     Bug(
         "a row that is put stays hidden from scans",
         "store/kv/rocks_database.py",
-        "                self._empty_ranges[table].fill(key)\n",
-        "                pass\n",
+        "                    ranges.fill(key)\n",
+        "                    pass\n",
         "store",
     ),
     Bug(
@@ -122,14 +122,14 @@ BUGS = (
     Bug(
         "a lease that ended stays stored",
         "store/rows.py",
-        "            batch.delete(Table.LEASES, _lease_key(lease))\n",
-        "            pass\n",
+        "                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))\n",
+        "                pass\n",
     ),
     Bug(
         "tokens that a claim took are not stored",
         "engine/memory.py",
-        "            self.changes.buckets.update(fact.plan.buckets)\n",
-        "            pass\n",
+        "                self.changes.buckets.update(fact.plan.buckets)\n",
+        "                pass\n",
     ),
     Bug(
         "a token is not taken",
@@ -175,9 +175,9 @@ BUGS = (
     ),
     Bug(
         "a claim id comes again after a power cut",
-        "engine/transaction.py",
-        "        return self.epoch << 44 | self.commit << BLOCK_SHIFT | self._claims\n",
-        "        return self.commit << BLOCK_SHIFT | self._claims\n",
+        "records/ids.py",
+        "    return epoch << 44 | commit << BLOCK_SHIFT | index\n",
+        "    return commit << BLOCK_SHIFT | index\n",
     ),
     Bug(
         "a dedup key outlives its message",

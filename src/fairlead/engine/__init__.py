@@ -10,8 +10,8 @@ finds one by a part of its id, `blocked_streams.py` finds who holds up a stream,
 `thinning.py` and `evacuation.py` write chunks anew of which little is left;
 `consumers.py` and `consumer_steps.py` know numbered claims and how they end, `claim_reading.py` has what the readers
 of one share, `delivery_columns.py` makes deliveries by column, `staged.py` knows staged writes;
-`work/` has the work of each verb. `verify.py` checks a directory from outside; `laws.py` states what must hold of
-an engine at rest.
+`work/` has the work of each verb, and `short_ways.py` a shorter way for requests about plain messages. `verify.py`
+checks a directory from outside; `laws.py` states what must hold of an engine at rest.
 
 Guarantees: a transaction is one atomic write; memory changes only by `Memory.apply(fact)`, live and at open;
 if a write fails, or anything but a refusal is raised, nothing of the transaction is written, every request

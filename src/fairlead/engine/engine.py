@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -27,6 +27,7 @@ from fairlead.engine.moves import run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
+from fairlead.engine.short_ways import ShortWay, find_short_way
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
@@ -55,8 +56,11 @@ from fairlead.model.timings import Timing
 from fairlead.records.facts import (
     BucketChanged,
     ChunkDemoted,
+    ChunkEnqueued,
+    ChunkGrown,
     ChunkThinned,
     Claimed,
+    LeaseCompleted,
     LeaseSplit,
     QueueStored,
     RecordsChanged,
@@ -109,7 +113,7 @@ class Engine:
         self.waits_over = False
         #: Why the engine answers nothing more: it lost the store, the store broke, or the process is a fork.
         self._over: FairleadError | None = None
-        self._epoch = store.acquire()
+        self.epoch = store.acquire()
         self._commit = store.last_commit
         self._synced = self._commit
         #: The last commit that a power cut must not undo.
@@ -125,9 +129,7 @@ class Engine:
         #: Requests whose answers have arrived.
         self.answered = Answered()
         self._answer_sweep = AnswerSweep(self.clock)
-        self.time = StoreTime(
-            self.clock, find_mark(store), self._epoch, not_before_ms=self.memory.latest_ms()
-        )
+        self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=self.memory.latest_ms())
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
         self.operations = LongOperations(self)
@@ -145,6 +147,15 @@ class Engine:
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
+        short_way = find_short_way(request)
+        if short_way is not None and (caller is LOCAL or not caller.is_once):
+            with self.lock:
+                found = self._take(short_way, request)
+                commit = self._must_keep
+            if found is not None:
+                if request.durable and self._must_sync:
+                    self.confirm(commit)
+                return found
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
         if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
@@ -306,10 +317,10 @@ class Engine:
         """The last commit of this life: nothing of it is missing when this one is there."""
         if self._over is None:
             with contextlib.suppress(FairleadError):
-                tx = self._new_transaction(NO_ANSWERS)
+                tx = self._begin(NO_ANSWERS, is_last=True)
                 self._open = None
                 tx.add(self._mark(closed=True))
-                self._write(tx)
+                self._write(tx.commit, tx.facts)
 
     def disown(self) -> None:
         """In a forked child: every call is told. The thread that held the lock at the fork is not here to
@@ -347,6 +358,43 @@ class Engine:
         self._end(tx)
         return answer
 
+    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
+        """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
+        memory, now_ms = self.memory, self.time.now_ms()
+        if self._open is not None or self.closed or self._over is not None or self._is_stale:
+            return None
+        if memory.cold_count or self.hooking.is_used or now_ms >= self.time.next_mark_ms:
+            return None
+        if now_ms > self._id_ms:
+            self._id_ms = now_ms
+        commit, facts = self._commit + 1, tuple[StateFact, ...]()
+        try:
+            found = short_way(self, request, commit, now_ms, self._id_ms)
+            if found is None:
+                return None
+            facts = found[:1]
+            memory.apply(facts[0])
+            if memory.touched_streams or memory.ended_deliveries:
+                memory.update_fronts()
+            if memory.changes.chunks:
+                memory.cool()
+        except BaseException as trouble:
+            tx = Transaction(self, commit, self.epoch, now_ms, self._id_ms, NO_ANSWERS)
+            tx.facts += facts
+            self._judge(tx, trouble, request.verb_name)
+            raise
+        try:
+            self._write(commit, facts)
+        except BrokenInvariant as broken:
+            self._stop(broken)
+            raise
+        except BaseException as trouble:
+            self._abandon(Transaction(self, commit, self.epoch, now_ms, self._id_ms, NO_ANSWERS), trouble)
+            raise
+        answer: Answer = found[1]
+        self._written(commit, facts)
+        return answer
+
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
@@ -367,18 +415,16 @@ class Engine:
         if self.closed:
             raise BrokerClosed
 
-    def _begin(self, hooks: HookAnswers) -> Transaction:
-        if self.closed or self._over is not None:
+    def _begin(self, hooks: HookAnswers, *, is_last: bool = False) -> Transaction:
+        """`is_last`: also if the engine is closed."""
+        if (self.closed and not is_last) or self._over is not None:
             self._check_open()
         if self._is_stale:
             self._reload(None)
-        return self._new_transaction(hooks)
-
-    def _new_transaction(self, hooks: HookAnswers) -> Transaction:
         now_ms = self.time.now_ms()
         if now_ms > self._id_ms:
             self._id_ms = now_ms
-        tx = self._open = Transaction(self, self._commit + 1, self._epoch, now_ms, self._id_ms, hooks)
+        tx = self._open = Transaction(self, self._commit + 1, self.epoch, now_ms, self._id_ms, hooks)
         return tx
 
     def _end(self, tx: Transaction) -> None:
@@ -398,7 +444,7 @@ class Engine:
                 memory.update_fronts()
             if memory.changes.chunks:
                 memory.cool()
-            self._write(tx)
+            self._write(tx.commit, tx.facts)
         except BrokenInvariant as broken:
             # It is not known whether the batch was stored.
             self._stop(broken)
@@ -408,39 +454,47 @@ class Engine:
             raise
         if is_marked:
             self.time.marked()
-        # First of all: a number that is used again would lose the next commit.
-        self._commit = tx.commit
-        if not all(map(_may_be_lost, tx.facts)):
-            self._must_keep = tx.commit
         if tx.forgotten:
             self.answered.add(tx.forgotten)
+        self._written(tx.commit, tx.facts)
+
+    def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
+        """A transaction is written. `memory.changes` still has what it touched."""
+        if type(facts[0]) in _NEVER_LOST or not all(map(_may_be_lost, facts)):
+            self._must_keep = commit
+        memory = self.memory
         try:
-            self._tell(tx)
+            self._tell(facts)
         finally:
             changes, memory.changes = memory.changes, Changes()
             memory.let_go(changes.new_chunks, changes.thinned)
 
-    def _tell(self, tx: Transaction) -> None:
-        """A transaction is written. `memory.changes` still has what it touched."""
+    def _tell(self, facts: Sequence[StateFact]) -> None:
         changes = self.memory.changes
         touched: Iterable[int] = changes.counts
         if changes.queues or changes.config:
-            self.hooking.notice(tx.facts)
+            self.hooking.notice(facts)
             touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
-        self.tally.note(tx.facts, self.memory)
+        self.tally.note(facts, self.memory)
         if self.observers.of_facts:
-            self.observers.committed(tx.facts, self.memory)
-        if self._timer.wakes_ms is not None:
-            self._timer.wake_by(self.memory.next_event_ms(touched))
+            self.observers.committed(facts, self.memory)
+        wakes_ms = self._timer.wakes_ms
+        if wakes_ms is not None:
+            event_ms = self.memory.next_event_ms(touched)
+            if event_ms is not None and event_ms < wakes_ms:
+                self._timer.wake_by(event_ms)
         if self.waiters.by_queue:
-            self.waiters.notice(self.memory, tx.facts)
+            self.waiters.notice(self.memory, facts)
 
-    def _write(self, tx: Transaction) -> None:
+    def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
+        """`facts`: for tests, which watch the steps on disk here."""
         began = perf_counter()
         batch = self.store.batch()
         write_changes(batch, self.memory.changes)
-        if not self.store.write(batch, self._epoch, tx.commit):
-            raise BrokenInvariant(f"expected commit {tx.commit} to be new, but the store has it already")
+        if not self.store.write(batch, self.epoch, commit):
+            raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")
+        # First of all: a number that is used again would lose the next commit.
+        self._commit = commit
         if self.observers.of_facts:
             self.observers.timed(Timing("commit", perf_counter() - began))
 
@@ -560,6 +614,10 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     for queue in queues:
         queue.schedule.order_ring()
     memory.let_go()
+
+
+#: The most frequent of the facts that `_may_be_lost` denies.
+_NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
 
 
 def _may_be_lost(fact: StateFact) -> bool:

@@ -29,6 +29,7 @@ from fairlead.records.chunk import (
     IMPLIED,
     MAX_SHARED_BYTES,
     OWN,
+    PAGE_BYTES,
     Chunk,
     Columns,
     LaneName,
@@ -588,7 +589,8 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
-        if ready is None and self._must_be_cold(queue, chunk):
+        weight = self.hot_weight(chunk.columns) * chunk.live
+        if ready is None and self._must_be_cold(queue, chunk, weight):
             chunk.has_runs = chunk.has_implied()
             chunk.is_cold = True
             self._keep_cold(chunk)
@@ -596,7 +598,7 @@ class Memory:
         else:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
-            self.hot_messages += self.hot_weight(chunk.columns) * chunk.live
+            self.hot_messages += weight
             self._note_sparse(chunk)
         self.changes.new_chunks.append(chunk)
         if ready is None:
@@ -675,23 +677,24 @@ class Memory:
 
     # Cold chunks and lanes
 
-    def _must_be_cold(self, queue: Queue, chunk: Chunk) -> bool:
+    def _must_be_cold(self, queue: Queue, chunk: Chunk, weight: int) -> bool:
         """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
         one.
         """
         if not chunk.has_implied():
             return True
-        if not self._has_room_for(chunk.live, chunk.columns):
+        if self._fits(queue, weight, chunk.columns):
+            return False
+        if not self._has_room_for(weight):
             self.demotion.found_no_room(queue, chunk)
-            return True
-        return not self._fits(queue, chunk.live, chunk.columns)
+        return True
 
-    def _has_room_for(self, count: int, columns: Columns) -> bool:
-        return self.used_room + self.hot_weight(columns) * count <= cold.HOT_MESSAGES
+    def _has_room_for(self, weight: int) -> bool:
+        return self.used_room + weight <= cold.HOT_MESSAGES
 
-    def _fits(self, queue: Queue, count: int, columns: Columns) -> bool:
-        """Whether so many new messages may be hot."""
-        if not self._has_room_for(count, columns):
+    def _fits(self, queue: Queue, weight: int, columns: Columns) -> bool:
+        """Whether new messages that weigh so much may be hot."""
+        if not self._has_room_for(weight):
             return False
         schedule, streams = queue.schedule, queue.streams
         if schedule.cold_lanes > 0 and any(map(schedule.cold_from, columns.lanes)):
@@ -707,7 +710,7 @@ class Memory:
         count, size = len(more.sizes), sum(more.sizes)
         if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
             return False
-        return self._fits(self.by_id[chunk.queue_id], count, more)
+        return self._fits(self.by_id[chunk.queue_id], self.hot_weight(more) * count, more)
 
     def _keep_cold(self, chunk: Chunk) -> None:
         if chunk.block not in self.chunks:
@@ -854,7 +857,8 @@ class Memory:
         the oldest messages are wanted first, so nothing makes way for those of new chunks.
         """
         for chunk in new_chunks:
-            self._keep_body(chunk)
+            if chunk.payload_bytes > PAGE_BYTES:
+                self._keep_body(chunk)
         for before, after in thinned:
             if before.payloads is None and not after.is_inline:
                 # They were read to be written, and nobody wants them.
@@ -1022,9 +1026,10 @@ class Memory:
         names: set[str] = set()
         if chunk.is_cold and chunk.columns.streams is not None and self.by_id[chunk.queue_id].is_ordered:
             names = {chunk.stream_of(number) for number in numbers if chunk.state_of(number) == IMPLIED}
+            names.discard("")
         chunk.mark(numbers, state)
         self.changes.chunks.add(chunk)
-        for name in names - {""}:
+        for name in names:
             if not chunk.has_implied_of(name):
                 self._member_rows(chunk, name)[chunk.members_of(name)[0], False] = None
 
@@ -1135,7 +1140,9 @@ class Memory:
         add = self._cold_lanes_of(queue, chunk) if chunk.has_runs else queue.schedule.add
         if columns.lane_at is None:
             if numbers:
-                add(columns.lanes[0], chunk.weight_of(numbers[-1]), numbers)
+                weights = columns.weights
+                weight = weights if isinstance(weights, int) else weights[numbers[-1] & BLOCK_MASK]
+                add(columns.lanes[0], weight, numbers)
             return
         is_whole = len(numbers) == chunk.count
         if is_whole and len(columns.lanes) == chunk.count:
@@ -1189,7 +1196,8 @@ class Memory:
         queue.served_ms = max(queue.served_ms, terms.claimed_ms)
         if fact.plan is not None:
             queue.schedule.apply(fact.plan)
-            self.changes.buckets.update(fact.plan.buckets)
+            if fact.plan.buckets:
+                self.changes.buckets.update(fact.plan.buckets)
         self._hold(queue, lease, numbers)
         if fact.plan is not None:
             counts = self._count(queue)
@@ -1244,7 +1252,7 @@ class Memory:
         counts = self._count(queue)
         counts.leased -= len(numbers)
         for block, members in by_chunk(numbers):
-            chunk = self.chunk_of(block << BLOCK_SHIFT)
+            chunk = self.chunks.get(block) or self.chunk_of(block << BLOCK_SHIFT)
             size = _bytes_of(chunk, members)
             counts.bytes -= size
             for number in members if chunk.columns.live_keys else ():
@@ -1264,7 +1272,8 @@ class Memory:
         chunk.live -= len(members)
         chunk.dead_bytes += size
         if not chunk.is_cold:
-            self.hot_messages -= self.hot_weight(chunk.columns) * len(members)
+            weight = 1 if chunk.columns.streams is None else cold.WEIGHT_IN_STREAM
+            self.hot_messages -= weight * len(members)
         self._mark(chunk, members, GONE)
         if chunk.live:
             self._note_sparse(chunk)
@@ -1280,7 +1289,8 @@ class Memory:
         self.changes.ended_blocks.add(chunk.block)
         home = self.by_id[chunk.queue_id]
         if not chunk.is_cold:
-            self._drop_body(chunk)
+            if chunk.kept_bytes:
+                self._drop_body(chunk)
             del self.chunks[chunk.block]
             home.blocks.discard(chunk.block)
             return
@@ -1575,7 +1585,7 @@ def _in_first_life(state: OwnState, chunk: Chunk) -> bool:
 def _bytes_of(chunk: Chunk, numbers: Sequence[int]) -> int:
     columns = chunk.columns
     if len(numbers) == chunk.count:
-        return columns.total_bytes()
+        return chunk.payload_bytes if columns.headers is None else columns.total_bytes()
     return sum([columns.size_of(number & BLOCK_MASK) for number in numbers])
 
 

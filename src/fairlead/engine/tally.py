@@ -20,7 +20,7 @@ from fairlead.records.facts import (
     QueueDeleted,
     StateFact,
 )
-from fairlead.records.ids import BLOCK_MASK
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 
 #: Keys of a queue whose deliveries are counted; past it their counts begin anew.
 _MAX_KEYS = 10_000
@@ -50,9 +50,9 @@ class Tally:
     def note(self, facts: Sequence[StateFact], memory: Memory) -> None:
         """Under the lock, once the facts are written and before memory forgets what they changed."""
         for fact in facts:
-            note = _NOTES.get(type(fact))
-            if note is not None:
-                note(self, fact, memory)
+            kind = type(fact)
+            if kind in _NOTES:
+                _NOTES[kind](self, fact, memory)
 
     def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
         # What is quarantined never was a message of the queue.
@@ -89,6 +89,12 @@ class Tally:
         if memory.by_id[queue_id].is_dead_letter_queue:
             by_key[DEAD_LANE[0]] += len(numbers)
             return
+        if len(numbers) == 1:
+            number = numbers[0]
+            only = memory.chunks.get(number >> BLOCK_SHIFT)
+            if only is not None:
+                by_key[only.lane_of(number)[0]] += 1
+                return
         for block, members in by_chunk(numbers):
             chunk = memory.find_touched_chunk(block)
             if chunk is None:

@@ -39,9 +39,9 @@ class Timer:
             self._thread = threading.Thread(target=self._run, name="fairlead-timer", daemon=True)
             self._thread.start()
 
-    def wake_by(self, event_ms: int | None) -> None:
+    def wake_by(self, event_ms: int) -> None:
         """Under the lock: something is due at that time, so sleep no longer."""
-        if self.wakes_ms is not None and event_ms is not None and event_ms < self.wakes_ms:
+        if self.wakes_ms is not None and event_ms < self.wakes_ms:
             self._sleeping.notify_all()
 
     def stop(self) -> None:

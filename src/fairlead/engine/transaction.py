@@ -35,6 +35,7 @@ from fairlead.records.ids import (
     COMMIT_SHIFT,
     MAX_BLOCKS,
     MAX_CLAIMS,
+    claim_group,
     find_number,
     id_prefix,
 )
@@ -107,7 +108,7 @@ class Transaction:
         self._claims = 0
         self._place = 0
         #: By queue: the last chunk that enqueues of this transaction made.
-        self._growing: dict[int, GrowingChunk] = {}
+        self._growing: dict[int, Chunk | GrowingChunk] = {}
         #: How many facts there were when the request that runs began.
         self._start = 0
         #: By queue and stream: the fairness key of the first message that the request that runs returns to a stream
@@ -337,12 +338,17 @@ class Transaction:
 
     def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
         """The chunk that messages with these columns can join; None: they need a chunk of their own."""
+        if not self._growing:
+            return None
         growing = self._growing.get(queue.record.queue_id)
+        if isinstance(growing, Chunk):
+            # Most transactions enqueue once, so the first enqueue makes no object for the second one.
+            growing = self._growing[queue.record.queue_id] = GrowingChunk(growing)
         return growing if growing is not None and self.memory.may_grow(growing.chunk, columns) else None
 
     def let_grow(self, chunk: Chunk) -> None:
         """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
-        self._growing[chunk.queue_id] = GrowingChunk(chunk)
+        self._growing[chunk.queue_id] = chunk
 
     def next_place(self) -> int:
         """A place at the tail: greater than every number given out before, less than every later one."""
@@ -359,7 +365,7 @@ class Transaction:
         if self._claims >= MAX_CLAIMS:
             self._next_commit()
         self._claims += 1
-        return self.epoch << 44 | self.commit << BLOCK_SHIFT | self._claims
+        return claim_group(self.epoch, self.commit, self._claims)
 
     def _next_commit(self) -> None:
         self.commit += 1
@@ -401,6 +407,8 @@ class Transaction:
 
 def by_block(numbers: Sequence[int]) -> Iterable[tuple[int, Iterable[int]]]:
     """(block, consecutive numbers of it). Nearly always there is one block, so that case comes first."""
+    if len(numbers) == 1:
+        return [(numbers[0] >> BLOCK_SHIFT, numbers)]
     first = min(numbers) >> BLOCK_SHIFT
     if max(numbers) >> BLOCK_SHIFT == first:
         return [(first, numbers)]

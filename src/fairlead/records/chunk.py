@@ -224,7 +224,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return numbers
 
     def head(self) -> Head:
-        inline = self.payloads if self.is_inline else None
+        inline = self.payloads if self.payload_bytes <= PAGE_BYTES else None
         body = 0 if self.body == self.first else self.body
         return Head(
             self.first, self.prefix, self.enqueued_ms, self.columns, inline, body, self.has_runs, self.left
@@ -383,6 +383,8 @@ def by_chunk(numbers: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:
     """(block, its numbers in order) for numbers in any order. Nearly always there is one block, so that case
     comes first.
     """
+    if len(numbers) == 1:
+        return [(numbers[0] >> BLOCK_SHIFT, numbers)]
     ordered = sorted(numbers)
     if ordered and ordered[0] >> BLOCK_SHIFT == ordered[-1] >> BLOCK_SHIFT:
         return [(ordered[0] >> BLOCK_SHIFT, ordered)]

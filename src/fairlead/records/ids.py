@@ -35,6 +35,11 @@ _VARIANT = 2 << 62
 _LOW_BYTES = 8
 
 
+def claim_group(epoch: int, commit: int, index: int) -> int:
+    """The id of a claim, or of a part of one: the index counts those of the commit from 1 on."""
+    return epoch << 44 | commit << BLOCK_SHIFT | index
+
+
 def id_prefix(now_ms: int, counter: int) -> bytes:
     """The first half of the ids of a chunk."""
     return (now_ms << 16 | 0x7000 | counter & 0xFFF).to_bytes(_LOW_BYTES, "big")

@@ -282,11 +282,11 @@ def write_changes(batch: Batch, changes: Changes) -> None:
     if changes.new_leases:
         for group, lease in changes.new_leases.items():
             if group not in changes.ended_leases:
-                batch.put(Table.LEASES, _lease_key(lease), _encode(lease.row()))
+                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))
     if changes.ended_leases:
         for group, lease in changes.ended_leases.items():
             if group not in changes.new_leases:
-                batch.delete(Table.LEASES, _lease_key(lease))
+                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))
     if changes.own:
         _write_own(batch, changes)
     if changes.members:
@@ -377,11 +377,6 @@ def _write_dedup(batch: Batch, changes: Changes) -> None:
         batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
 
 
-def _lease_key(lease: GroupLease) -> bytes:
-    terms = lease.terms
-    return _key_of_two(terms.home_id, terms.group)
-
-
 def _write_chunk(batch: Batch, chunk: Chunk) -> None:
     _write_head(batch, chunk)
     if chunk.body == chunk.first:
@@ -389,7 +384,11 @@ def _write_chunk(batch: Batch, chunk: Chunk) -> None:
 
 
 def _write_head(batch: Batch, chunk: Chunk) -> None:
-    batch.put(_table_of(chunk), _key_of_two(chunk.queue_id, chunk.first), _encode(chunk.head()))
+    batch.put(
+        Table.COLD if chunk.is_cold else Table.CHUNKS,
+        _key_of_two(chunk.queue_id, chunk.first),
+        _encode(chunk.head()),
+    )
 
 
 def _write_pages(batch: Batch, chunk: Chunk) -> None:
@@ -418,10 +417,6 @@ def _write_staged_pages(
         batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), _encode(payloads))
 
 
-def _table_of(chunk: Chunk) -> Table:
-    return Table.COLD if chunk.is_cold else Table.CHUNKS
-
-
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
     key = _key_of_two(chunk.queue_id, chunk.first)
     if chunk.live:
@@ -430,7 +425,7 @@ def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
         return
     if is_new:
         return
-    batch.delete(_table_of(chunk), key)
+    batch.delete(Table.COLD if chunk.is_cold else Table.CHUNKS, key)
     if chunk.has_states_row:
         batch.delete(Table.STATES, key)
     if chunk.body == chunk.first:

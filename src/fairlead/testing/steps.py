@@ -15,8 +15,8 @@ from typing import Any
 
 from fairlead.engine.broker import Broker
 from fairlead.engine.engine import Engine
-from fairlead.engine.transaction import Transaction
 from fairlead.model.timings import Timing
+from fairlead.records.facts import StateFact
 from fairlead.testing.changes import Change as Change
 from fairlead.testing.changes import What as What
 from fairlead.testing.changes import changes_of
@@ -83,14 +83,14 @@ def stop_before(
     engine = broker.engine
     write = engine._write
 
-    def watched(tx: Transaction) -> None:
-        step = Step(tx.facts)
+    def watched(commit: int, facts: Sequence[StateFact]) -> None:
+        step = Step(facts)
         if chosen(step):
             stopped.append(step)
             if isinstance(stop, Exception):
                 raise stop
             stop()
-        write(tx)
+        write(commit, facts)
 
     engine._write = watched  # type: ignore[method-assign]
     try:
@@ -111,11 +111,11 @@ def kill_process_at(nth: int, *what: What, before: bool) -> None:
 
     write = Engine._write
 
-    def write_and_die(engine: Engine, tx: Transaction) -> None:
-        is_fatal = dies_at(tx.facts)
+    def write_and_die(engine: Engine, commit: int, facts: Sequence[StateFact]) -> None:
+        is_fatal = dies_at(facts)
         if is_fatal and before:
             os.kill(os.getpid(), signal.SIGKILL)
-        write(engine, tx)
+        write(engine, commit, facts)
         if is_fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 

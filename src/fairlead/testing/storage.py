@@ -15,7 +15,6 @@ from fairlead.config import Settings
 from fairlead.engine.broker import Broker, Durability
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.transaction import Transaction
 from fairlead.errors import StoreFull
 from fairlead.records.facts import StateFact
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
@@ -108,9 +107,9 @@ class Storage:
         self._engine = engine = broker.engine
         write = engine._write
 
-        def watched(tx: Transaction) -> None:
-            self._facts = tx.facts
-            write(tx)
+        def watched(commit: int, facts: Sequence[StateFact]) -> None:
+            self._facts = facts
+            write(commit, facts)
 
         engine._write = watched  # type: ignore[method-assign]
         return broker

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 def claim(tx: Transaction, request: Claim) -> list[Delivery]:
+    if is_good_at_a_glance(request):
+        return claim_now(tx, [tx.queue(request.queue)], request)
     names = check_claim(request)
     if request.token:
         held = still_leased(tx, request.token)
@@ -71,7 +73,8 @@ def claim_now(
 
 def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = True) -> None:
     """In all queues before any is planned: what is due in one may make a message of another ready."""
-    if expire:
+    expiries = tx.memory.expiries
+    if expire and expiries and expiries[0][0] <= tx.now_ms:
         expire_leases(tx)
     for queue in queues:
         if not queue.may_have_due(tx.now_ms):
@@ -85,8 +88,6 @@ def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = T
 
 def check_claim(request: Claim) -> Sequence[str]:
     """Returns the names of the queues."""
-    if _is_good_at_a_glance(request):
-        return (request.queue,)  # type: ignore[return-value]
     queue, names = request.queue, request.queues()
     if not isinstance(queue, str) and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidRequest("queue", "a queue name or a list of them", queue)
@@ -101,7 +102,7 @@ def check_claim(request: Claim) -> Sequence[str]:
     return names
 
 
-def _is_good_at_a_glance(request: Claim) -> bool:
+def is_good_at_a_glance(request: Claim) -> bool:
     """Whether nothing is there to be checked, as in nearly every claim: one queue, and no token, name or wait."""
     if type(request.queue) is not str or type(request.started) is not bool:
         return False
@@ -119,10 +120,12 @@ def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
 
 
 def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int, max_bytes: int) -> list[Delivery]:
-    most = min(limit, allowance(tx.memory, queue, request.consumer))
+    most = limit
+    if queue.record.config.max_unsettled_per_consumer:
+        most = min(limit, allowance(tx.memory, queue, request.consumer))
     if queue.record.paused or most < 1 or is_purged(tx, queue.record.queue_id):
         return []
-    if forget_keys(tx, queue):
+    if not queue.counts.ready and forget_keys(tx, queue):
         return []
     plan = plan_within(tx, queue, most, max_bytes, max_per_stream=request.max_per_stream)
     if not plan.numbers:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from fairlead.config import Settings
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
-from fairlead.engine.memory import Queue
+from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
@@ -100,7 +101,7 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
     ids: list[str] = []
     for start in range(0, given.length, MAX_CHUNK_MESSAGES):
         part = given.rows(start, start + MAX_CHUNK_MESSAGES)
-        columns = to_columns(tx, queue, part, joins_streams=False)
+        columns = to_columns(queue, part, tx.now_ms, joins_streams=False)
         head = Head(tx.next_block(), tx.next_prefix(), tx.now_ms, columns, None)
         chunk = Chunk.of(queue.record.queue_id, head, part.payloads, bytearray([OWN]) * part.length)
         dead = {number: moves.quarantine(tx, number, queue, error, reason) for number in chunk.numbers}
@@ -170,11 +171,11 @@ def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded:
         found, first, new = _find_twins(tx, queue, messages, messages.dedup_keys)
     count = len(new.payloads)
     if 0 < count <= MAX_CHUNK_MESSAGES:
-        batches = [(to_columns(tx, queue, new), new)]
+        batches = [(to_columns(queue, new, tx.now_ms), new)]
     else:
         starts = range(0, count, MAX_CHUNK_MESSAGES)
         parts = [new.rows(start, start + MAX_CHUNK_MESSAGES) for start in starts]
-        batches = [(to_columns(tx, queue, part), part) for part in parts]
+        batches = [(to_columns(queue, part, tx.now_ms), part) for part in parts]
     if count and is_bounded:
         # Nothing new, because all are duplicates, fits also in a queue that redrives have overfilled.
         size = sum([columns.total_bytes() for columns, _ in batches])
@@ -272,13 +273,12 @@ def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: r
 
 
 def to_columns(
-    tx: Transaction,
     queue: Queue,
     messages: MessageColumns,
+    now_ms: int,
     *,
     joins_streams: bool = True,
     sizes: Sequence[int] | None = None,
-    now_ms: int | None = None,
 ) -> Columns:
     """The columns of a chunk. Messages that were staged come without their payloads, whose sizes are `sizes`, and
     count from the time at which they were published.
@@ -293,7 +293,7 @@ def to_columns(
         weights[0] if weights.count(weights[0]) == len(weights) else [*weights],
         None if messages.headers is None else [*messages.headers],
         [*map(len, messages.payloads)] if sizes is None else sizes,
-        _ends_of_life(messages, config.ttl_ms, tx.now_ms if now_ms is None else now_ms),
+        _ends_of_life(messages, config.ttl_ms, now_ms),
         None if messages.dedup_keys is None or config.dedup_window_ms else [*messages.dedup_keys],
         None if streams is None else [*streams],
     )
@@ -317,7 +317,7 @@ def published_columns(tx: Transaction, queue: Queue, part: StagedPart, now_ms: i
     """Messages that were staged, none of which has a dedup key, become messages of their queue."""
     columns, config = part.columns, queue.record.config
     if columns.streams is not None and queue.is_ordered:
-        return to_columns(tx, queue, part.given(), sizes=part.sizes, now_ms=now_ms)
+        return to_columns(queue, part.given(), now_ms, sizes=part.sizes)
     if part.ttls is None and not config.ttl_ms:
         return columns
     return replace(columns, expires=_ends_of_life(part.given(), config.ttl_ms, now_ms))
@@ -384,17 +384,24 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
+def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: int) -> bool:
+    """Whether so many new lanes are certainly not too many."""
+    if queue.schedule.lane_count + most > settings.lanes_per_queue:
+        return False
+    return memory.most_lanes() + most <= settings.active_lanes
+
+
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
     """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
     Messages that come back are never refused.
     """
-    settings, memory, here = tx.settings, tx.memory, queue.schedule.lane_count
+    settings, memory = tx.settings, tx.memory
+    if has_room_for_lanes(settings, memory, queue, most):
+        return
+    here, everywhere = queue.schedule.lane_count, memory.most_lanes()
     # With many queues the bound costs less than the sum, and nearly always suffices.
-    everywhere = memory.most_lanes()
     if everywhere + most > settings.active_lanes:
         everywhere = sum([one.schedule.lane_count for one in memory.by_id.values()])
-    if here + most <= settings.lanes_per_queue and everywhere + most <= settings.active_lanes:
-        return
     new = sum([not queue.schedule.has_lane(lane) for lane in find_lanes()])
     if new and here + new > settings.lanes_per_queue:
         raise TooManyLanes(settings.lanes_per_queue)

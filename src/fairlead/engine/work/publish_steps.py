@@ -163,7 +163,7 @@ def _publish(
                 told += [show_id(twins[key]) for key in part.dedup_keys]
             return False
         given = part.given() if all(is_new) else _without_duplicates(part.given(), is_new)
-        columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms)
+        columns = to_columns(queue, given, at_ms, sizes=part.sizes)
     states, delays = _states(part.delays, is_new), part.delays
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
     chunk = Chunk.of(queue.record.queue_id, head, part.inline, states)
@@ -243,7 +243,7 @@ def _publish_dead(
     tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int, told: list[str] | None
 ) -> bool:
     given = part.given()._replace(delays=None, dedup_keys=None, ttls=[0] * part.count)
-    columns = to_columns(tx, queue, given, sizes=part.sizes, now_ms=at_ms, joins_streams=False)
+    columns = to_columns(queue, given, at_ms, sizes=part.sizes, joins_streams=False)
     head = Head(tx.next_block(), tx.next_prefix(), at_ms, columns, part.inline, number)
     chunk = Chunk.of(queue.record.queue_id, head, part.inline, bytearray([OWN]) * part.count)
     dead = {}

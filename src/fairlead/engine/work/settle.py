@@ -12,7 +12,7 @@ from fairlead.decide.arguments import check_consumer
 from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.engine import moves
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.memory import Queue
+from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.moves import STEP_MESSAGES
 from fairlead.engine.room import STATE_BYTES, step_of
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
     items = check_items(request.items)
     check_item_count(items)
-    completed = None if tx.memory.cold_count else find_completed(tx, items)
+    completed = None if tx.memory.cold_count else find_completed(tx.memory, items)
     if completed is not None:
         moves.complete_members(tx, completed.lease, completed.numbers, {})
         return completed.results()
@@ -72,13 +72,13 @@ class Completed(NamedTuple):
         return [SettleResult(raw_id, "completed") for raw_id in raw_ids]
 
 
-def find_completed(tx: Transaction, items: Sequence[Settlement]) -> Completed | None:
+def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | None:
     """The short way for nearly every call: deliveries of one lease that this engine made are all completed.
     None: take the long way, item by item.
 
     One loop with everything in it: a pass for each question costs more.
     """
-    held_by, lease, claim_id = tx.memory.held, None, 0
+    held_by, lease, claim_id = memory.held, None, 0
     stored: object = None
     prefix: bytes | None = None
     numbers = list[int]()
@@ -97,7 +97,7 @@ def find_completed(tx: Transaction, items: Sequence[Settlement]) -> Completed | 
         if holder is not lease or delivery.claim_id != claim_id:
             return None
         if delivery.stored is not stored:
-            own_prefix = _find_own_prefix(tx, delivery.stored)
+            own_prefix = _find_own_prefix(memory, delivery.stored)
             if own_prefix is None:
                 return None
             prefix = own_prefix if stored is None else None
@@ -108,13 +108,13 @@ def find_completed(tx: Transaction, items: Sequence[Settlement]) -> Completed | 
     return Completed(lease, numbers, prefix, items)
 
 
-def _find_own_prefix(tx: Transaction, stored: object) -> bytes | None:
+def _find_own_prefix(memory: Memory, stored: object) -> bytes | None:
     """The first half of the ids of these messages; None for those of another engine, which may have given out the
     same numbers.
     """
     if type(stored) is not ChunkMessages:
         return None
-    chunk = tx.memory.chunks.get(stored.block)
+    chunk = memory.chunks.get(stored.block)
     return stored.prefix if chunk is not None and chunk.prefix == stored.prefix else None
 
 
@@ -214,7 +214,7 @@ class Settling:
 
     def _complete_all(self, items: Sequence[Settlement]) -> list[SettleResult] | None:
         """None: take the long way, item by item."""
-        completed = find_completed(self._tx, items)
+        completed = find_completed(self._tx.memory, items)
         if completed is None or not self._over.isdisjoint(completed.numbers):
             return None
         self._count += len(completed.numbers)

@@ -16,11 +16,13 @@ MAX_RANGES = 10_000
 class EmptyRanges:
     """Of one table. Ranges do not overlap. An end of None is the end of the table."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_starts", "end")
 
     def __init__(self) -> None:
         self._starts: list[bytes] = []
         self._ends: list[bytes | None] = []
+        #: No range reaches behind this key; None: the last one reaches to the end of the table.
+        self.end: bytes | None = b""
 
     def behind(self, start: bytes) -> bytes | None:
         """The first key from `start` on that a row may have; None: there is no row from `start` on."""
@@ -45,6 +47,7 @@ class EmptyRanges:
             last += 1
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
+        self.end = self._ends[-1]
         if len(self._starts) > MAX_RANGES:
             self.clear()
 
@@ -62,10 +65,12 @@ class EmptyRanges:
             del self._starts[at], self._ends[at]
         else:
             self._ends[at] = key
+        self.end = self._ends[-1] if self._ends else b""
 
     def clear(self) -> None:
         self._starts.clear()
         self._ends.clear()
+        self.end = b""
 
 
 def _reaches(end: bytes | None, key: bytes) -> bool:

@@ -127,14 +127,17 @@ class RocksKeyValueStore:
         if batch.written:
             raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
         batch.written = True
-        self._store(batch, Fence(epoch, commit, epoch))
+        if isinstance(batch, RepeatableBatch):
+            self._store(batch, Fence(epoch, commit, epoch))
+        else:
+            self._write_once(batch, Fence(epoch, commit, epoch))
         return True
 
-    def _store(self, batch: RocksBatch, fence: Fence) -> None:
+    def _store(self, batch: RepeatableBatch, fence: Fence) -> None:
         try:
             self._write_once(batch, fence)
         except StoreFull:
-            if not self._needs_reopen or not isinstance(batch, RepeatableBatch):
+            if not self._needs_reopen:
                 raise
             # The reserve is kept for writes that must fit, but a compaction may have taken it for its output.
             # Closing the database ends the compaction and gives its output back.
@@ -145,7 +148,7 @@ class RocksKeyValueStore:
     def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
         raw, db = batch.raw, self._database.db
         raw.put(FENCE_KEY, fence.packed())
-        self._space.before_write(raw.size_in_bytes(), deletes=batch.deletes)
+        self._space.before_write(raw.size_in_bytes(), batch.deletes)
         try:
             db.write(raw)
         except Exception as trouble:

@@ -52,8 +52,6 @@ class Database:
         self._cursors: dict[Table, tuple[int, Any]] = {}
         self._generation = 0
         self._empty_ranges = [EmptyRanges() for _ in Table]
-        #: Few: most tables are not scanned while they are written to.
-        self._tables_with_empty_ranges: set[Table] = set()
         #: A write and a read of another thread change the empty ranges: the generation decides which counts.
         self._noting = threading.Lock()
         #: A read that walks over more deleted rows fails; 0: no limit. For tests.
@@ -128,7 +126,6 @@ class Database:
                     self._cursors[table] = (generation, raw)
                     for start, end in cursor.empty:
                         self._empty_ranges[table].note(start, end)
-                        self._tables_with_empty_ranges.add(table)
             return found
 
         return self.read(table, ask)
@@ -151,11 +148,11 @@ class Database:
         with self._noting:
             self._generation += 1
             self._cursors.clear()
-            tables = self._tables_with_empty_ranges
-            if tables:
-                for table, key in put_keys:
-                    if table in tables:
-                        self._empty_ranges[table].fill(key)
+            for table, key in put_keys:
+                ranges = self._empty_ranges[table]
+                # Most rows are put behind all ranges.
+                if ranges.end is None or key < ranges.end:
+                    ranges.fill(key)
 
     def forget_reads(self) -> None:
         """Whatever is known from reads may not be true any more."""
@@ -164,7 +161,6 @@ class Database:
             self._cursors.clear()
             for ranges in self._empty_ranges:
                 ranges.clear()
-            self._tables_with_empty_ranges.clear()
 
     def connect(self, *, read_only: bool) -> None:
         """Raises `StoreCorrupt`, `StoreFull`, `StoreLocked`, `StoreFailed`; it is disconnected then."""

@@ -68,13 +68,11 @@ class DiskSpace:
     def free_bytes(self) -> int:
         return faults.free_bytes(self._path)
 
-    def _recent_free_bytes(self) -> int:
+    def _look(self) -> int:
         """For questions that every request asks. Where there is plenty, an answer of a moment ago is as good."""
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._free = self.free_bytes()
-            if self._free > self._reserve + MAX_LOG_BYTES + _PLENTY_BYTES:
-                self._look_at = now + _PLENTY_S
+        self._free = self.free_bytes()
+        if self._free > self._reserve + MAX_LOG_BYTES + _PLENTY_BYTES:
+            self._look_at = time.monotonic() + _PLENTY_S
         return self._free
 
     def compacts_at_open(self) -> bool:
@@ -82,13 +80,15 @@ class DiskSpace:
         return self.free_bytes() - FLOOR_BYTES >= COMPACTION_BYTES
 
     def room(self, *, in_reserve: bool) -> int:
-        free, reserve = self._recent_free_bytes(), FLOOR_BYTES if in_reserve else self._reserve
+        free = self._free if time.monotonic() < self._look_at else self._look()
+        reserve = FLOOR_BYTES if in_reserve else self._reserve
         # The logs are read only where they may matter: callers ask often.
         unflushed = 0 if free > reserve + MAX_LOG_BYTES else self.unflushed_bytes()
         return (free - reserve - unflushed) // 2
 
     def check(self, incoming_bytes: int, *, in_reserve: bool) -> None:
-        free, reserve = self._recent_free_bytes(), FLOOR_BYTES if in_reserve else self._reserve
+        free = self._free if time.monotonic() < self._look_at else self._look()
+        reserve = FLOOR_BYTES if in_reserve else self._reserve
         # A byte is written twice: to the log, and from there to a table, before the log goes.
         twice = 2 * incoming_bytes
         self.is_low = free <= self._reserve + MAX_LOG_BYTES + twice
@@ -102,7 +102,7 @@ class DiskSpace:
             self._compact_what_fits_now(free)
             raise StoreFull(str(self._path), free, reserve=reserve, logs=unflushed, request=twice)
 
-    def before_write(self, size: int, *, deletes: bool) -> None:
+    def before_write(self, size: int, deletes: bool) -> None:
         """Refuse a batch that cannot fit, and keep the logs short while the disk is below its reserve."""
         self._deleted_since_flush |= deletes
         self._unflushed_writes += size

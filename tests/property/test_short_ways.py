@@ -1,0 +1,191 @@
+"""Requests about one plain message end in the same rows, answers and memory by their short way and in a transaction.
+
+Two engines get the same random requests. One takes short ways wherever they are open; the other gets each request
+inside an open transaction, where none is. Requests that a short way must leave alone are among them: other outcomes,
+streams, delays, bounds, throttles, paused and dead-letter queues, handles that are out of date.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release
+from fairlead.config import Settings
+from fairlead.engine.engine import Engine
+from fairlead.engine.laws import broken_laws
+from fairlead.engine.short_ways import ShortWay
+from fairlead.errors import FairleadError
+from fairlead.request import Answer, Request
+from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.store.kv.port import Table
+from fairlead.testing import ManualClock
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigSet
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.queues import CreateQueue, Pause, Resume, UpdateQueue
+from fairlead.verbs.settle import Settle
+from tests.conformance.engines.memory_sizes import memory_sizes
+
+RUNS = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES") or 40)
+STEPS = 250
+#: Options of queues; nearly all queues of nearly all programs are like the first one.
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"retain_completed": "1m"},
+    {"max_messages": 3},
+    {"max_unsettled_per_key": 1},
+    {"max_unsettled_per_consumer": 2},
+    {"ttl": "3s"},
+    {"ordering": "none"},
+]
+EXTRAS: list[dict[str, Any]] = [
+    {"stream": "s"},
+    {"delay": "2s"},
+    {"ttl": "5s"},
+    {"dedup_key": "d"},
+    {"throttle_keys": ("slow",)},
+    {"headers": {"a": "b"}},
+]
+
+
+class CountingEngine(Engine):
+    """Counts the requests that took a short way."""
+
+    taken: Counter[type]
+
+    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
+        answer = super()._take(short_way, request)
+        self.taken[type(request)] += answer is not None
+        return answer
+
+
+class BothWays:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.clocks = [ManualClock(), ManualClock()]
+        self.stores = [DictionaryStore(), DictionaryStore()]
+        settings = Settings(lanes_per_queue=self.random.choice([2, 500_000]))
+        # Both engines draw the same jitter.
+        self.engines = [
+            CountingEngine(store, clock=clock, rng=Random(0), settings=settings)
+            for store, clock in zip(self.stores, self.clocks, strict=True)
+        ]
+        for engine in self.engines:
+            engine.taken = Counter()
+        #: Deliveries as both engines made them, some of them settled by now.
+        self.deliveries: list[tuple[Delivery, Delivery]] = []
+
+    def do(self, make: Callable[[int], Request[Any]]) -> None:
+        """`make` gets the index of the engine, whose deliveries the request is about."""
+        short, general = (
+            shown(lambda: self.engines[0].do(make(0))),
+            shown(lambda: in_transaction(self.engines[1], make(1))),
+        )
+        assert describe(short) == describe(general)
+        if isinstance(short, list):
+            pairs = zip(short, general, strict=True)
+            self.deliveries += [pair for pair in pairs if isinstance(pair[0], Delivery)]
+
+    def step(self) -> None:
+        random = self.random
+        queue = random.choice(["q", "q", "q", "other", "missing", "q.dlq"])
+        kind = random.random()
+        if kind < 0.35:
+            weight, key = random.choice([1, 1, 3, 0]), random.choice(["a", "b", "c", ""])
+            extra = random.choice(EXTRAS) if random.random() < 0.1 else {}
+            payload = random.randbytes(random.choice([0, 10, 20_000]))
+            self.do(lambda _: Enqueue(queue, payload, fairness_key=key, weight=weight, **extra))
+        elif kind < 0.4:
+            self.do(lambda _: EnqueueMany(queue, [NewMessage(b"x", fairness_key=key) for key in "abca"]))
+        elif kind < 0.65:
+            limit, consumer = random.choice([1, 1, 1, 3]), random.choice(["", "", "c"])
+            self.do(lambda _: Claim(queue, limit, consumer=consumer))
+        elif kind < 0.92 and self.deliveries:
+            self.settle()
+        elif kind < 0.96:
+            # Each clock runs the due work of its engine by itself.
+            passed_ms = random.choice([1, 2500])
+            for clock in self.clocks:
+                clock.advance(ms=passed_ms)
+        elif kind < 0.98:
+            change = random.choice([Pause(queue), Resume(queue), UpdateQueue(queue, {"quantum": 2})])
+            self.do(lambda _: change)
+
+    def settle(self) -> None:
+        random = self.random
+        at = random.randrange(len(self.deliveries))
+        pair = self.deliveries[at] if random.random() < 0.2 else self.deliveries.pop(at)
+        outcome = random.choice([Complete, Complete, Complete, Complete, Fail, Release, Extend])
+        again = random.random() < 0.05
+        self.do(lambda index: Settle([outcome(pair[index])] * (2 if again else 1)))
+
+
+def in_transaction(engine: Engine, request: Request[Any]) -> Any:
+    with engine.transaction():
+        return engine.do(request)
+
+
+def shown(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except FairleadError as refusal:
+        return f"{refusal!r} {refusal}"
+
+
+def describe(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return [describe(one) for one in answer]
+    if not isinstance(answer, Delivery):
+        return answer
+    named = (
+        "id",
+        "lease",
+        "queue",
+        "lease_until",
+        "deliveries",
+        "source",
+        "payload",
+        "fairness_key",
+        "weight",
+    )
+    return {name: getattr(answer, name) for name in named}
+
+
+def rows_of(store: DictionaryStore) -> dict[Table, list[tuple[bytes, bytes]]]:
+    """Without the mark of the clock, which names the clock."""
+    return {table: store.scan(table, limit=100_000) for table in Table if table is not Table.META}
+
+
+@pytest.mark.parametrize("seed", range(RUNS), ids=lambda seed: f"seed{seed}-")
+def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
+    with memory_sizes(seed):
+        both = BothWays(seed)
+        options = OPTIONS[seed % len(OPTIONS)]
+        both.do(lambda _: CreateQueue("q", {"visibility_timeout": "4s", **options}))
+        both.do(lambda _: CreateQueue("other", {}))
+        both.do(lambda _: ConfigSet("throttle:slow:rate", "1"))
+        for at in range(STEPS):
+            both.step()
+            if at % 10 == 0:
+                assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+                assert broken_laws(both.engines[0]) == []
+        assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+
+
+def test_short_ways_are_taken_for_plain_messages_and_not_inside_a_transaction() -> None:
+    both = BothWays(0)
+    both.do(lambda _: CreateQueue("q", {}))
+    for _ in range(3):
+        both.do(lambda _: Enqueue("q", b"x"))
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Complete(pair[index])]))  # type: ignore[misc]
+    assert both.engines[0].taken == {Enqueue: 3, Claim: 3, Settle: 3}
+    assert not any(both.engines[1].taken.values())
+    assert rows_of(both.stores[0]) == rows_of(both.stores[1])
