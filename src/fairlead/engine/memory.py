@@ -73,7 +73,7 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES, fi
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, MemberRow, OwnState, RunRow
 from fairlead.records.stream import Stream
-from fairlead.schedule.drr import Scheduler
+from fairlead.schedule.drr import Container, Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
 from fairlead.store.cold_rows import find_last_cold
@@ -136,6 +136,10 @@ class Queue:
     @property
     def name(self) -> str:
         return self.record.name
+
+    def containers(self) -> list[Container]:
+        """What may have as many items as the queue has keys or messages."""
+        return [*self.schedule.containers(), self.streams.by_name, self.leases]
 
     def may_have_due(self, now_ms: int) -> bool:
         """Whether a wait, a life or the time of a kept message may be over; leases and windows are looked at

@@ -18,9 +18,10 @@ turn on, unless the configuration does (`weight_of`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Draft, Followers, Run
@@ -29,6 +30,8 @@ from fairlead.schedule.plan import ClaimPlan
 from fairlead.schedule.rounds import Rounds
 from fairlead.schedule.state import SchedulerState, enter, list_lane, lone_key
 from fairlead.schedule.throttle import Buckets
+
+Container: TypeAlias = dict[Any, Any] | set[Any] | deque[Any]
 
 
 class LaneNames(NamedTuple):
@@ -331,6 +334,11 @@ class Scheduler:
         """When a parked lane may get a token; None: no lane waits for one."""
         wakes = self._state.parking.wakes
         return wakes.first()[0] if len(wakes) else None
+
+    def containers(self) -> list[Container]:
+        """What may have as many items as there are keys or lanes. Whoever empties them has a scheduler of no use."""
+        state = self._state
+        return [state.keys, state.lanes, state.ring.items, state.special, state.cold, state.debts]
 
     # For laws and people
 

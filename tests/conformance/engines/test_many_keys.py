@@ -12,12 +12,12 @@ from fairlead.decide.dead_filter import DeadFilter
 from fairlead.engine import cold, moves, walk
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.memory import Memory
+from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.engine.work import inspect, large, queues
 from fairlead.errors import StoreFull
 from fairlead.records.lease import GroupLease
-from fairlead.schedule.drr import Scheduler
+from fairlead.schedule.drr import Container, Scheduler
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Row, Table
 from fairlead.testing import ManualClock
@@ -271,6 +271,24 @@ def test_a_queue_that_could_not_be_deleted_is_as_it_was(clock: ManualClock) -> N
     assert (after.ready, after.leased, after.dead) == (before.ready, before.leased, before.dead)
     engine.do(DeleteQueue("q"))
     assert states(engine) == 0
+
+
+def test_a_deleted_queue_is_freed_piece_by_piece_and_without_the_lock(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_states(engine, "q")
+    queue, had_lock = engine.memory.by_name["q"], list[bool]()
+    containers = Queue.containers
+
+    def noted(self: Queue) -> list[Container]:
+        had_lock.append(engine.lock.is_owned)
+        return containers(self)
+
+    monkeypatch.setattr(Queue, "containers", noted)
+    assert sum(map(len, containers(queue))) > KEYS
+    engine.do(DeleteQueue("q"))
+    assert had_lock == [False, False], "a queue and its dead letters"
+    assert not any(containers(queue))
 
 
 def test_a_message_that_the_same_transaction_settled_is_swept_with_its_queue(engine: Engine) -> None:
