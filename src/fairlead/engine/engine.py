@@ -147,7 +147,9 @@ class Engine:
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
-        short_way = find_short_way(request)
+        # Without the lock these are hints; `_take` looks again.
+        may_be_short = not self.memory.cold_count and not self.hooking.is_used
+        short_way = find_short_way(request) if may_be_short else None
         if short_way is not None and (caller is LOCAL or not caller.is_once):
             with self.lock:
                 found = self._take(short_way, request)
