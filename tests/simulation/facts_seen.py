@@ -1,4 +1,4 @@
-"""The facts of the new engine as events."""
+"""The facts of the engine as events."""
 
 from __future__ import annotations
 

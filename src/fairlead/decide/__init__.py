@@ -1,9 +1,11 @@
 """The rules: state and time in, decision out.
 
-What lives here: deficit round robin (`drr.py`) over keys and lanes (`lanes.py`), lanes that wait for tokens
-(`parking.py`, `throttle.py`), order within a stream (`ordering.py`), what follows a failure (`retry.py`,
-`failure_breaker.py`), what a policy implies (`policy_lint.py`), the lifecycle table (`lifecycle.py`), which
-dead letters a filter selects (`dead_filter.py`), arguments of requests (`arguments.py`), numbered claims
-(`numbered_claims.py`, `claim_outcomes.py`, `slices.py`), staged writes (`staging.py`). Promises: same arguments, same answer; no clock reads, no
-I/O, no threads, no logging. Must not: import anything but `model` and `errors`. Start at `lifecycle.py`.
+What lives here: the lifecycle table (`lifecycle.py`), which message of a stream may be delivered (`fronts.py`), what
+follows a release (`release.py`) or a failure (`retry.py`, `failure_breaker.py`), what a policy implies
+(`policy_lint.py`), which dead letters a filter selects (`dead_filter.py`, `error_pattern.py`), arguments of requests
+(`arguments.py`), requests under an id (`exchange.py`), numbered claims (`numbered_claims.py`, `claim_outcomes.py`,
+`slices.py`), staged writes (`staging.py`), how much one hold of the lock may change (`holds.py`), rights (`access.py`),
+what the audit keeps (`audit.py`) and people may see (`redact.py`), and how a store's time goes on when it is opened
+again (`time_over_restarts.py`). Promises: same arguments, same answer; no clock reads, no I/O, no threads, no logging.
+Must not: import anything but `model`, `records` and `errors`. Start at `lifecycle.py`.
 """

@@ -35,7 +35,7 @@ from fairlead.store.kv.port import Table
 from fairlead.store.kv.rocks import FENCE_KEY, RocksKeyValueStore
 from fairlead.store.kv.rocks_options import family_name
 from fairlead.store.rocks.salvage import Salvage, SalvageLayout
-from fairlead.store.row_check import problem_of
+from fairlead.store.row_check import TABLES_OF_QUEUES, problem_of
 from fairlead.store.rows import (
     decode_value,
     encode_value,
@@ -62,20 +62,7 @@ _BATCH_BYTES = 8 << 20
 _NOT_COPIED = {
     Table.QUEUES,
     Table.COUNTERS,
-    Table.CHUNKS,
-    Table.COLD,
-    Table.RUNS,
-    Table.PAGES,
-    Table.STATES,
-    Table.OWN,
-    Table.LEASES,
-    Table.STREAMS,
-    Table.MEMBERS,
-    Table.DEDUP,
-    Table.DEDUP_END,
-    Table.DUE,
-    Table.DONE,
-    Table.LIVES,
+    *TABLES_OF_QUEUES,
     Table.CONSUMERS,
     Table.OUTCOMES,
     Table.STAGED,

@@ -22,7 +22,7 @@ from fairlead.store.rows import (
 )
 
 #: Tables whose keys begin with a queue that must exist.
-_OF_QUEUES = (
+TABLES_OF_QUEUES = (
     Table.CHUNKS,
     Table.COLD,
     Table.RUNS,
@@ -78,7 +78,7 @@ def find_incomplete(store: KeyValueStore) -> list[str]:
     queue_ids = {record.queue_id for record in read_queues(store)}
     found = [
         f"table {table.name.lower()}, row {key.hex()}: there is no queue {queue_of(key)}"
-        for table in _OF_QUEUES
+        for table in TABLES_OF_QUEUES
         for key, _ in read_table(store, table)
         if queue_of(key) not in queue_ids
     ]

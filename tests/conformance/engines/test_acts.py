@@ -1,4 +1,4 @@
-"""Acts of operators by filter on the new engine: bounded, in whole steps, and repeatable after an error."""
+"""Acts of operators by filter in the engine: bounded, in whole steps, and repeatable after an error."""
 
 from __future__ import annotations
 

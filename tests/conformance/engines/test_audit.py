@@ -1,4 +1,4 @@
-"""The audit on the new engine, with the layers around it: no act and no refusal without an entry that lasts."""
+"""The audit in the engine, with the layers around it: no act and no refusal without an entry that lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many messages at once on the new engine: large requests, and work that is taken in steps. `TEST_SIZE=10000` in the
+"""Many messages at once in the engine: large requests, and work that is taken in steps. `TEST_SIZE=10000` in the
 environment makes the cases as large as in production.
 """
 

@@ -1,4 +1,4 @@
-"""A claim of the new engine reads payloads that are not in memory without the lock; and how many stay in memory."""
+"""A claim of the engine reads payloads that are not in memory without the lock; and how many stay in memory."""
 
 from __future__ import annotations
 

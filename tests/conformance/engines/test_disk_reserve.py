@@ -1,4 +1,4 @@
-"""Below the disk reserve the new engine refuses what grows the store, and goes on with what ends something."""
+"""Below the disk reserve the engine refuses what grows the store, and goes on with what ends something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchanges and remembered answers on the new engine: one write, no refusal after a change, and answers that are given
+"""Exchanges and remembered answers in the engine: one write, no refusal after a change, and answers that are given
 only to their callers, as long as they may ask.
 """
 

@@ -1,4 +1,4 @@
-"""Explanations and failure metrics of the new engine, where the seeded runs do not come."""
+"""Explanations and failure metrics of the engine, where the seeded runs do not come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The new engine answers as it did when the runs were recorded."""
+"""The engine answers as it did when the runs were recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks on the new engine: asked without the lock, before the transaction."""
+"""Hooks in the engine: asked without the lock, before the transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues that keep completed messages for a time (`retain_completed`), on the new engine."""
+"""Queues that keep completed messages for a time (`retain_completed`), in the engine."""
 
 from __future__ import annotations
 

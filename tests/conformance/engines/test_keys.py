@@ -1,4 +1,4 @@
-"""API keys on the new engine: what is stored of them, who gets in, and what a crash or a failed write leaves."""
+"""API keys in the engine: what is stored of them, who gets in, and what a crash or a failed write leaves."""
 
 from __future__ import annotations
 

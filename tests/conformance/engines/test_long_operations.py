@@ -1,4 +1,4 @@
-"""Purges, deletions and redrives of the new engine: what a fault, a crash and a reopening leave at every step."""
+"""Purges, deletions and redrives of the engine: what a fault, a crash and a reopening leave at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the new engine, and how many queues it may have."""
+"""Checkpoints of the engine, and how many queues it may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbered claims of the new engine: steps, reopenings, and a fault at each step."""
+"""Numbered claims of the engine: steps, reopenings, and a fault at each step."""
 
 from __future__ import annotations
 

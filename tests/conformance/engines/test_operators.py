@@ -1,4 +1,4 @@
-"""Acts of operators on the new engine, where the seeded runs come seldom."""
+"""Acts of operators in the engine, where the seeded runs come seldom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the new engine promises to every request: synced before the answer, few reads, nothing reloaded in vain, and no
+"""What the engine promises to every request: synced before the answer, few reads, nothing reloaded in vain, and no
 answer from a former owner.
 """
 

@@ -1,4 +1,4 @@
-"""Runbooks on the new engine: text and external queues are one write, and are there after a reopening."""
+"""Runbooks in the engine: text and external queues are one write, and are there after a reopening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes of the new engine: steps, reopenings, and a fault at each step."""
+"""Staged writes of the engine: steps, reopenings, and a fault at each step."""
 
 from __future__ import annotations
 

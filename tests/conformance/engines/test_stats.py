@@ -1,4 +1,4 @@
-"""The numbers of a queue of the new engine."""
+"""The numbers of a queue of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's own time, the timer thread, waiting claims and forks of the new engine."""
+"""The store's own time, the timer thread, waiting claims and forks of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of the new engine where the seeded runs do not come: bodies on disk, parts of ids, and budgets."""
+"""Views of the engine where the seeded runs do not come: bodies on disk, parts of ids, and budgets."""
 
 from __future__ import annotations
 

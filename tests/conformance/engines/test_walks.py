@@ -1,4 +1,4 @@
-"""Walks through the messages of a queue of the new engine: every place, in order, across many steps."""
+"""Walks through the messages of a queue of the engine: every place, in order, across many steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that works on a new engine until it is killed: `python -m tests.conformance.engines.victim DIR SEED`.
+"""A process that works on an engine until it is killed: `python -m tests.conformance.engines.victim DIR SEED`.
 
 Prints what it is about to do and what was confirmed, a line each: `sent N` and `enqueued N` before and after an
 enqueue of message N, `settling N` and `completed N` before and after its completion.

@@ -1,4 +1,4 @@
-"""Recorded runs: the answers of the new engine and its order of delivery in 200 seeded runs.
+"""Recorded runs: the answers of the engine and its order of delivery in 200 seeded runs.
 
 `runs-*.txt` has one line per step: the verb, the messages that were delivered, in their order, and a digest of the
 whole answer. `in-full-*.txt` has the answers themselves for a few runs. `recording.py` makes both; a test

@@ -1,4 +1,4 @@
-"""Records runs on the new engine as lines of text, and keeps them in files."""
+"""Records runs in the engine as lines of text, and keeps them in files."""
 
 from __future__ import annotations
 
