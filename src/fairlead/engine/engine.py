@@ -157,14 +157,14 @@ class Engine:
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.take_unread()
         if asks:
             self._check_open()
             answers = self.hooking.ask([request])
             with self.lock:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer else self._wait_for(request, answer, caller)
-                commit, unread = self._must_keep, self.unread and self.take_unread()
+                commit, unread = self._must_keep, self.take_unread()
         if unread:
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync:
@@ -173,6 +173,9 @@ class Engine:
 
     def take_unread(self) -> Collection[ChunkMessages]:
         """Under the lock: messages of the answer whose payloads are to be read."""
+        if not self.unread:
+            # Not the dictionary: the next transaction fills it.
+            return ()
         unread, self.unread = self.unread, {}
         return unread.values()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from fairlead import Complete, NewMessage, Settings
+from fairlead import Complete, Delivery, NewMessage, Settings
 from fairlead.engine.broker import Broker
+from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large
 from fairlead.errors import Unavailable
@@ -100,6 +102,28 @@ def test_a_large_claim_whose_later_payloads_cannot_be_read_is_answered_with_the_
     store.arm(2, "fail", only=("get_many",))
     assert len(broker.claim("q", limit=COUNT)) == COUNT // 2
     assert broken_laws(broker.engine) == []
+
+
+class LockThatRuns(FairLock):
+    """Runs something else once, as soon as it is free."""
+
+    then: Callable[[], object] | None = None
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+        if self.then is not None and not self.is_owned:
+            then, self.then = self.then, None
+            then()
+
+
+def test_a_claim_of_another_thread_leaves_the_answers_of_others_as_they_are(broker: Broker) -> None:
+    """Also when it comes between the transaction of a call and its answer."""
+    lock = LockThatRuns()
+    broker.engine.lock = lock
+    found: list[Delivery] = []
+    lock.then = lambda: found.extend(broker.claim("q", limit=COUNT))
+    broker.enqueue("q", b"small")
+    assert len(found) == COUNT
 
 
 # What stays in memory
