@@ -4,8 +4,8 @@
 On RocksDB in a fresh directory, durability `os`. Batches are enqueued, claimed and settled, with one second of the
 engine's time for each; of each batch some percent stay: as dead letters, held, or in a lane that a throttle has parked.
 *live* is what these messages have as payloads and headers, *rows* what the engine stores of messages before RocksDB
-compresses it; *disk* is the size of the files, as the churn left them and after a compaction of everything. `--off`:
-chunks stay as they are until their last message is gone.
+compresses it; *tables* is the size of RocksDB's tables and *logs* that of its logs, as the churn left them; *compacted* are
+the tables after a compaction of everything. `--off`: chunks stay as they are until their last message is gone.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def run(path: Path, options: argparse.Namespace) -> None:
     live, left = sum(one.bytes for one in counts), sum(one.ready + one.waiting for one in counts)
     store = broker.engine.store
     rows = sum(len(key) + len(raw) for table in _OF_MESSAGES for key, raw in read_table(store, table))
-    as_is = _disk_bytes(path)
+    tables, logs = _bytes_of(path, ".sst"), _bytes_of(path, ".log")
     _compact(store)
     broker.close()
-    compacted = _disk_bytes(path)
+    compacted = _bytes_of(path, ".sst")
     print(f"{options.messages:,} messages of {options.size:,} bytes in chunks of {options.batch:,}, ", end="")
     print(f"{options.left} % stay; evacuation {'off' if options.off else 'on'}; {took:.1f} s CPU")
     print(f"live {live:,} bytes ({left:,} messages); in bytes that live: rows {rows / live:.2f}, ", end="")
-    print(f"disk {as_is / live:.2f}, compacted {compacted / live:.2f}")
+    print(f"tables {tables / live:.2f}, logs {logs / live:.2f}, compacted {compacted / live:.2f}")
     print(conditions_here())
 
 
@@ -96,8 +96,8 @@ def churn(broker: Broker, random: Random, options: argparse.Namespace) -> None:
     )
 
 
-def _disk_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+def _bytes_of(path: Path, suffix: str) -> int:
+    return sum(file.stat().st_size for file in path.rglob(f"*{suffix}"))
 
 
 def _compact(store: object) -> None:

@@ -27,6 +27,7 @@ from bench.conditions import conditions_here
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage
 from fairlead.engine import engine as engine_module
 from fairlead.engine.broker import Broker
+from fairlead.engine.evacuation import LOOK_MS
 from fairlead.engine.fair_lock import FairLock
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
@@ -340,6 +341,16 @@ def run_timers(scene: Scene) -> None:
     while held := broker.claim("kept", limit=1000):
         broker.settle([Complete(one) for one in held])
     scene.measure(f"{count:,} kept messages end", lambda: clock.advance(ms=10_000))
+    broker.create_queue("sparse")
+    for size in (100, 900):
+        messages = [
+            NewMessage(b"x" * size, {"n": str(n)}, f"k{n % 900}", stream=f"s{n}", ttl=f"{n + 60}s")
+            for n in range(4096)
+        ]
+        ids = broker.enqueue_many("sparse", messages)
+        broker.drop("sparse", ids[: len(ids) // 2 + 10])
+    scene.measure("evacuation of two chunks", lambda: [clock.advance(ms=LOOK_MS) for _ in range(3)])
+    broker.delete_queue("sparse")
 
 
 def run_ends(scene: Scene) -> None:
