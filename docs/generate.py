@@ -85,6 +85,7 @@ LIMITS = {
     "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the id of a request may be; beyond is `RequestExpired`",
     "MAX_ANSWERED": "request ids that one request says were answered",
     "MAX_LET_BY": "single messages of a stream that are let by; past it a release keeps order, and says so",
+    "MAX_READ_AHEAD_ROWS": "ready messages that memory holds, over all queues; the others are read when they are wanted",
     "STEP_MESSAGES": "messages that one call of an operator's verb changes, and ids that it takes",
     "HOLD_MESSAGES": "messages that one hold of the engine lock reads or changes: in a scan by filter, a view, a step of a purge or redrive",
     "HOLD_BYTES": "payloads, headers and failure records that one such hold reads or changes, which has at least one message",

@@ -45,7 +45,7 @@ MEANINGS = {
     "metrics.max_throttle_keys": "throttle keys whose tokens are shown",
     "tracing.otlp_endpoint": "where OpenTelemetry spans are sent, such as `http://127.0.0.1:4317`; empty is off",
     "tracing.service_name": "the name this server has in traces",
-    "store.read_ahead_rows": "rows of ready messages held in memory, over all queues",
+    "store.read_ahead_rows": "ready messages held in memory, over all queues; at most 400,000",
     "store.active_lanes": "(fairness key, throttle keys) pairs that may have ready messages; beyond is `TooManyLanes`",
     "store.lanes_per_queue": "of which one queue may have so many",
     "store.max_queues": "queues there may be, dead-letter queues not counted; beyond is `LimitReached`",

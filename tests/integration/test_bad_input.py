@@ -309,6 +309,7 @@ def test_an_unknown_queue_is_named(memory_world: World, verb: str) -> None:
     ("setting", "value"),
     [
         ("read_ahead_rows", 0.5),
+        ("read_ahead_rows", 400_001),
         ("active_lanes", None),
         ("body_cache_bytes", -1),
         ("block_cache_bytes", 1 << 63),

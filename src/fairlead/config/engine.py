@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 
 _MOST = 1 << 62
 
@@ -44,7 +45,7 @@ class HookSettings:
 class Settings:
     """Bounds on memory and disk; every broker has one copy for all its queues.
 
-    `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness
+    `read_ahead_rows` is how many ready messages are held in memory, at most 400,000, `active_lanes` how many (fairness
     key, throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that
     one cannot crowd out the others. `body_cache_bytes` is how much of recent bodies is held,
     `block_cache_bytes` RocksDB's share. There may be `max_queues` queues, dead-letter queues not counted, and
@@ -54,7 +55,7 @@ class Settings:
     `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
     """
 
-    read_ahead_rows: int = 400_000
+    read_ahead_rows: int = MAX_READ_AHEAD_ROWS
     active_lanes: int = 1_000_000
     lanes_per_queue: int = 500_000
     max_queues: int = 10_000
@@ -69,9 +70,9 @@ class Settings:
         for name in [
             setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")
         ]:
-            value = getattr(self, name)
-            if type(value) is not int or not 0 <= value <= _MOST:
-                raise InvalidRequest(name, f"a whole number from 0 to {_MOST}", value)
+            value, most = getattr(self, name), MAX_READ_AHEAD_ROWS if name == "read_ahead_rows" else _MOST
+            if type(value) is not int or not 0 <= value <= most:
+                raise InvalidRequest(name, f"a whole number from 0 to {most}", value)
         if not isinstance(self.checkpoint_dir, str) or (
             self.checkpoint_dir and not Path(self.checkpoint_dir).is_absolute()
         ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 from fairlead.records.chunk import OWN, Chunk, LaneName
 from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Messages of hot chunks, and with rows of their own, that memory holds at most. A chunk that finds no room is
 #: stored cold.
-HOT_MESSAGES = 400_000
+HOT_MESSAGES = MAX_READ_AHEAD_ROWS
 #: How much of that a message of a stream takes: the stream is an object of its own in memory.
 WEIGHT_IN_STREAM = 8
 #: Messages of cold chunks, and messages of streams, that stay in memory after their transaction, in case they are

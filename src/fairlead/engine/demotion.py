@@ -1,6 +1,6 @@
 """Makes room for hot chunks: those whose messages nobody can take become cold, newest first.
 
-Without this, messages of paused queues, of lanes that wait for tokens or of blocked streams would fill `HOT_MESSAGES`
+Without this, messages of paused queues, of lanes that wait for tokens or of blocked streams would fill memory
 one day, and every new chunk of the queues that are served would be stored cold. A chunk becomes cold once and never
 hot again, so nothing goes to and fro.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from fairlead.engine import cold
 from fairlead.engine.room import is_low
 from fairlead.records.chunk import IMPLIED, Chunk, LaneName
 from fairlead.records.facts import ChunkDemoted
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from fairlead.engine.memory import Memory, Queue
     from fairlead.engine.transaction import Transaction
 
-#: The part of `HOT_MESSAGES` that is free when the search ends, so that it does not begin again soon.
+#: The part of the messages that memory may hold that is free when the search ends, so that it does not begin again soon.
 FREE_PART = 1 / 4
 #: A queue from which nobody claimed for so long is not served; and a lane that needs longer for the messages before a
 #: chunk does not need the chunk in memory.
@@ -136,7 +135,7 @@ def _cost_of(chunk: Chunk) -> int:
 
 
 def _has_room(memory: Memory) -> bool:
-    return memory.used_room <= cold.HOT_MESSAGES * (1 - FREE_PART)
+    return memory.used_room <= memory.max_hot_messages * (1 - FREE_PART)
 
 
 # Whether nobody takes messages of a chunk soon

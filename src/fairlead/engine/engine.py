@@ -536,6 +536,7 @@ class Engine:
     def _load_memory(self) -> Memory:
         memory = memory_of(self.store)
         memory.max_body_bytes = self.settings.body_cache_bytes
+        memory.wanted_hot_messages = self.settings.read_ahead_rows
         return memory
 
     def _reload(self, home_ids: set[int] | None) -> None:

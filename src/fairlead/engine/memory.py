@@ -184,6 +184,8 @@ class Memory:
         #: many at most. Heads have small payloads inside, which do not count.
         self.body_bytes = 0
         self.max_body_bytes = DEFAULT_BODY_BYTES
+        #: How many messages the settings let memory hold. There are never more than `HOT_MESSAGES`.
+        self.wanted_hot_messages = cold.HOT_MESSAGES
         #: Chunks whose payloads were read since the last transaction, without the lock.
         self.read_bodies: deque[Chunk] = deque()
         #: By block: the queue of each chunk that was found to be sparse since the last look of the timer.
@@ -248,8 +250,12 @@ class Memory:
 
     @property
     def used_room(self) -> int:
-        """How much of `HOT_MESSAGES` is used."""
+        """How much of `max_hot_messages` is used."""
         return self.hot_messages + len(self.own)
+
+    @property
+    def max_hot_messages(self) -> int:
+        return min(self.wanted_hot_messages, cold.HOT_MESSAGES)
 
     def homes_with_cold(self) -> list[int]:
         return [queue_id for queue_id, queue in self.by_id.items() if queue.counts.cold]
@@ -694,7 +700,7 @@ class Memory:
         return True
 
     def _has_room_for(self, weight: int) -> bool:
-        return self.used_room + weight <= cold.HOT_MESSAGES
+        return self.used_room + weight <= self.max_hot_messages
 
     def _fits(self, queue: Queue, weight: int, columns: Columns) -> bool:
         """Whether new messages that weigh so much may be hot."""
@@ -1440,7 +1446,7 @@ class Memory:
 
     def _has_room(self, queue: Queue) -> bool:
         """Whether one more message at the tail of a lane may be in memory."""
-        return self.used_room <= cold.HOT_MESSAGES
+        return self.used_room <= self.max_hot_messages
 
     def _delete_run(self, queue: Queue, number: int) -> None:
         """A ready message with a row of its own leaves its lane."""

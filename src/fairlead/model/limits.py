@@ -57,6 +57,8 @@ MAX_ANSWERED = 1000
 #: How many single messages of a stream may be let by; past it a release keeps order.
 MAX_LET_BY = 1000
 
+#: Ready messages that memory holds, over all queues.
+MAX_READ_AHEAD_ROWS = 400_000
 #: What may touch more messages than this is a durable intent with steps of at most this many.
 STEP_MESSAGES = 10_000
 #: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long

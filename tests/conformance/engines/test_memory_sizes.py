@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fairlead import Complete
+from fairlead import Complete, NewMessage, Settings
 from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
@@ -21,7 +21,7 @@ from fairlead.store.kv.port import KeyValueStore
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import Enqueue
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
 from tests.conformance.engines.memory_sizes import eager_evacuation, evacuate, make_some_cold, small_sizes
@@ -149,3 +149,18 @@ def test_a_claim_beside_cold_chunks_does_not_look_at_every_chunk_in_memory() -> 
         engine.do(Settle([Complete(one) for one in found]))
         engine.memory.chunks = dict(chunks)
         assert [one.payload for one in found] == [b"cold", b"hot"]
+
+
+def test_memory_holds_no_more_messages_than_the_settings_say() -> None:
+    store, settings = DictionaryStore(), Settings(read_ahead_rows=10)
+    for life in range(2):
+        engine = Engine(store, clock=ManualClock(), settings=settings)
+        if not life:
+            engine.do(CreateQueue("q", {"ordering": "none"}))
+            for at in range(5):
+                engine.do(EnqueueMany("q", [NewMessage(b"%d" % at)] * 4))
+        assert (engine.memory.hot_messages, engine.memory.by_name["q"].counts.ready) == (8, 20)
+        assert broken_laws(engine) == []
+        engine.stop_working()
+    claimed = Engine(store, clock=ManualClock(), settings=settings).do(Claim("q", 20))
+    assert [one.payload for one in claimed] == [b"%d" % at for at in range(5) for _ in range(4)]
