@@ -28,7 +28,7 @@ from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRegister
 from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import EnqueueMany
-from fairlead.verbs.operate import Bury, Hold, Unhold
+from fairlead.verbs.operate import Bury, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Pause, Resume
 from fairlead.verbs.settle import Settle
 
@@ -377,3 +377,32 @@ def test_a_redriven_message_behind_those_that_became_cold_leaves_memory_with_the
     assert broken_laws(scene.engine) == []
     assert not scene.engine.memory.own
     assert [scene.serve(1) for _ in range(3)] == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_the_front_of_a_hot_stream_waits_for_plain_messages_that_became_cold(scene: Scene) -> None:
+    scene.enqueue([b"plain"], fairness_key="k")
+    scene.enqueue([b"front"], fairness_key="k", stream="s")
+    for chunk in sorted(scene.hot_chunks(), key=lambda chunk: chunk.first):
+        with scene.engine.transaction() as tx:
+            assert may_be_demoted(tx.memory, chunk)
+            tx.add(ChunkDemoted(chunk))
+        assert broken_laws(scene.engine) == []
+    assert scene.queue.schedule.held == 0
+    assert scene.serve() == [b"plain", b"front"]
+
+
+def test_a_message_that_passes_a_waiting_one_can_become_cold(scene: Scene) -> None:
+    scene.enqueue([b"1"], fairness_key="k", stream="s")
+    scene.engine.do(
+        EnqueueMany("q", [NewMessage(body, fairness_key="k", stream="s") for body in (b"2", b"3")])
+    )
+    (first,) = scene.claim(1)
+    scene.engine.do(Settle([Fail(first, error="no")]))
+    scene.engine.do(ReleaseStream("q", "s"))
+    newest = max(scene.hot_chunks(), key=lambda chunk: chunk.first)
+    with scene.engine.transaction() as tx:
+        assert may_be_demoted(tx.memory, newest)
+        tx.add(ChunkDemoted(newest))
+    assert broken_laws(scene.engine) == []
+    assert scene.serve(1) == [b"2"]
+    assert broken_laws(scene.engine) == []
