@@ -774,8 +774,7 @@ class Memory:
     def _demoted(self, fact: ChunkDemoted) -> None:
         chunk = fact.chunk
         home = self.by_id[chunk.queue_id]
-        in_lanes, own = self.in_lanes(home, chunk), self._hot_members(home, chunk)
-        in_streams = list(own)
+        in_lanes, in_streams = self.in_lanes(home, chunk), self._hot_members(home, chunk)
         if chunk.columns.streams is not None and home.is_ordered:
             in_streams += [number for number in chunk.implied() if chunk.stream_of(number)]
         self._make_cold(home, chunk)
@@ -788,7 +787,6 @@ class Memory:
             firsts.setdefault(chunk.stream_of(number), number)
         for name, first in firsts.items():
             self.touched_states.update(home.streams.demote(name, first))
-        self.touched_states.update(own)
 
     def in_lanes(self, home: Queue, chunk: Chunk) -> dict[LaneName, list[int]]:
         """Messages of a hot chunk that stand in lanes by it, and not by rows of their own: implied ones, and fronts of

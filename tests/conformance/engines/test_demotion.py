@@ -26,8 +26,9 @@ from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRegister
+from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import EnqueueMany
-from fairlead.verbs.operate import Hold, Unhold
+from fairlead.verbs.operate import Bury, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Pause, Resume
 from fairlead.verbs.settle import Settle
 
@@ -121,6 +122,13 @@ def scene() -> Scene:
 
 def park(scene: Scene) -> None:
     scene.fill(fairness_key="parked", throttle_keys=["t"])
+    assert scene.serve() == []
+
+
+def park_many(scene: Scene) -> None:
+    """Each lane is a chunk of its own."""
+    for at in range(HOT // 10):
+        scene.fill(10, fairness_key=f"parked {at}", throttle_keys=["t"])
     assert scene.serve() == []
 
 
@@ -268,14 +276,16 @@ def test_a_chunk_with_a_leased_message_stays(scene: Scene) -> None:
     assert not held & {chunk.block for chunk in demotable}
 
 
-def test_a_chunk_before_a_hot_message_of_its_lane_or_stream_stays(scene: Scene) -> None:
+@pytest.mark.parametrize("most", [0, 1000])
+def test_a_chunk_before_a_hot_message_of_its_lane_or_stream_stays(scene: Scene, most: int) -> None:
     scene.enqueue([b"1"], fairness_key="k")
     scene.enqueue([b"2"], fairness_key="k")
     scene.enqueue([b"3"], fairness_key="s", stream="s")
     scene.enqueue([b"4"], fairness_key="s", stream="s")
     first, second, third, fourth = sorted(scene.hot_chunks(), key=lambda chunk: chunk.first)
     with scene.engine.transaction() as tx:
-        demotable = [may_be_demoted(tx.memory, one) for one in (first, second, third, fourth)]
+        with patch.object(demotion, "MAX_BEHIND", most):
+            demotable = [may_be_demoted(tx.memory, one) for one in (first, second, third, fourth)]
         assert demotable == [False, True, False, True]
         tx.add(ChunkDemoted(fourth))
         assert may_be_demoted(tx.memory, third)
@@ -288,7 +298,7 @@ def test_a_chunk_before_a_hot_message_of_its_lane_or_stream_stays(scene: Scene) 
 
 
 @pytest.mark.parametrize("fault", ["fail", "die"])
-@pytest.mark.parametrize("fill", [park, block])
+@pytest.mark.parametrize("fill", [park_many, block])
 def test_a_write_that_fails_leaves_the_chunk_as_it_was(fault: Any, fill: Callable[[Scene], None]) -> None:
     data = DictionaryData()
     store = FaultyStore(DictionaryStore(data))
@@ -303,6 +313,8 @@ def test_a_write_that_fails_leaves_the_chunk_as_it_was(fault: Any, fill: Callabl
     if isinstance(raised.value, FairleadError):
         assert (scene.used, scene.engine.memory.cold_count) == (used, 0)
         assert broken_laws(scene.engine) == []
+        # The lanes were loaded anew, and wait for tokens again.
+        assert scene.serve() == []
         scene.clock.advance(seconds=1)
         assert scene.used == used, "it is not tried again at once"
         scene.clock.advance(seconds=10)
@@ -342,3 +354,55 @@ def test_a_step_is_bounded_and_others_have_the_lock_in_between(scene: Scene) -> 
         scene.let_time_pass()
     assert scene.engine.store.last_commit - before >= 2
     assert scene.used <= LEFT
+
+
+def test_a_stream_that_a_consumer_works_on_stays(scene: Scene) -> None:
+    scene.fill(20, fairness_key="k", stream="s")
+    scene.claim(1)
+    assert len(scene.hot_chunks()) == 2
+    with scene.engine.transaction() as tx:
+        assert not any(demotion.is_idle(tx.memory, chunk, tx.now_ms) for chunk in scene.hot_chunks())
+
+
+def test_a_redriven_message_behind_those_that_became_cold_leaves_memory_with_them(scene: Scene) -> None:
+    scene.enqueue([b"1"], fairness_key="k", stream="s")
+    (_, third) = scene.enqueue([b"2", b"3"], fairness_key="k", stream="s")
+    scene.engine.do(Bury("q", [third]))
+    scene.engine.do(Redrive("q.dlq"))
+    newest = max(scene.hot_chunks(), key=lambda chunk: chunk.first)
+    assert scene.engine.memory.own
+    with scene.engine.transaction() as tx:
+        assert may_be_demoted(tx.memory, newest)
+        tx.add(ChunkDemoted(newest))
+    assert broken_laws(scene.engine) == []
+    assert not scene.engine.memory.own
+    assert [scene.serve(1) for _ in range(3)] == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_the_front_of_a_hot_stream_waits_for_plain_messages_that_became_cold(scene: Scene) -> None:
+    scene.enqueue([b"plain"], fairness_key="k")
+    scene.enqueue([b"front"], fairness_key="k", stream="s")
+    for chunk in sorted(scene.hot_chunks(), key=lambda chunk: chunk.first):
+        with scene.engine.transaction() as tx:
+            assert may_be_demoted(tx.memory, chunk)
+            tx.add(ChunkDemoted(chunk))
+        assert broken_laws(scene.engine) == []
+    assert scene.queue.schedule.held == 0
+    assert scene.serve() == [b"plain", b"front"]
+
+
+def test_a_message_that_passes_a_waiting_one_can_become_cold(scene: Scene) -> None:
+    scene.enqueue([b"1"], fairness_key="k", stream="s")
+    scene.engine.do(
+        EnqueueMany("q", [NewMessage(body, fairness_key="k", stream="s") for body in (b"2", b"3")])
+    )
+    (first,) = scene.claim(1)
+    scene.engine.do(Settle([Fail(first, error="no")]))
+    scene.engine.do(ReleaseStream("q", "s"))
+    newest = max(scene.hot_chunks(), key=lambda chunk: chunk.first)
+    with scene.engine.transaction() as tx:
+        assert may_be_demoted(tx.memory, newest)
+        tx.add(ChunkDemoted(newest))
+    assert broken_laws(scene.engine) == []
+    assert scene.serve(1) == [b"2"]
+    assert broken_laws(scene.engine) == []
