@@ -157,8 +157,10 @@ class Scene:
             began = perf_counter()
             work()
             took = perf_counter() - began
-        cpu, wall = self.lock.holds.get(threading.get_ident(), (0.0, 0.0))
-        figures = (cpu, self.lock.collector.longest, wall, max(waits, default=0.0), took)
+            # Before the queue of the enqueues is emptied, in this thread too.
+            cpu, wall = self.lock.holds.get(threading.get_ident(), (0.0, 0.0))
+            collected = self.lock.collector.longest
+        figures = (cpu, collected, wall, max(waits, default=0.0), took)
         self.measured.append(Measured(name, *[1000 * seconds for seconds in figures]))
 
     @contextmanager

@@ -2,6 +2,7 @@
 around them.
 
 A door turns bytes into requests and answers into bytes; the layers of `fairlead.middleware` and the verbs do
-the rest, so no rule of the queue lives here. Promises that a stop loses no confirmed work and that one bad connection harms no other. Start with
+the rest, so no rule of the queue lives here. `collector.py` keeps Python's garbage collector away from what the
+process opened with. Promises that a stop loses no confirmed work and that one bad connection harms no other. Start with
 `serve.py`.
 """
