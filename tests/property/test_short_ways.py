@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -65,10 +66,18 @@ class CountingEngine(Engine):
         return answer
 
 
+class LateClock(ManualClock):
+    """Runs no due work: claims meet leases, waits and lives that are over."""
+
+    def subscribe(self, on_advance: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
 class BothWays:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.clocks = [ManualClock(), ManualClock()]
+        kind = self.random.choice([ManualClock, LateClock])
+        self.clocks = [kind(), kind()]
         self.stores = [DictionaryStore(), DictionaryStore()]
         settings = Settings(lanes_per_queue=self.random.choice([2, 500_000]))
         # Both engines draw the same jitter.
@@ -102,14 +111,15 @@ class BothWays:
             payload = random.randbytes(random.choice([0, 10, 20_000]))
             self.do(lambda _: Enqueue(queue, payload, fairness_key=key, weight=weight, **extra))
         elif kind < 0.4:
-            self.do(lambda _: EnqueueMany(queue, [NewMessage(b"x", fairness_key=key) for key in "abca"]))
+            extra = random.choice([{}, {}, *EXTRAS])
+            plain = [NewMessage(b"x", fairness_key=key) for key in "abca"]
+            self.do(lambda _: EnqueueMany(queue, [*plain, NewMessage(b"x", **extra)]))
         elif kind < 0.65:
             limit, consumer = random.choice([1, 1, 1, 3]), random.choice(["", "", "c"])
             self.do(lambda _: Claim(queue, limit, consumer=consumer))
         elif kind < 0.92 and self.deliveries:
             self.settle()
         elif kind < 0.96:
-            # Each clock runs the due work of its engine by itself.
             passed_ms = random.choice([1, 2500])
             for clock in self.clocks:
                 clock.advance(ms=passed_ms)
@@ -164,7 +174,8 @@ def rows_of(store: DictionaryStore) -> dict[Table, list[tuple[bytes, bytes]]]:
 
 @pytest.mark.parametrize("seed", range(RUNS), ids=lambda seed: f"seed{seed}-")
 def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
-    with memory_sizes(seed):
+    # With little memory most messages are cold, and short ways are closed.
+    with memory_sizes(seed) if seed % 3 == 0 else nullcontext():
         both = BothWays(seed)
         options = OPTIONS[seed % len(OPTIONS)]
         both.do(lambda _: CreateQueue("q", {"visibility_timeout": "4s", **options}))
