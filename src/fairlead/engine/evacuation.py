@@ -39,7 +39,7 @@ READ_MESSAGES = 256
 
 
 class Evacuation:
-    """Chunks by block, each with its queue. Nobody but the timer calls `run_step`."""
+    """Chunks by block, each with its queue. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -69,8 +69,7 @@ class Evacuation:
         if engine.lock.is_owned:
             # In the middle of a transaction of this thread.
             return False
-        if self._unseen is not None and now_ms >= self._next_scan_ms:
-            self._scan(now_ms)
+        self._scan(now_ms)
         with engine.lock:
             if not self._ripe and now_ms >= self._next_look_ms:
                 self._next_look_ms = now_ms + LOOK_MS
@@ -90,15 +89,17 @@ class Evacuation:
         return True
 
     def _scan(self, now_ms: int) -> None:
-        """Needs no lock: what it finds is looked at again."""
-        assert self._unseen is not None
-        self._next_scan_ms = now_ms + SCAN_MS
-        chunks = next(self._unseen, None)
+        """Reads without the lock: what it finds is looked at again."""
+        with self._engine.lock:
+            if self._unseen is None or now_ms < self._next_scan_ms:
+                return
+            unseen, self._unseen = self._unseen, None
+        chunks = next(unseen, None)
         if chunks is None:
-            self._unseen = None
             return
         found = {chunk.block: chunk.queue_id for chunk in chunks if is_sparse(chunk)}
         with self._engine.lock:
+            self._unseen, self._next_scan_ms = unseen, now_ms + SCAN_MS
             self._noted |= found
 
     def _evacuate(self, block: int, home_id: int) -> None:

@@ -645,6 +645,8 @@ class Memory:
         self._drop_body(before)
         self.chunks[after.block] = after
         self.changes.thinned.append((before, after))
+        # Messages may have ended while it was made.
+        self._note_sparse(after)
 
     def _note_sparse(self, chunk: Chunk) -> None:
         if chunk.dead_bytes and is_sparse(chunk):

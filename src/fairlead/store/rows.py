@@ -12,7 +12,7 @@
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
 | cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
 | runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
-| pages    | queue, first number, page   | payloads of consecutive messages, about 16 KiB, written once     |
+| pages    | queue, number of a body, page | payloads of consecutive messages, about 16 KiB, written once     |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | due      | queue, due time, number     | nothing; one row per message that waits                          |
@@ -37,7 +37,8 @@
 | published_end | end, key of the write  | true                                                             |
 
 Numbers are big-endian, so that keys sort by them. `queue` is the queue that a message was enqueued into, also
-in rows of a dead letter: all rows of a queue and its dead letters can be read, or deleted, as a range.
+in rows of a dead letter: all rows of a queue and its dead letters can be read, or deleted, as a range. A body has
+the first number of its chunk, unless the head names another one.
 
 An implied message is leased when a lease row lists it; a message with a row of its own, when that row names
 the claim. So a settle of some members rewrites no lease row.

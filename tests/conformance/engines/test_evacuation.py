@@ -4,7 +4,7 @@ everybody who reads it meanwhile, and whatever happens at the write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -333,6 +333,30 @@ def test_duplicates_of_a_publication_take_no_room() -> None:
     scene.evacuate()
     assert scene.stored_bytes < SIZE + 2 * SLACK
     assert payload(0) in [info.payload for info in scene.shown()]
+
+
+@pytest.mark.parametrize("hot", [0, cold.HOT_MESSAGES], ids=["cold", "hot"])
+def test_messages_that_end_while_their_chunk_is_copied_go_with_the_next_look(hot: int) -> None:
+    with patch.multiple(cold, HOT_MESSAGES=hot):
+        scene = Scene()
+        ids = scene.enqueue()
+        scene.broker.drop("q", ids[10:])
+        scene.reopen()
+        sizes, get_many = list[int](), scene.store.get_many
+
+        def end_others(table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+            if table is Table.PAGES:
+                scene.broker.drop("q", ids[1:10])
+            return get_many(table, keys)
+
+        with patch.object(scene.store, "get_many", end_others):
+            while scene.broker.engine.evacuation.next_ms() is not None:
+                scene.broker.engine.evacuation.run_step()
+                sizes.append(scene.stored_bytes)
+        scene.check()
+        assert any(10 * SIZE < size < 11 * SIZE for size in sizes), "what was read is written"
+        assert sizes[-1] < SIZE + SLACK
+        assert [info.payload for info in scene.shown()] == [payload(0)]
 
 
 # When
