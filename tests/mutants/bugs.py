@@ -246,4 +246,16 @@ BUGS = (
         "    for rows in (*by_queue, changes.ended_windows, memory.touched_streams):\n",
         "    for rows in ():\n",
     ),
+    Bug(
+        "a redriven message of a reopened stream is known twice",
+        "engine/streams.py",
+        "            stream.cold_from = messages.seq_of(number) + 1\n",
+        "            stream.cold_from = number + 1\n",
+    ),
+    Bug(
+        "messages that return to a stream together keep their own keys",
+        "engine/moves.py",
+        "        lane = pack_lane(opener if key is None else key, lane_throttle_keys(lane))\n",
+        "        lane = lane if key is None else pack_lane(key, lane_throttle_keys(lane))\n",
+    ),
 )

@@ -24,7 +24,7 @@ from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.operate import Done, Drain, Drop, Prune
 from tests.conformance.engines.memory_sizes import memory_sizes
 from tests.conformance.engines.running import Called, Run, Side, for_side
-from tests.conformance.engines.test_reopening import Ledger, drain, read_members
+from tests.conformance.engines.test_reopening import Ledger, completed_of, drain, read_members
 
 STEPS = 60
 #: Of what these removed before the disk was full, no answer tells: they meet it at their first step only.
@@ -64,8 +64,7 @@ def run_on_full_disk(seed: int, inner: KeyValueStore) -> int:
         request = for_side(step, side)
         members, most = read_members(engine, request), 1 if _removes(request) else 1000
         ledger.note(request, meet(partial(side.carry_out, request), most=most))
-        gone = [raw_id for raw_id in members if engine.memory.find_message(raw_id) is None]
-        ledger.completed.update(side.names[raw_id] for raw_id in gone)
+        ledger.completed.update(side.names[raw_id] for raw_id in completed_of(engine, members))
     store.arm(0, "fail")
     drain(engine, side, ledger)
     assert ledger.confirmed - ledger.mortal <= set(ledger.completed) <= ledger.confirmed, f"seed {seed}"

@@ -131,9 +131,7 @@ def run_and_reopen(seed: int, data: DictionaryData | Path, *, in_streams: bool =
             request = for_side(step, side)
             members = read_members(engine, request)
             ledger.note(request, side.carry_out(request))
-            # What a close left nothing of is completed.
-            gone = [raw_id for raw_id in members if engine.memory.find_message(raw_id) is None]
-            ledger.completed.update(side.names[raw_id] for raw_id in gone)
+            ledger.completed.update(side.names[raw_id] for raw_id in completed_of(engine, members))
         if random.random() < 0.15:
             make_some_cold(engine, random)
         if random.random() < 0.2:
@@ -159,6 +157,13 @@ def read_members(engine: Engine, request: Request[Any]) -> list[bytes]:
         return [delivery.raw_id for page in pages for delivery in page]
     except FairleadError:
         return []
+
+
+def completed_of(engine: Engine, members: list[bytes]) -> list[bytes]:
+    """Those that a close has completed, and perhaps kept."""
+    with engine.transaction() as tx:
+        found = tx.find_messages(members)
+        return [one for one in members if one not in found or tx.state_of(found[one]).done_ms]
 
 
 def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
