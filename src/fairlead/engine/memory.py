@@ -1283,7 +1283,11 @@ class Memory:
                 queue.schedule.insert(lane, weight, number, is_latest=is_latest)
 
     def _has_room(self, queue: Queue) -> bool:
-        """Whether one more message at the tail of a lane may be in memory."""
+        """Whether one more message at the tail of a lane may be in memory. Of dead letters only the first ones are:
+        nobody may ever ask for the others.
+        """
+        if queue.is_dead_letter_queue and queue.schedule.held >= cold.WINDOW_MESSAGES:
+            return False
         return self.hot_messages + len(self.own) <= cold.HOT_MESSAGES
 
     def _delete_run(self, queue: Queue, number: int) -> None:
