@@ -133,8 +133,11 @@ class Queue:
         """Whether a wait, a life or the time of a kept message may be over; leases and windows are looked at
         elsewhere.
         """
-        if self.first_done_ms or self.is_dead_letter_queue:
+        if self.first_done_ms:
             return True
+        if self.is_dead_letter_queue:
+            # Nothing waits there, and retention ends those that nobody holds.
+            return self.counts.ready > 0
         return 0 < self.next_due_ms <= now_ms or 0 < self.next_life_ms <= now_ms
 
     @property
