@@ -84,7 +84,9 @@ class Hooking:
             for function in HOOK_FUNCTIONS:
                 script = getattr(queue.record.config, function) or None
                 self.hooks.set_script(queue.record.queue_id, function, script)
-        self.is_used = any(_has_script(queue) for queue in self._engine.memory.by_id.values())
+                self.is_used |= script is not None
+        if self.is_used:
+            self.is_used = any(_has_script(queue) for queue in self._engine.memory.by_id.values())
 
     # Without the lock
 

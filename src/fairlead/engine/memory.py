@@ -145,8 +145,11 @@ class Queue:
         """Whether a wait, a life or the time of a kept message may be over; leases and windows are looked at
         elsewhere.
         """
-        if self.first_done_ms or self.is_dead_letter_queue:
+        if self.first_done_ms:
             return True
+        if self.is_dead_letter_queue:
+            # Nothing waits there, and retention ends those that nobody holds.
+            return self.counts.ready > 0
         return 0 < self.next_due_ms <= now_ms or 0 < self.next_life_ms <= now_ms
 
     @property
@@ -1445,7 +1448,11 @@ class Memory:
                 queue.schedule.insert(lane, weight, number, is_latest=is_latest)
 
     def _has_room(self, queue: Queue) -> bool:
-        """Whether one more message at the tail of a lane may be in memory."""
+        """Whether one more message at the tail of a lane may be in memory. Of dead letters only the first ones are:
+        nobody may ever ask for the others.
+        """
+        if queue.is_dead_letter_queue and queue.schedule.held >= cold.WINDOW_MESSAGES:
+            return False
         return self.used_room <= self.max_hot_messages
 
     def _delete_run(self, queue: Queue, number: int) -> None:

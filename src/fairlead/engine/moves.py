@@ -341,8 +341,15 @@ def run_due(tx: Transaction) -> bool:
     """One bounded step of what time has made due; False when nothing was."""
     if expire_leases(tx):
         return True
-    steps = (wake_due, end_lives, end_retention, end_keeping, end_windows, forget_keys)
-    return any(step(tx, queue) for queue in tx.memory.by_id.values() for step in steps)
+    return any(_run_due_of(tx, queue) for queue in tx.memory.by_id.values())
+
+
+def _run_due_of(tx: Transaction, queue: Queue) -> bool:
+    if queue.may_have_due(tx.now_ms):
+        for step in (wake_due, end_lives, end_retention, end_keeping):
+            if step(tx, queue):
+                return True
+    return (queue.next_window_ms != 0 and end_windows(tx, queue)) or forget_keys(tx, queue)
 
 
 def expire_leases(tx: Transaction) -> bool:

@@ -312,6 +312,9 @@ class Scheduler:
         """The bucket was set or removed, or has another rate or burst."""
         state = self._state
         state.version += 1
+        # One throttle is in few of the queues, and all of them are told.
+        if not state.parking.holding and throttle_key not in state.parking.rings:
+            return
         draft = Draft(state, now_ms)
         draft.parking.bucket_changed(throttle_key)
         draft.apply(state)
