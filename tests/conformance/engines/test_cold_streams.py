@@ -376,5 +376,5 @@ def test_a_lane_on_disk_whose_key_is_at_its_limit_ends_with_a_purge(scene: Scene
         schedule = scene.engine.memory.by_name["limited"].schedule
         assert not schedule.has_lane(("k",))
         scene.engine.do(Settle([Complete(leased)]))
-        assert (schedule.ring(), schedule.most_lanes) == ([], 0)
+        assert (schedule.ring(), schedule.lane_count) == ([], 0)
         scene.check()
