@@ -100,6 +100,11 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         """In no order between those that came in order and those that came back."""
         return [*self.numbers[self.at :], *(number for _, number in self.back[self.back_at :])]
 
+    def last_place(self, place_of: PlaceOf) -> int:
+        """Of the messages in memory; 0: there is none."""
+        in_order = place_of(self.numbers[-1]) if self.at < len(self.numbers) else 0
+        return max(in_order, self.back[-1][0]) if self.back_at < len(self.back) else in_order
+
     @property
     def in_memory(self) -> int:
         """How many messages are in memory."""

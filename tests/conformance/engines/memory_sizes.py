@@ -27,4 +27,5 @@ def small_sizes(seed: int) -> Any:
         CACHED_MESSAGES=random.choice((0, 5)),
         WINDOW_MESSAGES=random.randint(3, 7),
         STREAM_MESSAGES=random.choice((1, 3, 16)),
+        MOST_READY_TIMES_LANES=random.choice((0, 20, cold.MOST_READY_TIMES_LANES)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -223,7 +223,26 @@ def _add_chunks(
     tx: Transaction, queue: Queue, batches: Sequence[tuple[Columns, MessageColumns]]
 ) -> list[tuple[bytes, range]]:
     """The numbers of the messages, with the prefix of their ids, for each chunk."""
-    return [_add_chunk(tx, queue, columns, messages) for columns, messages in batches]
+    chunks: list[tuple[bytes, range]] = []
+    for columns, messages in batches:
+        if messages.delays is None and tx.memory.must_scatter(queue, columns):
+            chunks += _add_alone(tx, queue, columns, messages)
+        else:
+            chunks.append(_add_chunk(tx, queue, columns, messages))
+    return chunks
+
+
+def _add_alone(
+    tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
+) -> Iterator[tuple[bytes, range]]:
+    """Each message in a chunk of its own."""
+    for one, payload in zip(columns.one_by_one(), messages.payloads, strict=True):
+        head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, one, None)
+        chunk = Chunk(queue.record.queue_id, head, [payload])
+        tx.add(ChunkEnqueued(chunk))
+        # None joins a chunk that is before this one.
+        tx.let_grow(chunk)
+        yield chunk.prefix, chunk.numbers
 
 
 def _add_chunk(
@@ -375,15 +394,17 @@ def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[
     Messages that come back are never refused.
     """
     settings, memory, schedule = tx.settings, tx.memory, queue.schedule
-    if (
-        schedule.most_lanes + most <= settings.lanes_per_queue
-        and memory.most_lanes() + most <= settings.active_lanes
-    ):
+    fits = schedule.most_lanes + most <= settings.lanes_per_queue
+    if fits and memory.most_lanes() + most <= settings.active_lanes:
+        return
+    schedules = [one.schedule for one in memory.by_id.values()]
+    # Counting lanes takes as long as there are keys.
+    if fits and sum([one.most_lanes for one in schedules]) + most <= settings.active_lanes:
         return
     new = sum([not schedule.has_lane(lane) for lane in find_lanes()])
     if new and schedule.lane_count + new > settings.lanes_per_queue:
         raise TooManyLanes(settings.lanes_per_queue)
-    if new and sum([one.schedule.lane_count for one in memory.by_id.values()]) + new > settings.active_lanes:
+    if new and sum([one.lane_count for one in schedules]) + new > settings.active_lanes:
         raise TooManyLanes(settings.active_lanes)
 
 
