@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from time import perf_counter
 
 import msgspec
@@ -27,12 +28,18 @@ BATCH = 500
 
 
 class Backlog(msgspec.Struct, frozen=True):
+    """`random_keys`: over so many keys drawn at random, in batches of 500; 0: over 1,000 keys in turn."""
+
     ready: int
     waiting: int = 0
+    random_keys: int = 0
 
     @property
     def label(self) -> str:
-        return f"{self.ready:,} ready" + (f" beside {self.waiting:,} waiting" if self.waiting else "")
+        label = f"{self.ready:,} ready"
+        if self.random_keys:
+            label += f" over {self.random_keys:,} random keys"
+        return label + (f" beside {self.waiting:,} waiting" if self.waiting else "")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -42,12 +49,20 @@ class Plan(msgspec.Struct, frozen=True):
         Backlog(100_000),
         Backlog(100_000, waiting=100_000),
         Backlog(1_000_000),
+        Backlog(1_000_000, random_keys=100_000),
         Backlog(5_000_000),
     )
 
 
 QUICK = Plan(
-    rounds=3, claimed=5_000, backlogs=(Backlog(10_000), Backlog(10_000, waiting=10_000), Backlog(100_000))
+    rounds=3,
+    claimed=5_000,
+    backlogs=(
+        Backlog(10_000),
+        Backlog(10_000, waiting=10_000),
+        Backlog(10_000, random_keys=1_000),
+        Backlog(100_000),
+    ),
 )
 
 
@@ -142,9 +157,18 @@ def prepare(data: Path, backlog: Backlog) -> None:
     broker = fairlead.open(data, durability="os")
     broker.create_queue("work", visibility_timeout="10m")
     began = perf_counter()
+    rng = Random(backlog.ready)
     for at in range(0, backlog.ready, 10_000):
         (drafts,) = drafts_over(KEYS, min(10_000, backlog.ready - at), 10_000, first=at)
-        broker.enqueue_many("work", drafts)
+        if not backlog.random_keys:
+            broker.enqueue_many("work", drafts)
+            continue
+        for start in range(0, len(drafts), BATCH):
+            keys = [f"k{rng.randrange(backlog.random_keys)}" for _ in range(BATCH)]
+            some = zip(drafts[start : start + BATCH], keys, strict=False)
+            broker.enqueue_many(
+                "work", [fairlead.NewMessage(draft.payload, fairness_key=key) for draft, key in some]
+            )
     took_s = perf_counter() - began
     for at in range(0, backlog.waiting, 10_000):
         (drafts,) = drafts_over(KEYS, min(10_000, backlog.waiting - at), 10_000, first=at)

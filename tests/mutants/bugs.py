@@ -231,8 +231,8 @@ BUGS = (
     Bug(
         "a batch has a hole: its later messages are never handed out",
         "engine/memory.py",
-        "        self._schedule(queue, chunk, numbers)\n",
-        "        self._schedule(queue, chunk, numbers[:30])\n",
+        "        self._schedule(queue, chunk, entering)\n",
+        "        self._schedule(queue, chunk, entering[:30])\n",
     ),
     Bug(
         "a late failure is accepted",

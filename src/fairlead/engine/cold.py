@@ -5,14 +5,15 @@ Reading writes nothing, and stores nothing about what is in memory: a reopened e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.model.limits import MAX_READ_AHEAD_ROWS
-from fairlead.records.chunk import OWN, Chunk, LaneName
+from fairlead.records.chunk import IMPLIED, OWN, Chunk, LaneName
 from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
-from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_last_run, read_runs, read_states
+from fairlead.records.state import RunRow
+from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_runs, read_states
 from fairlead.store.stream_rows import Members, read_members
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ WEIGHT_IN_STREAM = 8
 #: Messages of cold chunks, and messages of streams, that stay in memory after their transaction, in case they are
 #: wanted again.
 CACHED_MESSAGES = 100_000
+#: How many messages more a cold chunk counts for there, because it costs memory beside its messages.
+WEIGHT_OF_CHUNK = 8
+#: Behind a backlog, messages of a batch with fewer than this many for each lane are stored one by one, if their queue
+#: has so many messages in so many lanes that those of a chunk are claimed at very different times.
+MIN_IN_LANE = 4
+MOST_READY_TIMES_LANES = 1e10
 #: Messages that a lane is read ahead by, and all lanes of a queue together.
 WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
@@ -37,6 +44,11 @@ STEP_LANES = 50
 STEP_READ_AHEAD = 1000
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16
+
+
+def cached_weight(chunk: Chunk) -> int:
+    """What a cold chunk in memory counts for among `CACHED_MESSAGES`."""
+    return chunk.count + WEIGHT_OF_CHUNK
 
 
 def bring_chunks(
@@ -88,16 +100,37 @@ def read_lane(
     end: int | None = None,
 ) -> Part:
     """The next messages of a lane on disk from a place on, about `limit` of them and perhaps none."""
-    home_id, queue_id, held = queue.home_id, queue.record.queue_id, memory.held
-    rows = read_runs(store, memory.changes, home_id, queue_id, lane, start, limit=limit + 2, end=end)
+    return read_parts(memory, store, queue, {lane: start}, limit, end)[lane]
 
-    def find(chunk: Chunk, last: int | None) -> list[int]:
-        if chunk.queue_id != queue_id:
-            return []
-        found = chunk.in_lane(lane, start, last, is_ordered=queue.is_ordered)
-        return [number for number in found if number not in held]
 
-    return _read_part(memory, store, home_id, rows, find, start, limit, end)
+def read_parts(
+    memory: Memory,
+    store: KeyValueStore,
+    queue: Queue,
+    starts: Mapping[LaneName, int],
+    limit: int,
+    end: int | None = None,
+) -> dict[LaneName, Part]:
+    """`read_lane` for several lanes, in one read of each kind."""
+    queue_id, is_ordered, held = queue.record.queue_id, queue.is_ordered, memory.held
+    runs = read_runs(store, memory.changes, queue.home_id, queue_id, starts, limit=limit + 2, end=end)
+    pieces = {lane: _piece(rows, starts[lane], limit, end) for lane, rows in runs.items()}
+    bring(memory, store, [number for piece in pieces.values() for number in piece.wanted()], queue.home_id)
+
+    def is_free(number: int) -> bool:
+        """Of a message that is alone: whether a claim holds it, or this transaction moved it."""
+        chunk = memory.chunks.get(number >> BLOCK_SHIFT)
+        return number not in held and (chunk is None or chunk.state_of(number) == IMPLIED)
+
+    found: dict[LaneName, Part] = {}
+    for lane, piece in pieces.items():
+        entries = [*piece.singles, *((number, number) for number in piece.alone if is_free(number))]
+        for chunk in piece.chunks_in(memory):
+            if chunk.queue_id == queue_id:
+                numbers = chunk.in_lane(lane, starts[lane], piece.last, is_ordered=is_ordered)
+                entries += [(number, number) for number in numbers if number not in held]
+        found[lane] = piece.part(entries, limit)
+    return found
 
 
 def read_members_of(
@@ -105,48 +138,62 @@ def read_members_of(
 ) -> Part:
     """The next messages of a stream on disk from a seq on, about `limit` of them and perhaps none."""
     rows = read_members(store, memory.changes, queue.home_id, stream, start, limit=limit + 2)
+    piece = _piece(rows, start, limit, None)
+    bring(memory, store, piece.wanted(), queue.home_id)
+    entries = list(piece.singles)
+    for chunk in piece.chunks_in(memory):
+        entries += [(number, number) for number in chunk.in_stream(stream, start, piece.last)]
+    return piece.part(entries, limit)
 
-    def find(chunk: Chunk, last: int | None) -> list[int]:
-        return chunk.in_stream(stream, start, last)
 
-    return _read_part(memory, store, queue.home_id, rows, find, start, limit, None)
+class _Piece(NamedTuple):
+    """Rows of a lane or a stream that are read together."""
+
+    #: (place, number) of messages that have rows of their own, and chunks of the others.
+    singles: list[tuple[int, int]]
+    blocks: set[int]
+    #: Messages that are alone in their chunks, which need not be read to know that they are ready.
+    alone: list[int]
+    #: Rows behind this place are not known, so messages of chunks behind it must wait; None: there are none.
+    horizon: int | None
+    #: Messages from here on do not count.
+    last: int | None
+
+    def wanted(self) -> list[int]:
+        return [*(number for _, number in self.singles), *(block << BLOCK_SHIFT for block in self.blocks)]
+
+    def chunks_in(self, memory: Memory) -> list[Chunk]:
+        chunks = [memory.chunks.get(block) for block in self.blocks]
+        return [chunk for chunk in chunks if chunk is not None and chunk.is_cold and chunk.has_runs]
+
+    def part(self, entries: list[tuple[int, int]], limit: int) -> Part:
+        """`entries` are (place, number)."""
+        entries.sort()
+        if len(entries) > limit:
+            return Part([number for _, number in entries[:limit]], entries[limit][0])
+        return Part([number for _, number in entries], self.horizon or 0)
 
 
-def _read_part(
-    memory: Memory,
-    store: KeyValueStore,
-    home_id: int,
-    rows: Sequence[Run | Members],
-    find: Callable[[Chunk, int | None], list[int]],
-    start: int,
-    limit: int,
-    end: int | None,
-) -> Part:
-    """`find` names the messages of a chunk before a place; the others have rows of their own."""
+def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | None) -> _Piece:
+    """As many rows as lead to about `limit` messages."""
     count = total = 0
     # The first message of a chunk may have a row of its own, at the same place.
     while count < len(rows) and (total < limit or rows[count].place == rows[count - 1].place):
         total += rows[count].row.count or 1
         count += 1
-    # Rows behind this place are not known, so messages of chunks behind it must wait.
     horizon = rows[count].place if count < len(rows) else None
     singles = [(one.place, one.row.number) for one in rows[:count] if not one.row.count]
-    blocks = {one.place >> BLOCK_SHIFT for one in rows[:count] if one.row.count}
+    alone, blocks = list[int](), set[int]()
+    for one in rows[:count]:
+        if isinstance(one.row, RunRow) and one.row.is_alone:
+            alone.append(one.row.number)
+        elif one.row.count:
+            blocks.add(one.place >> BLOCK_SHIFT)
     if start & BLOCK_MASK:
         # It goes on in the middle of a chunk, whose row stands before.
         blocks.add(start >> BLOCK_SHIFT)
-    wanted = [*(number for _, number in singles), *(block << BLOCK_SHIFT for block in blocks)]
-    bring(memory, store, wanted, home_id)
     last = horizon if end is None or (horizon is not None and horizon < end) else end
-    entries = list(singles)
-    for block in blocks:
-        chunk = memory.chunks.get(block)
-        if chunk is not None and chunk.is_cold and chunk.has_runs:
-            entries += [(number, number) for number in find(chunk, last)]
-    entries.sort()
-    if len(entries) > limit:
-        return Part([number for _, number in entries[:limit]], entries[limit][0])
-    return Part([number for _, number in entries], horizon or 0)
+    return _Piece(singles, blocks, alone, horizon, last)
 
 
 def read_stream_on(memory: Memory, store: KeyValueStore, queue: Queue, stream: Stream, wanted: int) -> None:
@@ -155,25 +202,22 @@ def read_stream_on(memory: Memory, store: KeyValueStore, queue: Queue, stream: S
     memory.apply(StreamRead(queue.record.queue_id, stream, part.numbers, part.next_place))
 
 
-def read_on(
-    memory: Memory, store: KeyValueStore, queue: Queue, lane: LaneName, wanted: int, lanes: int = 1
-) -> None:
-    """Have at least some of the next messages of a cold lane in memory, or know that there are none. `lanes`: how many
-    are read in this step.
-    """
-    shared = min(READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes), STEP_READ_AHEAD // lanes)
+def read_on(memory: Memory, store: KeyValueStore, queue: Queue, needs: Mapping[LaneName, int]) -> None:
+    """Have at least some of the next messages of these cold lanes in memory, or know that there are none."""
+    shared = min(READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes), STEP_READ_AHEAD // len(needs))
     window = min(WINDOW_MESSAGES, shared)
-    part = read_lane(memory, store, queue, lane, queue.schedule.cold_from(lane), max(wanted, window))
-    memory.apply(LaneRead(queue.record.queue_id, lane, part.numbers, part.next_place))
+    starts = {lane: queue.schedule.cold_from(lane) for lane in needs}
+    parts = read_parts(memory, store, queue, starts, max(window, *needs.values()))
+    for lane, part in parts.items():
+        memory.apply(LaneRead(queue.record.queue_id, lane, part.numbers, part.next_place))
 
 
 def load_lanes(memory: Memory, store: KeyValueStore, home_id: int) -> None:
     """At open, before fronts of streams stand in their lanes: lanes with messages on disk, in memory up to their last
     hot message.
     """
-    for queue_id, lane, first in read_lanes(store, home_id):
+    for queue_id, lane, first, last in read_lanes(store, home_id):
         queue = memory.by_id[queue_id]
-        last = read_last_run(store, home_id, queue_id, lane)
         last_hot = queue.schedule.last_place(lane)
         numbers: list[int] = []
         place = first.place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -595,16 +596,30 @@ def memory_of(store: KeyValueStore) -> Memory:
     """Raises `StoreCorrupt`, with its table and key, for a row that cannot be decoded."""
     memory = Memory(store)
     try:
-        load_into(memory, store, None)
+        with _without_collector():
+            load_into(memory, store, None)
     except ValueError:
         check_readable(store)
         raise
     return memory
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Many objects come, and none goes: Python's garbage collector would look through them again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -> None:
     for fact in load(store, home_ids):
         memory.apply(fact)
+    memory.fill_lanes()
     memory.changes = Changes()
     queues = [queue for queue in memory.by_id.values() if home_ids is None or queue.home_id in home_ids]
     for queue in queues:

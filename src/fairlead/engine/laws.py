@@ -9,6 +9,7 @@ from itertools import chain
 import msgspec
 
 from fairlead.decide.fronts import find_front
+from fairlead.engine.cold import cached_weight
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
@@ -151,7 +152,7 @@ def broken_laws_of_memory(
         if block in chunks
     ):
         broken.append(f"{memory.hot_messages} messages are said to be hot")
-    if memory.cached_messages != sum(chunk.count for chunk in memory.cold_chunks.values()):
+    if memory.cached_messages != sum(map(cached_weight, memory.cold_chunks.values())):
         broken.append(f"{memory.cached_messages} messages are said to be kept in memory")
     body_bytes = sum(sum(chunk.columns.sizes) for chunk in memory.chunks.values() if chunk.kept_bytes)
     if not memory.body_bytes == body_bytes <= memory.max_body_bytes:

@@ -14,7 +14,7 @@ import msgspec
 from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
-from fairlead.engine.cold import bring, bring_chunks, read_on, read_stream_on
+from fairlead.engine.cold import bring, bring_chunks, cached_weight, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
 from fairlead.engine.staged import StagedIndex
@@ -175,8 +175,8 @@ class Memory:
         self.own: dict[int, OwnState] = {}
         #: Live messages of hot chunks, where those of chunks with streams count for several.
         self.hot_messages = 0
-        #: Cold chunks in memory by block, the one that was wanted longest ago first; how many messages they have;
-        #: and how many cold chunks there are.
+        #: Cold chunks in memory by block, the one that was wanted longest ago first; what they count for; and how many
+        #: cold chunks there are.
         self.cold_chunks: dict[int, Chunk] = {}
         self.cached_messages = 0
         self.cold_count = 0
@@ -227,6 +227,10 @@ class Memory:
         #: (place, queue, fairness key) of deliveries that ended in queues with a limit of unsettled messages
         #: per key; `update_fronts` lets others go out in their place.
         self.ended_deliveries: list[tuple[int, int, str]] = []
+        #: At open, by queue and lane: ready messages of hot chunks, before they stand in their lanes.
+        self.found_lanes: defaultdict[int, defaultdict[LaneName, list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         #: What deleted queues leave behind: their ids, numbers whose states are still here, and objects to be freed.
         self._gone_queues: set[int] = set()
         self._unswept: list[int] = []
@@ -608,6 +612,9 @@ class Memory:
             chunk.is_cold = True
             self._keep_cold(chunk)
             self._count_cold(queue, 1)
+            if chunk.count == 1 and chunk.states is None and chunk.columns.streams is None:
+                self._enter_alone(queue, chunk)
+                return
         else:
             self.chunks[chunk.block] = chunk
             queue.blocks.add(chunk.block)
@@ -620,7 +627,22 @@ class Memory:
         numbers = ready
         if chunk.columns.streams is not None and queue.is_ordered:
             numbers = self._join_streams(queue, chunk, ready)
-        self._schedule(queue, chunk, numbers)
+        found = self.found_lanes[chunk.queue_id]
+        for number, lane in zip(numbers, chunk.lanes_of(numbers), strict=True):
+            found[lane].append(number)
+
+    def _enter_alone(self, queue: Queue, chunk: Chunk) -> None:
+        """`_let_in` for the only message of a new cold chunk: behind a backlog in many lanes nearly all are of this kind."""
+        columns, number, home_id = chunk.columns, chunk.first, chunk.queue_id
+        lane, weight = columns.lanes[0], chunk.weight_of(number)
+        self.changes.new_chunks.append(chunk)
+        counts = self._count(queue)
+        counts.ready += 1
+        counts.bytes += columns.total_bytes()
+        if columns.expires is not None and columns.expires[0]:
+            self._note_life(queue, chunk, columns.expires[0])
+        self.changes.runs[home_id, home_id, lane, number, False] = RunRow(number, 1, weight, is_alone=True)
+        queue.schedule.add_cold(lane, weight, number)
 
     def _grown(self, fact: ChunkGrown) -> None:
         chunk, own = fact.chunk, fact.own
@@ -718,6 +740,20 @@ class Memory:
             return True
         return not any(map(streams.goes_on_on_disk, set(columns.streams) - {""}))
 
+    def must_scatter(self, queue: Queue, columns: Columns) -> bool:
+        """Whether new messages with these columns become chunks of one message each. Behind a backlog in many lanes, the
+        messages of a batch are claimed at such different times that their chunk would be read again for each of them.
+        """
+        count, lanes = len(columns.sizes), len(columns.lanes)
+        if count == 1 or count >= cold.MIN_IN_LANE * lanes:
+            return False
+        if columns.streams is not None or columns.expires is not None:
+            # They have more rows, and few queues have so many streams or lives behind a backlog.
+            return False
+        if queue.counts.ready * queue.schedule.cold_lanes < cold.MOST_READY_TIMES_LANES:
+            return False
+        return not self._fits(queue, count, columns)
+
     def may_grow(self, chunk: Chunk, more: Columns) -> bool:
         """Whether messages with these columns may join a chunk of their own transaction. It may have ended since."""
         if self.chunks.get(chunk.block) is not chunk or chunk.is_cold:
@@ -730,13 +766,13 @@ class Memory:
     def _keep_cold(self, chunk: Chunk) -> None:
         if chunk.block not in self.chunks:
             self.chunks[chunk.block] = self.cold_chunks[chunk.block] = chunk
-            self.cached_messages += chunk.count
+            self.cached_messages += cached_weight(chunk)
             self.by_id[chunk.queue_id].blocks.add(chunk.block)
             self._note_sparse(chunk)
 
     def _drop_cold(self, chunk: Chunk) -> None:
         if self.cold_chunks.pop(chunk.block, None) is not None:
-            self.cached_messages -= chunk.count
+            self.cached_messages -= cached_weight(chunk)
             self._drop_body(chunk)
             del self.chunks[chunk.block]
             self.by_id[chunk.queue_id].blocks.discard(chunk.block)
@@ -865,7 +901,7 @@ class Memory:
         for lane, first in chunk.first_of_lanes().items():
             self.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
 
-    def let_go(self, new_chunks: Iterable[Chunk] = (), thinned: Iterable[tuple[Chunk, Chunk]] = ()) -> None:
+    def let_go(self, new_chunks: Sequence[Chunk] = (), thinned: Iterable[tuple[Chunk, Chunk]] = ()) -> None:
         """After a transaction: messages that memory need not hold, and payloads for which there is no room. In a queue
         the oldest messages are wanted first, so nothing makes way for those of new chunks.
         """
@@ -889,8 +925,14 @@ class Memory:
         for chunk in self.demoted:
             self._drop_cold(chunk)
         self.demoted.clear()
-        for chunk in list(self.cold_chunks.values()) if self.cached_messages > cold.CACHED_MESSAGES else ():
-            if self.cached_messages <= cold.CACHED_MESSAGES:
+        # While a backlog drains, cold chunks have the room that the hot ones before them leave.
+        room = cold.CACHED_MESSAGES + max(0, self.max_hot_messages - self.used_room)
+        if self.cached_messages > room:
+            self._let_chunks_go([*new_chunks, *self.cold_chunks.values()], room)
+
+    def _let_chunks_go(self, chunks: Iterable[Chunk], room: int) -> None:
+        for chunk in chunks:
+            if self.cached_messages <= room:
                 return
             self._drop_cold(chunk)
 
@@ -1059,6 +1101,19 @@ class Memory:
         if self.thinned_lanes:
             self._end_dry_lanes()
 
+    def fill_lanes(self) -> None:
+        """At open, once all hot chunks are there: their ready messages stand in their lanes."""
+        for queue_id, lanes in self.found_lanes.items():
+            schedule = self.by_id[queue_id].schedule
+            # The latest message of a key sets its weight, whichever of its lanes it is in.
+            latest: dict[str, int] = {}
+            for lane, numbers in lanes.items():
+                latest[lane[0]] = max(numbers[-1], latest.get(lane[0], 0))
+            for lane, numbers in lanes.items():
+                number = latest[lane[0]]
+                schedule.add(lane, self.chunks[number >> BLOCK_SHIFT].weight_of(number), numbers)
+        self.found_lanes.clear()
+
     def place_fronts(self, queues: Iterable[Queue]) -> None:
         """At open, once lanes are in memory up to their last hot message. Rows of lanes lead to the fronts that memory
         need not hold.
@@ -1073,12 +1128,14 @@ class Memory:
 
     def _end_dry_lanes(self) -> None:
         """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
-        lanes = len(self.thinned_lanes)
+        lanes: defaultdict[int, list[LaneName]] = defaultdict(list)
         for queue_id, lane in self.thinned_lanes:
-            queue = self.by_id[queue_id]
-            while queue.schedule.ran_dry(lane):
-                read_on(self, self._store, queue, lane, 1, lanes)
+            lanes[queue_id].append(lane)
         self.thinned_lanes.clear()
+        for queue_id, thinned in lanes.items():
+            queue = self.by_id[queue_id]
+            while dry := [lane for lane in thinned if queue.schedule.ran_dry(lane)]:
+                read_on(self, self._store, queue, dict.fromkeys(dry, 1))
 
     def _move_fronts(self) -> None:
         entering: list[tuple[int, int, int]] = []
@@ -1195,7 +1252,8 @@ class Memory:
             if streams is not None:
                 fronts = [number for number in numbers if streams[number & BLOCK_MASK]]
             if len(fronts) < len(numbers):
-                runs[home_id, home_id, lane, first, False] = RunRow(first, len(numbers) - len(fronts), weight)
+                count = len(numbers) - len(fronts)
+                runs[home_id, home_id, lane, first, False] = RunRow(first, count, weight, chunk.count == 1)
             for number in fronts:
                 runs[home_id, home_id, lane, number, True] = RunRow(number, 0, weight)
             queue.schedule.add_cold(lane, weight, numbers[0])
@@ -1530,7 +1588,7 @@ class Memory:
                 self._drop_body(chunk)
                 self._discarded.append(chunk)
                 if self.cold_chunks.pop(block, None) is not None:
-                    self.cached_messages -= chunk.count
+                    self.cached_messages -= cached_weight(chunk)
                 else:
                     self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
             self.cold_count -= queue.counts.cold

@@ -263,8 +263,7 @@ class Transaction:
 
     def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
         """Have the next messages of these lanes in memory, which the scheduler lacks."""
-        for lane, count in needs.items():
-            read_on(self.memory, self.store, queue, lane, count, len(needs))
+        read_on(self.memory, self.store, queue, needs)
 
     # Rows, as this transaction will leave them
 

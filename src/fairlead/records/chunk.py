@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, compress
+from itertools import accumulate, compress, repeat
 from operator import add
 from typing import TypeVar
 
@@ -60,6 +60,20 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def total_bytes(self) -> int:
         headers = 0 if self.headers is None else sum(map(len, self.headers))
         return sum(self.sizes) + headers
+
+    def one_by_one(self) -> Iterator[Columns]:
+        """Columns of one message each."""
+        for at, size in enumerate(self.sizes):
+            yield Columns(
+                (self.lanes[0 if self.lane_at is None else self.lane_at[at]],),
+                None,
+                self.weights if isinstance(self.weights, int) else self.weights[at],
+                None if self.headers is None else [self.headers[at]],
+                [size],
+                None if self.expires is None else [self.expires[at]],
+                None if self.live_keys is None else [self.live_keys[at]],
+                None if self.streams is None else [self.streams[at]],
+            )
 
     def with_more(self, more: Columns) -> Columns:
         """Of both, in the lists of this one, which get longer in place; `Chunk.grow` says what `more` looks like."""
@@ -152,8 +166,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     is_cold: bool = False
     #: What its payloads count for among those that memory keeps beside the heads.
     kept_bytes: int = 0
-    #: Messages by lane and by stream, once somebody asked for them.
-    _by_lane: dict[LaneName, list[int]] | None = None
+    #: Messages by stream, once somebody asked for them.
     _by_stream: dict[str, list[int]] | None = None
     _total_bytes: int | None = None
 
@@ -237,6 +250,16 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         columns = self.columns
         return columns.lanes[0 if columns.lane_at is None else columns.lane_at[number & BLOCK_MASK]]
 
+    def lanes_of(self, numbers: Sequence[int]) -> Iterable[LaneName]:
+        """The lane of each of these messages."""
+        lanes, lane_at = self.columns.lanes, self.columns.lane_at
+        if lane_at is None:
+            return repeat(lanes[0], len(numbers))
+        indexes = (
+            lane_at if len(numbers) == self.count else [lane_at[number & BLOCK_MASK] for number in numbers]
+        )
+        return map(lanes.__getitem__, indexes)
+
     def first_of_lanes(self) -> dict[LaneName, int]:
         """The first number of each lane. It follows from the columns, whatever became of the messages."""
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
@@ -272,27 +295,36 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages,
         those without a stream: the fronts of streams have rows of the lane.
         """
-        numbers = self._members_of_lane(lane)
         streams, first = self.columns.streams if is_ordered else None, self.first
         return [
             number
-            for number in numbers[bisect_left(numbers, start) :]
+            for number in self._members_of_lane(lane, max(start, first))
             if (end is None or number < end)
             and self.state_of(number) == IMPLIED
             and (streams is None or not streams[number - first])
         ]
 
-    def _members_of_lane(self, lane: LaneName) -> Sequence[int]:
-        """The messages of a lane, whatever became of them."""
+    def _members_of_lane(self, lane: LaneName, start: int) -> Sequence[int]:
+        """The messages of a lane from `start` on, whatever became of them. An index of all lanes would cost more than
+        this search: claims come to a chunk for few of them.
+        """
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
         if lane_at is None:
-            return self.numbers if lane == lanes[0] else ()
-        if self._by_lane is None:
-            self._by_lane = {name: [] for name in lanes}
-            parts = list(self._by_lane.values())
-            for number, at in enumerate(lane_at, self.first):
-                parts[at].append(number)
-        return self._by_lane.get(lane, ())
+            return range(start, self.first + self.count) if lane == lanes[0] else ()
+        try:
+            wanted = lanes.index(lane)
+        except ValueError:
+            return ()
+        found: list[int] = []
+        at = start - self.first
+        for _ in range(lane_at.count(wanted)):
+            try:
+                at = lane_at.index(wanted, at)
+            except ValueError:
+                break
+            found.append(self.first + at)
+            at += 1
+        return found
 
     def has_implied(self) -> bool:
         return self.states is None or IMPLIED in self.states

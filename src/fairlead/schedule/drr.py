@@ -255,10 +255,13 @@ class Scheduler:
         state = self._state
         state.version += 1
         lane = self._begin(name, weight)
-        if not lane.cold_from:
-            lane.cold_from = place
-            state.cold.add(name)
-        self._head_changed(lane)
+        if lane.cold_from:
+            return
+        was_empty = lane.is_empty
+        lane.cold_from = place
+        state.cold.add(name)
+        if was_empty:
+            self._head_changed(lane)
 
     def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
         """The next messages of a lane came from disk, where it goes on at that place; 0: nowhere."""
@@ -395,7 +398,7 @@ class Scheduler:
     def last_place(self, name: LaneName) -> int:
         """Of the messages of a lane in memory; 0: it has none."""
         lane = self._state.find_lane(name)
-        return 0 if lane is None else max(map(self._state.place_of, lane.all()), default=0)
+        return 0 if lane is None else lane.last_place(self._state.place_of)
 
     def latest(self, name: LaneName) -> Iterator[int]:
         """The messages of a lane in memory that came in order, the last one first."""

@@ -101,6 +101,12 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         """In no order between those that came in order and those that came back."""
         return [*self.numbers[self.at :], *(number for _, number in self.back[self.back_at :])]
 
+    def last_place(self, place_of: PlaceOf) -> int:
+        """Of the messages in memory; 0: there is none."""
+        in_order = place_of(self.numbers[-1]) if self.at < len(self.numbers) else 0
+        came_back = [place for place, _ in self.back[-1:]] if self.back_at < len(self.back) else []
+        return max([in_order, *came_back])
+
     @property
     def in_memory(self) -> int:
         """How many messages are in memory."""

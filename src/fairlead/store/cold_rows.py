@@ -5,7 +5,7 @@ Reads see the changes of their transaction, except for chunks: memory has every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from fairlead.records.chunk import Chunk, Head, LaneName
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
 from fairlead.store.changes import Changes
-from fairlead.store.kv.port import Batch, KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
 from fairlead.store.row_keys import pack_key
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,49 +65,61 @@ def read_runs(
     changes: Changes,
     home_id: int,
     queue_id: int,
-    lane: LaneName,
-    start: int,
+    starts: Mapping[LaneName, int],
     *,
     limit: int,
     end: int | None = None,
-) -> list[Run]:
-    """The first rows of a lane with `start <= place < end`, in the order of their places."""
-    changed = {
-        (place, is_single): row
-        for (_, found_id, name, place, is_single), row in changes.runs.items()
-        if found_id == queue_id and name == lane and start <= place and (end is None or place < end)
-    }
-    prefix = _lane_prefix(home_id, queue_id, lane)
+) -> dict[LaneName, list[Run]]:
+    """Of each of these lanes the first rows with `start <= place < end`, in the order of their places; in one read
+    in the order of the keys.
+    """
+    changed: dict[LaneName, dict[tuple[int, bool], RunRow | None]] = {}
+    for (_, found_id, lane, place, is_single), row in changes.runs.items():
+        start = starts.get(lane) if found_id == queue_id else None
+        if start is not None and start <= place and (end is None or place < end):
+            changed.setdefault(lane, {})[place, is_single] = row
+    # As many more as the transaction may have taken away.
+    most = limit + max(map(len, changed.values()), default=0)
     # Behind a lane there is no place of all ones.
-    last = prefix + (b"\xff" * _PLACE_BYTES if end is None else pack_key(end))
-    rows = store.scan(Table.RUNS, prefix + pack_key(start), last, limit=limit + len(changed))
-    found: dict[tuple[int, bool], RunRow | None] = {
-        (int.from_bytes(key[-_PLACE_BYTES:-1], "big"), bool(key[-1])): _decode_run(raw) for key, raw in rows
-    }
-    found.update(changed)
-    left = [(at, row) for at, row in found.items() if row is not None]
-    return [Run(place, row) for (place, _), row in sorted(left, key=lambda one: one[0])[:limit]]
+    last = b"\xff" * _PLACE_BYTES if end is None else pack_key(end)
+    prefixes = sorted([(_lane_prefix(home_id, queue_id, lane), lane) for lane in starts])
+    ranges = [(prefix + pack_key(starts[lane]), prefix + last) for prefix, lane in prefixes]
+    stored = store.scan_many(Table.RUNS, ranges, limit=most)
+    found: dict[LaneName, list[Run]] = {}
+    for (_, lane), rows in zip(prefixes, stored, strict=True):
+        runs = [*map(_run_of, rows)]
+        found[lane] = _with_changes(rows, runs, changed[lane])[:limit] if lane in changed else runs[:limit]
+    return found
 
 
-def read_last_run(store: KeyValueStore, home_id: int, queue_id: int, lane: LaneName) -> Run:
-    """Of a lane that has rows."""
-    prefix = _lane_prefix(home_id, queue_id, lane)
-    ((key, raw),) = store.scan(Table.RUNS, prefix, prefix + b"\xff" * _PLACE_BYTES, limit=1, reverse=True)
-    return Run(int.from_bytes(key[-_PLACE_BYTES:-1], "big"), _decode_run(raw))
+def _with_changes(
+    rows: Sequence[Row], runs: Sequence[Run], changed: Mapping[tuple[int, bool], RunRow | None]
+) -> list[Run]:
+    at = [(run.place, bool(key[-1])) for (key, _), run in zip(rows, runs, strict=True)]
+    found = {**dict(zip(at, [run.row for run in runs], strict=True)), **changed}
+    left = [Run(place, row) for (place, _), row in found.items() if row is not None]
+    return sorted(left, key=lambda one: one.place)
 
 
-def read_lanes(store: KeyValueStore, home_id: int) -> Iterator[tuple[int, LaneName, Run]]:
-    """The first row of each lane of a queue and its dead letters: (queue, lane, row)."""
+def read_lanes(store: KeyValueStore, home_id: int) -> Iterator[tuple[int, LaneName, Run, Run]]:
+    """Each lane of a queue and its dead letters with its first and its last row: (queue, lane, first, last)."""
     after = None
     while rows := store.first_rows(
         Table.RUNS, suffix_length=_PLACE_BYTES, prefix=pack_key(home_id), after=after, limit=_PAGE_ROWS
     ):
-        for key, raw in rows:
-            lane = key[16 : lane_end(key, 16)]
-            place = int.from_bytes(key[-_PLACE_BYTES:-1], "big")
+        prefixes = [key[:-_PLACE_BYTES] for key, _ in rows]
+        ranges = [(prefix, prefix + b"\xff" * _PLACE_BYTES) for prefix in prefixes]
+        last_rows = store.scan_many(Table.RUNS, ranges, limit=1, reverse=True)
+        for first, (last,) in zip(rows, last_rows, strict=True):
+            lane = first[0][16 : lane_end(first[0], 16)]
             name = (lane_key(lane), *lane_throttle_keys(lane))
-            yield int.from_bytes(key[8:16], "big"), name, Run(place, _decode_run(raw))
+            yield int.from_bytes(first[0][8:16], "big"), name, _run_of(first), _run_of(last)
         after = rows[-1][0]
+
+
+def _run_of(row: Row) -> Run:
+    key, raw = row
+    return Run(int.from_bytes(key[-_PLACE_BYTES:-1], "big"), _decode_run(raw))
 
 
 def read_cold_chunks(store: KeyValueStore, home_ids: Sequence[int], blocks: Sequence[int]) -> list[Chunk]:

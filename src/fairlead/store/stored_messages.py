@@ -185,7 +185,7 @@ def index_rows(store: KeyValueStore, find_front: FindFront) -> dict[Table, dict[
     for (chunk, lane), count in in_chunks.items():
         first = chunk.first_of_lanes()[lane]
         key = run_key(chunk.queue_id, chunk.queue_id, lane, first, False)
-        found[Table.RUNS][key] = encode_value(RunRow(first, count, weights[chunk, lane]))
+        found[Table.RUNS][key] = encode_value(RunRow(first, count, weights[chunk, lane], chunk.count == 1))
     return found
 
 

@@ -181,6 +181,18 @@ class FaultyStore:
     ) -> list[Row]:
         return self._step("scan", lambda: self.inner.scan(table, start, end, limit=limit, reverse=reverse))
 
+    def scan_many(
+        self,
+        table: Table,
+        ranges: Sequence[tuple[bytes, bytes]],
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[list[Row]]:
+        return self._step(
+            "scan_many", lambda: self.inner.scan_many(table, ranges, limit=limit, reverse=reverse)
+        )
+
     def first_rows(
         self,
         table: Table,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead import NewMessage
+from fairlead.engine import short_ways
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large_enqueue, publish_steps, staging
@@ -37,6 +38,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An enqueue of two messages is large, and a part has two."""
     monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1)
+    # A short way is for small batches only.
+    monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)
     monkeypatch.setattr(staging, "PART_MESSAGES", 2)
     monkeypatch.setattr(publish_steps, "STEP_MESSAGES", 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -161,18 +161,18 @@ def reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(cold, "STEP_READ_AHEAD", AHEAD)
     monkeypatch.setattr(cold, "HOT_MESSAGES", 0)
     counts = [0]
-    begin, scan = Engine._new_transaction, engine.store.scan
+    begin, scan_many = Engine._begin, engine.store.scan_many
 
     def begun(self: Engine, hooks: HookAnswers) -> Transaction:
         counts.append(0)
         return begin(self, hooks)
 
-    def scanned(table: Table, *arguments: Any, **options: Any) -> list[Row]:
-        counts[-1] += table is Table.RUNS
-        return scan(table, *arguments, **options)
+    def scanned(table: Table, ranges: Sequence[Any], **options: Any) -> list[list[Row]]:
+        counts[-1] += len(ranges) if table is Table.RUNS else 0
+        return scan_many(table, ranges, **options)
 
-    monkeypatch.setattr(Engine, "_new_transaction", begun)
-    monkeypatch.setattr(engine.store, "scan", scanned)
+    monkeypatch.setattr(Engine, "_begin", begun)
+    monkeypatch.setattr(engine.store, "scan_many", scanned)
     return counts
 
 

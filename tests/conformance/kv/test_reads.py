@@ -78,6 +78,11 @@ def test_scans_equal_those_of_a_model(
             between = [row for row in rows if start <= row[0] and (end is None or row[0] < end)]
             expected = between[::-1][:limit] if reverse else between[:limit]
             assert shared.store.scan(TABLE, start, end, limit=limit, reverse=reverse) == expected
+        ranges = [(start, end) for start, end, _, _ in at_rows]
+        for reverse in (False, True):
+            found = shared.store.scan_many(TABLE, ranges, limit=3, reverse=reverse)
+            assert found == [shared.store.scan(TABLE, *one, limit=3, reverse=reverse) for one in ranges]
+        assert shared.store.scan_many(TABLE, ranges, limit=0) == [[] for _ in ranges]
         asked = [*model, b"never there", *model]
         assert shared.store.get_many(TABLE, asked) == [model.get(key) for key in asked]
         assert [shared.store.get(TABLE, key) for key in asked] == [model.get(key) for key in asked]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -238,7 +238,26 @@ def _add_chunks(
     tx: Transaction, queue: Queue, batches: Sequence[tuple[Columns, MessageColumns]]
 ) -> list[tuple[bytes, range]]:
     """The numbers of the messages, with the prefix of their ids, for each chunk."""
-    return [_add_chunk(tx, queue, columns, messages) for columns, messages in batches]
+    chunks: list[tuple[bytes, range]] = []
+    for columns, messages in batches:
+        if messages.delays is None and tx.memory.must_scatter(queue, columns):
+            chunks += _add_alone(tx, queue, columns, messages)
+        else:
+            chunks.append(_add_chunk(tx, queue, columns, messages))
+    return chunks
+
+
+def _add_alone(
+    tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
+) -> Iterator[tuple[bytes, range]]:
+    """Each message in a chunk of its own."""
+    for one, payload in zip(columns.one_by_one(), messages.payloads, strict=True):
+        head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, one, None)
+        chunk = Chunk.of(queue.record.queue_id, head, [payload])
+        tx.add(ChunkEnqueued(chunk))
+        # None joins a chunk that is before this one.
+        tx.let_grow(chunk)
+        yield chunk.prefix, chunk.numbers
 
 
 def _add_chunk(

@@ -179,6 +179,16 @@ class DictionaryStore:
                 return [(key, rows[key]) for key in found]
             return [(key, rows[key]) for key in keys[first : min(last, first + limit)]]
 
+    def scan_many(
+        self,
+        table: Table,
+        ranges: Sequence[tuple[bytes, bytes]],
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[list[Row]]:
+        return [self.scan(table, start, end, limit=limit, reverse=reverse) for start, end in ranges]
+
     def first_rows(
         self,
         table: Table,

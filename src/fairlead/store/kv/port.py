@@ -157,6 +157,17 @@ class KeyValueStore(Protocol):
         """
         ...
 
+    def scan_many(
+        self,
+        table: Table,
+        ranges: Sequence[tuple[bytes, bytes]],
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[list[Row]]:
+        """`scan` of each range `start, end`, at most `limit` rows of each. Cheapest where the ranges are in order."""
+        ...
+
     def first_rows(
         self,
         table: Table,

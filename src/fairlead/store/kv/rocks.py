@@ -25,7 +25,7 @@ from fairlead.store.kv import rocks_files as files
 from fairlead.store.kv.fence import Fence, read_fence
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, Row, Table, behind_group
 from fairlead.store.kv.rocks_batch import RepeatableBatch, RocksBatch
-from fairlead.store.kv.rocks_database import Database, first_of_groups, scan, scan_back
+from fairlead.store.kv.rocks_database import Cursor, Database, first_of_groups, scan, scan_back
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.format import check_format
 from fairlead.store.rocks.marks import Marks
@@ -196,6 +196,24 @@ class RocksKeyValueStore:
             return []
         walk = scan_back if reverse else scan
         return self._database.read_by_cursor(table, lambda cursor: walk(cursor, start, end, limit))
+
+    def scan_many(
+        self,
+        table: Table,
+        ranges: Sequence[tuple[bytes, bytes]],
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[list[Row]]:
+        if limit < 1:
+            self._check_open()
+            return [[] for _ in ranges]
+        walk = scan_back if reverse else scan
+
+        def walk_all(cursor: Cursor) -> list[list[Row]]:
+            return [walk(cursor, start, end, limit) for start, end in ranges]
+
+        return self._database.read_by_cursor(table, walk_all)
 
     def first_rows(
         self,

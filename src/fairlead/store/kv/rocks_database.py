@@ -106,12 +106,12 @@ class Database:
         # The database was opened again meanwhile, or closed.
         return self.read(table, question)
 
-    def read_by_cursor(self, table: Table, question: Callable[[Cursor], list[Row]]) -> list[Row]:
+    def read_by_cursor(self, table: Table, question: Callable[[Cursor], T]) -> T:
         """One cursor per table serves until the next write: making one costs more than most reads. A thread
         takes it away while it reads, so no two threads use the same.
         """
 
-        def ask(rows: Rdict) -> list[Row]:
+        def ask(rows: Rdict) -> T:
             # Before anything is read: a write that comes meanwhile begins another one.
             generation = self._generation
             kept, raw = self._cursors.pop(table, (-1, None))
