@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead import Complete, DeadFilter, Delivery, Fail, NewMessage
+from fairlead import Complete, DeadFilter, Delivery, Extend, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.store.kv.dictionary import DictionaryStore
@@ -54,6 +54,19 @@ def test_messages_that_return_to_a_stream_together_have_the_key_of_the_first(
     assert broken_laws(engine) == []
     found = engine.do(Claim("q", 3, max_per_stream=3))
     assert [one.fairness_key for one in found] == ["a", "a", "a"]
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_redriven_message_keeps_its_progress_and_its_carry_unless_they_are_cleared(
+    engine: Engine, clears: bool
+) -> None:
+    engine.do(Enqueue("q", b"x"))
+    held = only(engine.do(Claim("q")))
+    engine.do(Settle([Extend(held, progress=2, carry=b"half")]))
+    engine.do(Settle([Fail(held, dead=True)]))
+    engine.do(Redrive("q", clear_progress=clears))
+    again = only(engine.do(Claim("q")))
+    assert (again.progress & 2, again.carry) == ((0, b"") if clears else (2, b"half"))
 
 
 def test_a_message_that_was_brought_back_has_no_time_to_live_any_more(
