@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead import NewMessage
+from fairlead.engine import short_ways
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large_enqueue, publish_steps, staging
@@ -35,7 +36,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An enqueue of two messages is large, and a part has two."""
+    """An enqueue of two messages is large, and a part has two. No short way is open to it."""
+    monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)
     monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1)
     monkeypatch.setattr(staging, "PART_MESSAGES", 2)
     monkeypatch.setattr(publish_steps, "STEP_MESSAGES", 2)
