@@ -9,7 +9,7 @@ reversible arithmetic: an id leads to its number without an index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import repeat
 from struct import Struct, unpack
 
@@ -36,6 +36,8 @@ _STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
 _VARIANT = 2 << 62
 _LOW_BYTES = 8
 _DIGITS = 2 * _LOW_BYTES
+#: From so many on, filling in digits pays.
+_MANY = 32
 #: Where the digits of the second half are in an id as text: a dash is before the last twelve.
 _DIGIT_PLACES = [*range(19, 23), *range(24, 36)]
 _pack_id = Struct(">8sQ").pack
@@ -65,6 +67,11 @@ def shown_ids(prefix: bytes, numbers: range) -> list[str]:
     if len(numbers) == 1:
         return [show_id(id_of(prefix, numbers[0]))]
     count, low = len(numbers), id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
+    if count < _MANY:
+        head = show_id(prefix + bytes(_LOW_BYTES))[:19]
+        halves = range(low, low + count * _STRIDE, _STRIDE)
+        # A dash before the last six bytes.
+        return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
     digits = _in_steps(low.to_bytes(_LOW_BYTES, "big"), count).hex().encode()
     # All ids in one text, a line for each. Their second halves come in digit by digit, each digit for all of them.
     line = (show_id(prefix + bytes(_LOW_BYTES)) + "\n").encode()
@@ -80,11 +87,13 @@ def _in_steps(low: bytes, count: int) -> bytes:
     They are the digits of one large number: `count` times the first, to which 0, 1, 2 and more strides are added. No sum
     is too large for its digit, so the one addition does all of them.
     """
-    size = len(low) * count
-    return (int.from_bytes(low * count, "big") + _strides(len(low), count)).to_bytes(size, "big")
+    width, room = len(low), 1 << count.bit_length()
+    # The strides of a few sizes are kept. Those of the last ids are the lowest digits.
+    strides = _strides(width, room) >> 8 * width * (room - count)
+    return (int.from_bytes(low * count, "big") + strides).to_bytes(width * count, "big")
 
 
-@lru_cache(maxsize=16)
+@cache
 def _strides(width: int, count: int) -> int:
     """0, 1, 2 and more strides as digits of so many bytes."""
     return int.from_bytes(b"".join([(at * _STRIDE).to_bytes(width, "big") for at in range(count)]), "big")
