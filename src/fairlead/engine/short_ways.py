@@ -9,6 +9,7 @@ are those of the general way: `tests/property/test_short_ways.py` compares the t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine.chunk_messages import ChunkMessages
@@ -139,8 +140,7 @@ def _claim(
         if chunk.payloads is None:
             return None
         stored = ChunkMessages(chunk, chunk.payloads, is_ordered=queue.is_ordered)
-        for number in members:
-            found.append(Delivery(stored, None, name, group, until_ms, 1, None, number))
+        found += map(partial(Delivery, stored, None, name, group, until_ms, 1, None), members)
     terms = LeaseTerms(group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", "", request.started)
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 

@@ -236,9 +236,10 @@ def find_columns(messages: object) -> MessageColumns | None:
         return None
     if set(map(type, messages)) != {NewMessage}:
         return None
-    payloads, headers, keys, weights, throttle_keys, streams, delays, dedup_keys, ttls = zip(
-        *map(astuple, messages), strict=True
-    )
+    # A comprehension for each column makes no object for a message, as a tuple of its fields would be.
+    payloads = (*[message.payload for message in messages],)
+    keys = [message.fairness_key for message in messages]
+    weights = [message.weight for message in messages]
     if (
         set(map(type, payloads)) != {bytes}
         or set(map(type, weights)) != {int}
@@ -247,10 +248,20 @@ def find_columns(messages: object) -> MessageColumns | None:
         return None
     if not are_plain(payloads, keys, weights):
         return None
-    if not any(headers) and not any(throttle_keys):
-        rest: list[Sequence[object]] = [streams, delays, dedup_keys, ttls]
-        if all([column.count(None) == len(payloads) for column in rest]):  # noqa: C419 - a generator costs more
-            return MessageColumns(payloads, keys, weights)
+    with_more = [
+        message
+        for message in messages
+        if message.headers
+        or message.throttle_keys
+        or message.stream is not None
+        or message.delay is not None
+        or message.dedup_key is not None
+        or message.ttl is not None
+    ]
+    if not with_more:
+        return MessageColumns(payloads, keys, weights)
+    headers = [message.headers for message in messages]
+    throttle_keys = [message.throttle_keys for message in messages]
     try:
         return MessageColumns(
             payloads,
@@ -258,10 +269,10 @@ def find_columns(messages: object) -> MessageColumns | None:
             weights,
             [_headers(one, "") if one else b"" for one in headers] if any(headers) else None,
             good_throttle_keys(throttle_keys) if any(throttle_keys) else None,
-            good_texts(streams, MAX_KEY_BYTES),
-            _good_times(delays, 0),
-            good_texts(dedup_keys, MAX_DEDUP_KEY_BYTES),
-            _good_times(ttls, -1),
+            good_texts([message.stream for message in messages], MAX_KEY_BYTES),
+            _good_times([message.delay for message in messages], 0),
+            good_texts([message.dedup_key for message in messages], MAX_DEDUP_KEY_BYTES),
+            _good_times([message.ttl for message in messages], -1),
         )
     except NotPlain:
         return None
@@ -274,12 +285,14 @@ class NotPlain(Exception):
     """A value is not good as it is."""
 
 
-def are_plain(payloads: Sequence[bytes], keys: Sequence[str], weights: Sequence[int]) -> bool:
+def are_plain(payloads: Sequence[bytes], keys: Collection[str], weights: Collection[int]) -> bool:
     """Whether these columns, of one message at least, are good as they are."""
     sizes = list(map(len, payloads))
     if max(sizes) > MAX_PAYLOAD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
         return False
-    return min(weights) >= 1 and max(weights) <= MAX_WEIGHT and _fit(set(keys), MAX_KEY_BYTES)
+    # Most messages have the same few.
+    weights, keys = set(weights), set(keys)
+    return min(weights) >= 1 and max(weights) <= MAX_WEIGHT and _fit(keys, MAX_KEY_BYTES)
 
 
 def good_headers(packed: Sequence[bytes]) -> Sequence[bytes]:

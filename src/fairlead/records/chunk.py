@@ -169,6 +169,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     #: Messages by stream, once somebody asked for them.
     _by_stream: dict[str, list[int]] | None = None
     _total_bytes: int | None = None
+    _page_starts: list[int] | None = None
 
     @classmethod
     def of(
@@ -231,7 +232,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             self.states.extend([OWN if number in own else IMPLIED for number in numbers])
         self.columns = self.columns.with_more(more)
         self.payload_bytes += sum(more.sizes)
-        self._total_bytes = None
+        self._total_bytes = self._page_starts = None
         self.count += len(numbers)
         self.live += len(numbers)
         return numbers
@@ -244,7 +245,10 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         )
 
     def page_starts(self) -> list[int]:
-        return page_starts(self.columns.sizes)
+        """Kept, because a chunk that is completed soon deletes the pages that it has just written."""
+        if self._page_starts is None:
+            self._page_starts = page_starts(self.columns.sizes)
+        return self._page_starts
 
     def lane_of(self, number: int) -> LaneName:
         columns = self.columns
@@ -402,13 +406,14 @@ def page_starts(sizes: Sequence[int]) -> list[int]:
     ends = [*accumulate(sizes)]
     starts, start, before = [0], 0, 0
     while True:
-        # A payload that is larger than a page is in one with the empty ones before it, and no other.
-        first = bisect_right(ends, before, lo=start)
-        start = max(bisect_right(ends, before + PAGE_BYTES, lo=first), first + 1)
-        if start >= len(ends):
+        end = bisect_right(ends, before + PAGE_BYTES, lo=start)
+        if end == start or ends[end - 1] == before:
+            # A payload that is larger than a page is in one with the empty ones before it, and no other.
+            end += 1
+        if end >= len(ends):
             return starts
-        starts.append(start)
-        before = ends[start - 1]
+        starts.append(end)
+        start, before = end, ends[end - 1]
 
 
 def by_chunk(numbers: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:

@@ -9,7 +9,9 @@ reversible arithmetic: an id leads to its number without an index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import pack, unpack
+from functools import cache
+from itertools import repeat
+from struct import Struct, unpack
 
 from fairlead.model.ids import show_id
 
@@ -33,6 +35,12 @@ _UNFOLD = pow(_FOLD, -1, 1 << _FOLD_BITS)
 _STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
 _VARIANT = 2 << 62
 _LOW_BYTES = 8
+_DIGITS = 2 * _LOW_BYTES
+#: From so many on, filling in digits pays.
+_MANY = 32
+#: Where the digits of the second half are in an id as text: a dash is before the last twelve.
+_DIGIT_PLACES = [*range(19, 23), *range(24, 36)]
+_pack_id = Struct(">8sQ").pack
 
 
 def claim_group(epoch: int, commit: int, index: int) -> int:
@@ -58,27 +66,53 @@ def shown_ids(prefix: bytes, numbers: range) -> list[str]:
     """The ids of consecutive numbers of one commit as text."""
     if len(numbers) == 1:
         return [show_id(id_of(prefix, numbers[0]))]
-    head = show_id(prefix + bytes(_LOW_BYTES))[:19]
-    low = id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
-    halves = range(low, low + len(numbers) * _STRIDE, _STRIDE)
-    # A dash before the last six bytes.
-    return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
+    count, low = len(numbers), id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
+    if count < _MANY:
+        head = show_id(prefix + bytes(_LOW_BYTES))[:19]
+        halves = range(low, low + count * _STRIDE, _STRIDE)
+        # A dash before the last six bytes.
+        return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
+    digits = _in_steps(low.to_bytes(_LOW_BYTES, "big"), count).hex().encode()
+    # All ids in one text, a line for each. Their second halves come in digit by digit, each digit for all of them.
+    line = (show_id(prefix + bytes(_LOW_BYTES)) + "\n").encode()
+    text = bytearray(line * count)
+    for at in range(_DIGITS):
+        text[_DIGIT_PLACES[at] :: len(line)] = digits[at::_DIGITS]
+    return text.decode().split()
+
+
+def _in_steps(low: bytes, count: int) -> bytes:
+    """So many ids or second halves, one behind the other, each one greater than the one before by a stride.
+
+    They are the digits of one large number: `count` times the first, to which 0, 1, 2 and more strides are added. No sum
+    is too large for its digit, so the one addition does all of them.
+    """
+    width, room = len(low), 1 << count.bit_length()
+    # The strides of a few sizes are kept. Those of the last ids are the lowest digits.
+    strides = _strides(width, room) >> 8 * width * (room - count)
+    return (int.from_bytes(low * count, "big") + strides).to_bytes(width * count, "big")
+
+
+@cache
+def _strides(width: int, count: int) -> int:
+    """0, 1, 2 and more strides as digits of so many bytes."""
+    return int.from_bytes(b"".join([(at * _STRIDE).to_bytes(width, "big") for at in range(count)]), "big")
 
 
 def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     """The raw ids of several numbers of one commit."""
-    base = id_base(numbers[0])
-    halves = [base + (number & _INDEX_MASK) * _STRIDE for number in numbers]
-    return [prefix + half.to_bytes(_LOW_BYTES, "big") for half in halves]
+    first, count = numbers[0], len(numbers)
+    if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
+        return [*ids_of_run(prefix, range(first, first + count))]
+    # Their commit adds the same to each product, so it is taken away once.
+    base = id_base(first) - (first >> COMMIT_SHIFT << COMMIT_SHIFT) * _STRIDE
+    halves = [base + number * _STRIDE for number in numbers]
+    return [*map(_pack_id, repeat(prefix), halves)]
 
 
 def ids_of_run(prefix: bytes, numbers: range) -> Sequence[bytes]:
     """`ids_of` consecutive numbers."""
-    low = id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
-    words = [int.from_bytes(prefix, "big")] * (2 * len(numbers))
-    words[1::2] = range(low, low + len(numbers) * _STRIDE, _STRIDE)
-    # Half as long as taking each id from its number.
-    return unpack("16s" * len(numbers), pack(f">{len(words)}Q", *words))
+    return unpack("16s" * len(numbers), _in_steps(id_of(prefix, numbers[0]), len(numbers)))
 
 
 def find_number(raw_id: bytes) -> int | None:

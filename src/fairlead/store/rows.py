@@ -254,8 +254,14 @@ def write_of_published_end(key: bytes) -> bytes:
     return key[8:]
 
 
+def _page_keys(chunk: Chunk, count: int) -> list[bytes]:
+    """Those of its first pages."""
+    of_chunk = _key_of_two(chunk.queue_id, chunk.body)
+    return [of_chunk + page.to_bytes(2, "big") for page in range(count)]
+
+
 def _page_key(chunk: Chunk, page: int) -> bytes:
-    return _key(chunk.queue_id, chunk.body) + page.to_bytes(2, "big")
+    return _key_of_two(chunk.queue_id, chunk.body) + page.to_bytes(2, "big")
 
 
 # Changes become rows
@@ -398,14 +404,15 @@ def _write_pages(batch: Batch, chunk: Chunk) -> None:
     payloads = chunk.payloads
     assert payloads is not None, "a new chunk has its payloads"
     starts = chunk.page_starts()
-    for page, (start, end) in enumerate(zip(starts, [*starts[1:], chunk.count], strict=True)):
-        batch.put(Table.PAGES, _page_key(chunk, page), _encode(payloads[start:end]))
+    keys = _page_keys(chunk, len(starts))
+    for key, start, end in zip(keys, starts, [*starts[1:], chunk.count], strict=True):
+        batch.put(Table.PAGES, key, _encode(payloads[start:end]))
 
 
 def _delete_pages(batch: Batch, chunk: Chunk) -> None:
     if not chunk.is_inline:
-        for page in range(len(chunk.page_starts())):
-            batch.delete(Table.PAGES, _page_key(chunk, page))
+        for key in _page_keys(chunk, len(chunk.page_starts())):
+            batch.delete(Table.PAGES, key)
 
 
 def _write_staged_pages(
@@ -453,7 +460,7 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
         if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return inline
-    keys = [_page_key(chunk, page) for page in range(len(chunk.page_starts()))]
+    keys = _page_keys(chunk, len(chunk.page_starts()))
     pages = store.get_many(Table.PAGES, keys)
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")

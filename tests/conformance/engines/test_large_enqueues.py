@@ -36,7 +36,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An enqueue of two messages is large, and a part has two."""
+    """An enqueue of two messages is large, and a part has two. No short way is open to it."""
+    monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)
     monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1)
     # A short way is for small batches only.
     monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)

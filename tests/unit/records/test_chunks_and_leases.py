@@ -58,6 +58,14 @@ def test_pages_are_cut_where_the_next_payload_would_not_fit(sizes: list[int]) ->
     assert all(sum(page) <= PAGE_BYTES or len([size for size in page if size]) == 1 for page in pages)
 
 
+def test_a_chunk_that_grows_gets_more_pages() -> None:
+    chunk, size = chunk_of([PAGE_BYTES]), PAGE_BYTES
+    assert chunk.page_starts() == [0]
+    more = Columns((), None, 1, None, [size, size])
+    chunk.grow(more, [b"", b""], ())
+    assert chunk.page_starts() == [0, 1, 2]
+
+
 def test_pages_begin_where_the_next_payload_has_no_room() -> None:
     def one_by_one(sizes: list[int]) -> list[int]:
         starts, used = [0], 0

@@ -47,3 +47,21 @@ def test_ids_of_a_run_are_those_of_its_numbers(first: int, count: int) -> None:
     assert (
         [*ids_of_run(prefix, numbers)] == ids_of(prefix, numbers) == [id_of(prefix, one) for one in numbers]
     )
+
+
+@given(NUMBERS.map(lambda number: number & ~0xFFF), st.lists(st.integers(0, 4095), min_size=1, unique=True))
+def test_ids_of_numbers_in_any_order_are_those_of_each(first: int, indexes: list[int]) -> None:
+    prefix, numbers = id_prefix(5, 7), [first + index for index in indexes]
+    assert ids_of(prefix, numbers) == [id_of(prefix, one) for one in numbers]
+
+
+def test_numbers_between_the_first_and_the_last_may_be_in_another_order() -> None:
+    prefix, first = id_prefix(5, 7), 7 << COMMIT_SHIFT
+    numbers = [first, first + 2, first + 1, first + 3]
+    assert ids_of(prefix, numbers) == [id_of(prefix, one) for one in numbers]
+
+
+@given(NUMBERS.map(lambda number: number & ~0xFFF), st.integers(1, 600))
+def test_ids_as_text_are_those_of_the_numbers(first: int, count: int) -> None:
+    prefix, numbers = id_prefix(1_700_000_000_000, 7), range(first, first + count)
+    assert shown_ids(prefix, numbers) == [show_id(id_of(prefix, one)) for one in numbers]
