@@ -28,8 +28,8 @@ BUGS = (
     Bug(
         "a late ack is accepted",
         "engine/work/settle.py",
-        "        if holder is not lease or delivery.claim_id != claim_id:\n",
-        "        if holder is not lease:\n",
+        "    if [delivery.claim_id for delivery in deliveries].count(lease.terms.claim_id) < count:\n        return None\n",
+        "",
     ),
     Bug(
         "a settle counts twice in one call",
@@ -212,8 +212,8 @@ BUGS = (
     Bug(
         "a member of a numbered claim can be settled alone",
         "engine/work/settle.py",
-        "            if holder is None or holder.is_numbered:\n",
-        "            if holder is None:\n",
+        "    if lease is None or lease.is_numbered:\n",
+        "    if lease is None:\n",
     ),
     Bug(
         "a remembered answer has a second effect",

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release
 from fairlead.config import Settings
+from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.short_ways import ShortWay
@@ -28,7 +29,7 @@ from fairlead.store.kv.port import Table
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigSet
-from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine
 from fairlead.verbs.queues import CreateQueue, Pause, Resume, UpdateQueue
 from fairlead.verbs.settle import Settle
 from tests.conformance.engines.memory_sizes import memory_sizes
@@ -59,10 +60,13 @@ class CountingEngine(Engine):
     """Counts the requests that took a short way."""
 
     taken: Counter[type]
+    #: Those while a chunk is cold.
+    taken_beside_cold: Counter[type]
 
     def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
         answer = super()._take(short_way, request)
         self.taken[type(request)] += answer is not None
+        self.taken_beside_cold[type(request)] += answer is not None and self.memory.cold_count > 0
         return answer
 
 
@@ -77,7 +81,6 @@ class BothWays:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         kind = self.random.choice([ManualClock, LateClock])
-        # A message that waits, failed or expired makes its chunk cold, and short ways are closed while there is one.
         is_smooth = self.random.random() < 0.6
         self.outcomes = [Complete] if is_smooth else [Complete, Complete, Complete, Fail, Release, Extend]
         self.steps_ms = [1] * 9 + [2500] if is_smooth else [1, 2500]
@@ -91,7 +94,7 @@ class BothWays:
             for store, clock in zip(self.stores, self.clocks, strict=True)
         ]
         for engine in self.engines:
-            engine.taken = Counter()
+            engine.taken, engine.taken_beside_cold = Counter(), Counter()
         #: Deliveries as both engines made them, some of them settled by now.
         self.deliveries: list[tuple[Delivery, Delivery]] = []
 
@@ -168,6 +171,10 @@ def describe(answer: Any) -> Any:
         "payload",
         "fairness_key",
         "weight",
+        "attempts",
+        "carry",
+        "failures",
+        "progress",
     )
     return {name: getattr(answer, name) for name in named}
 
@@ -177,38 +184,112 @@ def rows_of(store: DictionaryStore) -> dict[Table, list[tuple[bytes, bytes]]]:
     return {table: store.scan(table, limit=100_000) for table in Table if table is not Table.META}
 
 
+def turns_of(engine: Engine) -> list[list[str]]:
+    return [queue.schedule.ring() for queue in engine.memory.by_id.values()]
+
+
+def add_cold_messages(both: BothWays) -> None:
+    """What nearly every store has: dead letters, and messages that wait for a time or for tokens."""
+    dead = [NewMessage(b"dead", fairness_key=key) for key in "ab"]
+    both.do(lambda _: Quarantine("other", dead, "no use"))
+    both.do(lambda _: Enqueue("q", b"later", delay="1h"))
+    both.do(lambda _: Enqueue("other", b"later", delay="1h", fairness_key="a"))
+
+
 @pytest.mark.parametrize("seed", range(RUNS), ids=lambda seed: f"seed{seed}-")
 def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
-    # With little memory most messages are cold, and short ways are closed.
-    with memory_sizes(seed) if seed % 3 == 0 else nullcontext():
+    # With little memory most messages are cold.
+    with memory_sizes(seed):
         both = BothWays(seed)
         options = OPTIONS[seed % len(OPTIONS)]
         both.do(lambda _: CreateQueue("q", {"visibility_timeout": "4s", **options}))
         both.do(lambda _: CreateQueue("other", {}))
         both.do(lambda _: ConfigSet("throttle:slow:rate", "1"))
+        if seed % 4:
+            add_cold_messages(both)
         for at in range(STEPS):
             both.step()
             if at % 10 == 0:
                 assert rows_of(both.stores[0]) == rows_of(both.stores[1])
                 assert broken_laws(both.engines[0]) == []
+                assert turns_of(both.engines[0]) == turns_of(both.engines[1])
         assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+        if seed % 4:
+            assert sum(both.engines[0].taken_beside_cold.values())
 
 
-def test_short_ways_are_taken_for_plain_messages_and_not_inside_a_transaction() -> None:
+@pytest.mark.parametrize("is_beside_cold", [False, True])
+def test_short_ways_are_taken_for_plain_messages_and_not_inside_a_transaction(is_beside_cold: bool) -> None:
     both = BothWays(0)
     both.do(lambda _: CreateQueue("q", {}))
+    both.do(lambda _: CreateQueue("other", {}))
+    if is_beside_cold:
+        add_cold_messages(both)
+        assert both.engines[0].memory.cold_count
+    short = both.engines[0]
+    short.taken.clear()
     for _ in range(3):
         both.do(lambda _: Enqueue("q", b"x"))
         both.do(lambda _: Claim("q"))
         pair = both.deliveries.pop()
         both.do(lambda index, pair=pair: Settle([Complete(pair[index])]))  # type: ignore[misc]
-    assert both.engines[0].taken == {Enqueue: 3, Claim: 3, Settle: 3}
+        batch = [NewMessage(b"x", fairness_key=key) for key in "abc"]
+        both.do(lambda _, batch=batch: EnqueueMany("q", batch))  # type: ignore[misc]
+        both.do(lambda _: Claim("q", 3))
+        pairs, both.deliveries = both.deliveries, []
+        both.do(lambda index, pairs=pairs: Settle([Complete(pair[index]) for pair in pairs]))  # type: ignore[misc]
+    assert short.taken == {Enqueue: 3, EnqueueMany: 3, Claim: 6, Settle: 6}
     assert not any(both.engines[1].taken.values())
     assert rows_of(both.stores[0]) == rows_of(both.stores[1])
 
 
+def test_a_claim_reads_on_in_its_short_way() -> None:
+    with patch.object(cold, "HOT_MESSAGES", 0):
+        both = BothWays(0)
+        both.do(lambda _: CreateQueue("q", {}))
+        for _ in range(3):
+            both.do(lambda _: Enqueue("q", b"x"))
+        taken = both.engines[0].taken
+        assert taken[Enqueue] == both.engines[0].memory.cold_count == 3
+        claim_and_complete(both, 3)
+        assert taken[Claim] == taken[Settle] == 3
+        assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+
+
+def test_completions_of_messages_whose_chunks_are_not_in_memory_go_the_general_way() -> None:
+    with patch.multiple(cold, HOT_MESSAGES=0, CACHED_MESSAGES=0):
+        both = BothWays(0)
+        both.do(lambda _: CreateQueue("q", {}))
+        for _ in range(3):
+            both.do(lambda _: Enqueue("q", b"x"))
+        claim_and_complete(both, 3)
+        taken = both.engines[0].taken
+        # A claim reads the chunks of its messages.
+        assert (taken[Enqueue], taken[Claim], taken[Settle]) == (3, 3, 0)
+        assert not both.engines[0].memory.by_name["q"].counts.messages
+        assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+
+
+def test_a_claim_that_lacks_many_lanes_reads_them_in_steps() -> None:
+    with patch.multiple(cold, HOT_MESSAGES=0), patch.object(cold, "STEP_LANES", 2):
+        both = BothWays(0)
+        both.do(lambda _: CreateQueue("q", {}))
+        both.do(lambda _: EnqueueMany("q", [NewMessage(b"x", fairness_key=key) for key in "abc"]))
+        both.do(lambda _: Claim("q", 3))
+        assert both.engines[0].taken[Claim] == 0
+        assert len(both.deliveries) == 3
+        assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+
+
+def claim_and_complete(both: BothWays, count: int) -> None:
+    for _ in range(count):
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Complete(pair[index])]))  # type: ignore[misc]
+
+
 def two_messages(late: bool) -> BothWays:
-    """A chunk of which one message stays as it was enqueued, so that short ways stay open."""
+    """One chunk with a message that is leased and one that is not."""
     both = next(one for one in map(BothWays, range(100)) if isinstance(one.clocks[0], LateClock) == late)
     both.do(lambda _: CreateQueue("q", {"visibility_timeout": "4s"}))
     both.do(lambda _: EnqueueMany("q", [NewMessage(b"first"), NewMessage(b"second")]))

@@ -148,9 +148,8 @@ class Engine:
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
-        # Without the lock these are hints; `_take` looks again.
-        may_be_short = not self.memory.cold_count and not self.hooking.is_used
-        short_way = find_short_way(request) if may_be_short else None
+        # Without the lock this is a hint; `_take` looks again.
+        short_way = None if self.hooking.is_used else find_short_way(request)
         if short_way is not None and (caller is LOCAL or not caller.is_once):
             with self.lock:
                 found = self._take(short_way, request)
@@ -366,7 +365,7 @@ class Engine:
         memory, now_ms = self.memory, self.time.now_ms()
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
-        if memory.cold_count or self.hooking.is_used or now_ms >= self.time.next_mark_ms:
+        if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms

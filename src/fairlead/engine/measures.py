@@ -30,7 +30,7 @@ def measure(engine: Engine) -> Measures:
             for key, bucket in memory.buckets.all().items()
         ]
         operations = Counter([one.kind for one in memory.records[Table.INTENTS].values()])
-        lanes = sum(queue.schedule.lane_count for queue in memory.by_id.values())
+        lanes = memory.count_lanes()
         in_memory = sum(queue.schedule.held for queue in memory.by_id.values())
         writes, staged_bytes = len(memory.staged.writes), memory.staged.stored_bytes
         consumers: dict[int, list[ConsumerInfo]] = {}

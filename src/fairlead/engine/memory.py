@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -83,6 +84,8 @@ from fairlead.store.stream_rows import has_members, read_members
 
 #: Of a memory that no engine works with. An engine has `body_cache_bytes` of its settings.
 DEFAULT_BODY_BYTES = 64 << 20
+#: Cold chunks, or streams, that are looked at in one go when too many are in memory.
+_LET_GO_AT_ONCE = 500
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -250,6 +253,9 @@ class Memory:
     def most_lanes(self) -> int:
         """An upper bound of the lanes of all queues: each has a message."""
         return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+
+    def count_lanes(self) -> int:
+        return sum([queue.schedule.lane_count for queue in self.by_id.values()])
 
     def hot_weight(self, columns: Columns) -> int:
         """How many plain messages take as much memory as one with these columns."""
@@ -928,13 +934,18 @@ class Memory:
         # While a backlog drains, cold chunks have the room that the hot ones before them leave.
         room = cold.CACHED_MESSAGES + max(0, self.max_hot_messages - self.used_room)
         if self.cached_messages > room:
-            self._let_chunks_go([*new_chunks, *self.cold_chunks.values()], room)
+            for chunk in new_chunks:
+                self._drop_cold(chunk)
+        if self.cached_messages > room:
+            self._let_cold_chunks_go(room - room // 256)
 
-    def _let_chunks_go(self, chunks: Iterable[Chunk], room: int) -> None:
-        for chunk in chunks:
-            if self.cached_messages <= room:
-                return
-            self._drop_cold(chunk)
+    def _let_cold_chunks_go(self, left: int) -> None:
+        """Some more than must go, so that not every transaction of a full cache has to look for the first one."""
+        while self.cached_messages > left and self.cold_chunks:
+            for chunk in list(islice(self.cold_chunks.values(), _LET_GO_AT_ONCE)):
+                if self.cached_messages <= left:
+                    return
+                self._drop_cold(chunk)
 
     def _let_streams_go(self) -> None:
         """Streams of which memory need not hold any message stay while there is room."""
@@ -943,13 +954,17 @@ class Memory:
             if queue is not None:
                 self._count_stream(queue, name)
         self.used_streams.clear()
-        for queue_id, name in list(self.cold_streams) if self.cached_members > cold.CACHED_MESSAGES else ():
-            if self.cached_members <= cold.CACHED_MESSAGES:
-                return
-            stream = self.cold_streams.pop((queue_id, name))
-            self.cached_members -= stream.counted
-            stream.counted = 0
-            self._let_stream_go(self.by_id[queue_id], name, stream.numbers)
+        if self.cached_members <= cold.CACHED_MESSAGES:
+            return
+        left = cold.CACHED_MESSAGES - cold.CACHED_MESSAGES // 256
+        while self.cached_members > left and self.cold_streams:
+            for queue_id, name in list(islice(self.cold_streams, _LET_GO_AT_ONCE)):
+                if self.cached_members <= left:
+                    return
+                stream = self.cold_streams.pop((queue_id, name))
+                self.cached_members -= stream.counted
+                stream.counted = 0
+                self._let_stream_go(self.by_id[queue_id], name, stream.numbers)
 
     def _count_stream(self, queue: Queue, name: str) -> None:
         """Count the messages of a stream that memory need not hold; a single one is not kept."""

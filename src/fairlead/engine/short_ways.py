@@ -1,9 +1,11 @@
 """Short ways for requests about plain messages: bare enqueues, claims, and completions of one lease.
 
 Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
-or a few. A short way looks at memory, changes nothing, and names the only fact of its transaction with the answer. It
-gives up wherever anything is unusual, and then the work of the verb decides, in a transaction. Facts, rows and answers
-are those of the general way: `tests/property/test_short_ways.py` compares the two.
+or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
+stored, and names the only fact of its transaction with the answer. It gives up wherever anything is unusual, and then
+the work of the verb decides, in a transaction. Cold chunks of other messages, dead letters and waiting ones, do not
+matter to it, because nearly every store has some. Facts, rows and answers are those of the general way:
+`tests/property/test_short_ways.py` compares the two.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fairlead.engine import cold
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.memory import Queue
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
@@ -55,7 +58,8 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
     if kind is EnqueueMany:
         messages = given.messages
         is_open = type(messages) is list and 0 < len(messages) <= MAX_MESSAGES
-        return _enqueue_many if is_open and type(messages[0]) is NewMessage else None
+        # If the first one is not plain, do not look at all of them in vain.
+        return _enqueue_many if is_open and _is_plain(messages[0]) else None
     if kind is Claim:
         return _claim if is_good_at_a_glance(given) and given.limit <= MAX_MESSAGES else None
     if kind is Settle:
@@ -65,6 +69,10 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
             return _complete_one
         return _complete_many if is_open else None
     return None
+
+
+def _is_plain(some: object) -> bool:
+    return type(some) is NewMessage and some.delay is some.ttl is some.dedup_key is None
 
 
 def _enqueue_one(
@@ -84,14 +92,15 @@ def _enqueue_one(
 def _enqueue_many(
     engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, list[str]] | None:
-    queue, some = _plain_queue(engine, request.queue), request.messages[0]
-    # If the first one is not plain, do not look at all of them in vain.
-    if queue is None or not (some.delay is some.ttl is some.dedup_key is None):
+    queue = _plain_queue(engine, request.queue)
+    if queue is None:
         return None
     given = find_columns(request.messages)
     if given is None or not (given.delays is given.ttls is None and given.dedup_keys is None):
         return None
     columns = to_columns(queue, given, now_ms)
+    if engine.memory.must_scatter(queue, columns):
+        return None
     size = columns.total_bytes()
     if size > LARGE_BYTES or not has_room_for_lanes(
         engine.settings, engine.memory, queue, len(columns.lanes)
@@ -129,18 +138,30 @@ def _claim(
     if engine.store.room(in_reserve=True) < (len(memory.held) + limit) * LEASE_BYTES:
         return None
     plan = queue.schedule.plan(limit, now_ms)
+    while 0 < len(plan.needs) <= cold.STEP_LANES:
+        cold.read_on(memory, engine.store, queue, plan.needs)
+        plan = queue.schedule.plan(limit, now_ms)
     numbers = plan.numbers
-    if plan.needs or not numbers or (memory.own and not memory.own.keys().isdisjoint(numbers)):
+    if plan.needs or not numbers:
         return None
+    if memory.cold_count:
+        cold.bring_chunks(memory, engine.store, numbers, queue.home_id)
     lease_ms, group = record.config.visibility_timeout_ms, claim_group(engine.epoch, commit, 1)
     until_ms, queue_id, name = now_ms + lease_ms, record.queue_id, record.name
-    found: list[Delivery] = []
+    own, found = memory.own, list[Delivery]()
+    has_states = bool(own) and not own.keys().isdisjoint(numbers)
     for block, members in by_block(numbers):
         chunk = memory.chunks[block]
         if chunk.payloads is None:
             return None
         stored = ChunkMessages(chunk, chunk.payloads, is_ordered=queue.is_ordered)
-        found += map(partial(Delivery, stored, None, name, group, until_ms, 1, None), members)
+        if not has_states:
+            found += map(partial(Delivery, stored, None, name, group, until_ms, 1, None), members)
+            continue
+        for number in members:
+            state = own.get(number)
+            count = 1 if state is None else state.deliveries + 1
+            found.append(Delivery(stored, state, name, group, until_ms, count, None, number))
     terms = LeaseTerms(group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", "", request.started)
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 

@@ -39,8 +39,6 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An enqueue of two messages is large, and a part has two. No short way is open to it."""
     monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)
     monkeypatch.setattr(large_enqueue, "LARGE_MESSAGES", 1)
-    # A short way is for small batches only.
-    monkeypatch.setattr(short_ways, "MAX_MESSAGES", 1)
     monkeypatch.setattr(staging, "PART_MESSAGES", 2)
     monkeypatch.setattr(publish_steps, "STEP_MESSAGES", 2)
 

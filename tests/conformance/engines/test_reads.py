@@ -15,6 +15,7 @@ import pytest
 from fairlead import Complete, Delivery, Fail, NewMessage
 from fairlead.engine import cold
 from fairlead.engine.broker import Broker
+from fairlead.engine.memory import Memory
 from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
@@ -164,3 +165,30 @@ def test_each_step_reads_a_few_times(name: str, hot: int) -> None:
 def test_each_lane_on_disk_is_read_once_and_each_stream_twice(name: str) -> None:
     times = 2 if "streams" in name else 1
     assert reads(name, MESSAGES, 0) <= reads(name, 1, 0) + times * MESSAGES + 2 * STEPS
+
+
+def test_a_full_cache_of_cold_chunks_is_not_looked_through_at_every_transaction() -> None:
+    most, looks = 25_600, []
+    let_go = Memory._let_cold_chunks_go
+
+    def counted(memory: Memory, left: int) -> None:
+        looks.append(memory.cached_messages)
+        let_go(memory, left)
+
+    sizes = patch.multiple(cold, HOT_MESSAGES=0, CACHED_MESSAGES=most)
+    with sizes, patch.object(Memory, "_let_cold_chunks_go", counted):
+        broker = Broker(DictionaryStore(), clock=ManualClock())
+        broker.create_queue("q")
+        fitting = most // (1 + cold.WEIGHT_OF_CHUNK)
+        for _ in range(fitting + 400):
+            broker.enqueue("q", b"x")
+            assert broker.engine.memory.cached_messages <= most
+        # The oldest messages are wanted first: none of them made way for a new one.
+        assert looks == []
+        for _ in range(fitting + 400):
+            assert len(broker.claim("q")) == 1
+            assert broker.engine.memory.cached_messages <= most
+        # Each claim of the last ones read a chunk, and 11 at a time made way, or one more.
+        assert 400 // 13 <= len(looks) <= 400 // 11
+        assert broker.engine.memory.cached_messages > most * 0.99
+        broker.close()

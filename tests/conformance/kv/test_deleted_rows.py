@@ -74,6 +74,24 @@ def test_a_queue_that_drains_at_its_front_is_scanned_without_its_past(draining: 
     assert draining.first() == [key(1, ROWS)]
 
 
+def test_a_scan_ends_before_the_deleted_rows_behind_its_range(draining: Draining) -> None:
+    """Groups that run dry and get a new row now and then, as lanes do."""
+    draining.write([key(group, number) for group in (1, 2) for number in range(ROWS)])
+    draining.write([], [key(group, number) for group in (1, 2) for number in range(ROWS)])
+    draining.write([key(1, ROWS), key(1, ROWS + 1), key(3, 0)])
+    draining.limit_walks()
+    for limit in (2, 3, 10):
+        found = draining.store.scan(Table.OWN, key(1, ROWS), key(2, 0), limit=limit)
+        assert [one for one, _ in found] == [key(1, ROWS), key(1, ROWS + 1)]
+    assert draining.store.scan(Table.OWN, key(1, ROWS + 2), key(2, 0), limit=1) == []
+    draining.write([key(1, ROWS + 3)])
+    assert draining.store.scan(Table.OWN, key(1, ROWS + 2), key(2, 0), limit=9) == [
+        (key(1, ROWS + 3), b"row")
+    ]
+    # Two ends with the same cursor, without a write between them.
+    assert draining.store.scan(Table.OWN, key(3, 0), key(4, 0), limit=9) == [(key(3, 0), b"row")]
+
+
 def test_groups_that_drain_at_their_fronts_are_found_without_their_past(draining: Draining) -> None:
     """A group that runs dry costs one walk over the past of the next one; then both are one range."""
     draining.limit_walks()

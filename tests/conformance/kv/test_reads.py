@@ -191,6 +191,18 @@ def test_rocksdb_keeps_one_cursor_per_table_until_the_next_write(directory: Path
     store.close()
 
 
+def test_the_end_of_a_kept_cursor_stays_where_it_is(directory: Path) -> None:
+    """RocksDB looks for the end in the bytes that the first scan was given."""
+    store = RocksKeyValueStore.open(directory / "data")
+    put_all(store, store.acquire(), 1, [(Table.COLD, bytes([0, at]), b"row") for at in range(50)])
+    for _ in range(3):
+        assert len(store.scan(Table.COLD, b"", bytes(bytearray([0, 7])), limit=100)) == 7
+        # They take the place of bytes that nobody keeps.
+        others = [bytes(bytearray([9, at])) for at in range(200)]
+        assert len(others) == 200
+    store.close()
+
+
 def test_a_cursor_that_is_put_back_too_late_is_not_used(directory: Path) -> None:
     store = RocksKeyValueStore.open(directory / "data")
     epoch = store.acquire()

@@ -407,7 +407,9 @@ def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: i
     """Whether so many new lanes are certainly not too many."""
     if queue.schedule.lane_count + most > settings.lanes_per_queue:
         return False
-    return memory.most_lanes() + most <= settings.active_lanes
+    # With many queues the bound costs less than the sum, and suffices while few chunks are cold.
+    limit = settings.active_lanes - most
+    return memory.most_lanes() <= limit or memory.count_lanes() <= limit
 
 
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
@@ -417,10 +419,7 @@ def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[
     settings, memory = tx.settings, tx.memory
     if has_room_for_lanes(settings, memory, queue, most):
         return
-    here, everywhere = queue.schedule.lane_count, memory.most_lanes()
-    # With many queues the bound costs less than the sum, and nearly always suffices.
-    if everywhere + most > settings.active_lanes:
-        everywhere = sum([one.schedule.lane_count for one in memory.by_id.values()])
+    here, everywhere = queue.schedule.lane_count, memory.count_lanes()
     new = sum([not queue.schedule.has_lane(lane) for lane in find_lanes()])
     if new and here + new > settings.lanes_per_queue:
         raise TooManyLanes(settings.lanes_per_queue)

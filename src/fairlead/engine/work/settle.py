@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
     items = check_items(request.items)
     check_item_count(items)
-    completed = None if tx.memory.cold_count else find_completed(tx.memory, items)
+    completed = find_completed(tx.memory, items)
     if completed is not None:
         moves.complete_members(tx, completed.lease, completed.numbers, {})
         return completed.results()

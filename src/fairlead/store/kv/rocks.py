@@ -25,7 +25,7 @@ from fairlead.store.kv import rocks_files as files
 from fairlead.store.kv.fence import Fence, read_fence
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, Row, Table, behind_group
 from fairlead.store.kv.rocks_batch import RepeatableBatch, RocksBatch
-from fairlead.store.kv.rocks_database import Cursor, Database, first_of_groups, scan, scan_back
+from fairlead.store.kv.rocks_database import Database, first_of_groups, scan, scan_back
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.format import check_format
 from fairlead.store.rocks.marks import Marks
@@ -194,8 +194,9 @@ class RocksKeyValueStore:
         if limit < 1 or (end is not None and end <= start):
             self._check_open()
             return []
-        walk = scan_back if reverse else scan
-        return self._database.read_by_cursor(table, lambda cursor: walk(cursor, start, end, limit))
+        if reverse:
+            return self._database.read_by_cursor(table, lambda cursor: scan_back(cursor, start, end, limit))
+        return self._database.read_by_cursor(table, lambda cursor: scan(cursor, start, limit), end)
 
     def scan_many(
         self,
@@ -205,15 +206,8 @@ class RocksKeyValueStore:
         limit: int,
         reverse: bool = False,
     ) -> list[list[Row]]:
-        if limit < 1:
-            self._check_open()
-            return [[] for _ in ranges]
-        walk = scan_back if reverse else scan
-
-        def walk_all(cursor: Cursor) -> list[list[Row]]:
-            return [walk(cursor, start, end, limit) for start, end in ranges]
-
-        return self._database.read_by_cursor(table, walk_all)
+        # Each with a cursor of its own, which stops at the end of its range.
+        return [self.scan(table, start, end, limit=limit, reverse=reverse) for start, end in ranges]
 
     def first_rows(
         self,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, RdictIter, ReadOptions
 
@@ -49,7 +49,7 @@ class Database:
         self.families: list[ColumnFamily] = []
         self._tables: list[Rdict] = []
         #: A cursor per table with the generation it belongs to; each write begins a new generation.
-        self._cursors: dict[Table, tuple[int, Any]] = {}
+        self._cursors: dict[Table, tuple[int, Raw]] = {}
         self._generation = 0
         self._empty_ranges = [EmptyRanges() for _ in Table]
         #: A write and a read of another thread change the empty ranges: the generation decides which counts.
@@ -106,26 +106,29 @@ class Database:
         # The database was opened again meanwhile, or closed.
         return self.read(table, question)
 
-    def read_by_cursor(self, table: Table, question: Callable[[Cursor], T]) -> T:
-        """One cursor per table serves until the next write: making one costs more than most reads. A thread
-        takes it away while it reads, so no two threads use the same.
+    def read_by_cursor(self, table: Table, question: Callable[[Cursor], T], end: bytes | None = None) -> T:
+        """One cursor per table serves until the next write, or a read with another end: making one costs more than most
+        reads. A thread takes it away while it reads, so no two threads use the same.
+
+        A cursor stops at its end. Without one, a step from the last row before it passes over all deleted rows behind
+        it.
         """
 
         def ask(rows: Rdict) -> T:
             # Before anything is read: a write that comes meanwhile begins another one.
             generation = self._generation
             kept, raw = self._cursors.pop(table, (-1, None))
-            if kept != generation:
-                raw = rows.iter(self._read_options())
+            if raw is None or kept != generation or raw.end != end:
+                raw = Raw(rows.iter(self._read_options(end)), end)
             cursor = Cursor(raw, partial(self._behind_empty, table))
             found = question(cursor)
             # A cursor also ends at a block that it cannot read: then this raises.
-            raw.status()
+            raw.iterator.status()
             with self._noting:
                 if generation == self._generation:
                     self._cursors[table] = (generation, raw)
-                    for start, end in cursor.empty:
-                        self._empty_ranges[table].note(start, end)
+                    for first, last in cursor.empty:
+                        self._empty_ranges[table].note(first, last)
             return found
 
         return self.read(table, ask)
@@ -134,11 +137,14 @@ class Database:
         with self._noting:
             return self._empty_ranges[table].behind(start)
 
-    def _read_options(self) -> ReadOptions | None:
-        if not self.max_walked_rows:
+    def _read_options(self, end: bytes | None) -> ReadOptions | None:
+        if end is None and not self.max_walked_rows:
             return None
         options = ReadOptions()
-        options.set_max_skippable_internal_keys(self.max_walked_rows)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        if self.max_walked_rows:
+            options.set_max_skippable_internal_keys(self.max_walked_rows)
         return options
 
     def note_write(self, put_keys: Iterable[tuple[Table, bytes]]) -> None:
@@ -250,32 +256,41 @@ class Database:
             )
 
 
+class Raw(NamedTuple):
+    """A cursor of RocksDB."""
+
+    iterator: RdictIter
+    #: It knows no row from here on; None: it knows all. RocksDB looks at these very bytes, which nobody else keeps.
+    end: bytes | None
+
+
 class Cursor:
     """Seeks in a table, and begins behind deleted rows that an earlier seek has walked over."""
 
-    __slots__ = ("_behind_empty", "empty", "raw")
+    __slots__ = ("_behind_empty", "_end", "empty", "raw")
 
-    def __init__(self, raw: RdictIter, behind_empty: Callable[[bytes], bytes | None]) -> None:
-        self.raw = raw
+    def __init__(self, raw: Raw, behind_empty: Callable[[bytes], bytes | None]) -> None:
+        self.raw = raw.iterator
+        self._end = raw.end
         self._behind_empty = behind_empty
         #: Ranges in which seeks have found no row.
         self.empty: list[tuple[bytes, bytes | None]] = []
 
-    def seek(self, start: bytes, end: bytes | None = None) -> bytes | None:
-        """The first key with `start <= key < end`; None: there is none. The cursor stands on it."""
+    def seek(self, start: bytes) -> bytes | None:
+        """The first key from `start` on; None: there is none. The cursor stands on it."""
         begin = self._behind_empty(start)
-        if begin is None or (end is not None and begin >= end):
+        if begin is None or (self._end is not None and begin >= self._end):
             return None
         self.raw.seek(begin)
         key = self.raw.key() if self.raw.valid() else None
-        self.empty.append((start, key))
-        return None if key is None or (end is not None and key >= end) else key
+        self.empty.append((start, self._end if key is None else key))
+        return key
 
 
-def scan(cursor: Cursor, start: bytes, end: bytes | None, limit: int) -> list[Row]:
+def scan(cursor: Cursor, start: bytes, limit: int) -> list[Row]:
     found: list[Row] = []
-    raw, key = cursor.raw, cursor.seek(start, end)
-    while key is not None and (end is None or key < end):
+    raw, key = cursor.raw, cursor.seek(start)
+    while key is not None:
         found.append((key, raw.value()))
         # Looking one row further than asked for may pass over many deleted rows.
         if len(found) == limit:
