@@ -1165,6 +1165,9 @@ class Memory:
             if row is not None or stream.has_row:
                 self.changes.streams[queue_id, name] = row
                 stream.has_row = row is not None
+        if self.thinned_lanes:
+            # A lane without messages is gone before the next front enters it, as it is where memory has all of it.
+            self._end_dry_lanes()
         for _, queue_id, number in sorted(entering):
             self._enter_lane(self.by_id[queue_id], number)
         self.touched_streams.clear()

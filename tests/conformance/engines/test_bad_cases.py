@@ -83,6 +83,21 @@ def test_a_large_claim_is_filled_in_parts_in_the_order_of_a_whole_one(
     assert [one.id for one in claim_all(broker)] == [one.id for one in found]
 
 
+@pytest.mark.parametrize("part", [PART, SIZE])
+def test_a_claim_in_parts_takes_one_queue_after_the_other_and_the_next_claim_begins_with_the_other(
+    broker: Broker, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large, "CLAIM_PART", part)
+    broker.create_queue("other")
+    broker.enqueue_many("other", [NewMessage(b"%d" % n) for n in range(SIZE)])
+    limit = PART * 3 // 2
+    claims = [[one.queue for one in broker.claim(["q", "other"], limit=limit)] for _ in range(4)]
+    assert claims == [["other"] * limit, ["q"] * limit] * 2
+    rest = [one.queue for one in broker.claim(["q", "other"], limit=2 * SIZE)]
+    assert rest == ["other"] * (SIZE - 2 * limit) + ["q"] * (SIZE - 2 * limit)
+    assert broken_laws(broker.engine) == []
+
+
 def test_a_claim_settled_one_by_one_from_the_back(
     broker: Broker, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek
+from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek, Stats
 from fairlead.verbs.operate import Drop, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Purge
 from fairlead.verbs.settle import Settle
@@ -377,4 +377,25 @@ def test_a_lane_on_disk_whose_key_is_at_its_limit_ends_with_a_purge(scene: Scene
         assert not schedule.has_lane(("k",))
         scene.engine.do(Settle([Complete(leased)]))
         assert (schedule.ring(), schedule.lane_count) == ([], 0)
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+def test_the_next_front_of_a_lane_that_lost_its_messages_sets_the_weight_of_the_key(hot: int) -> None:
+    """Memory knows at once that such a lane is over. Where only the disk has it, the engine has to look."""
+    with sizes(hot=hot):
+        scene = Scene()
+        weights_and_throttles = ((1, "t1", "s"), (5, "t1", "s"), (1, "t2", None))
+        first, *_ = scene.engine.do(
+            EnqueueMany(
+                "q",
+                [
+                    NewMessage(b"", fairness_key="k", weight=weight, throttle_keys=[throttle], stream=stream)
+                    for weight, throttle, stream in weights_and_throttles
+                ],
+            )
+        )
+        scene.engine.do(Drop("q", [first]))
+        (key,) = scene.engine.do(Stats("q", True)).keys
+        assert (key.weight, key.pending) == (5, 2)
         scene.check()

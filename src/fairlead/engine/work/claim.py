@@ -45,7 +45,16 @@ def claim(tx: Transaction, request: Claim) -> list[Delivery]:
         if held:
             return held
     queues = [tx.queue(name) for name in dict.fromkeys(names)]
-    return claim_now(tx, queues, request)
+    return claim_now(tx, in_turn(tx, queues), request)
+
+
+def in_turn(tx: Transaction, queues: list[Queue]) -> list[Queue]:
+    """Each claim of several queues begins with another one of them."""
+    if len(queues) < 2:
+        return queues
+    tx.memory.claim_turn += 1
+    at = tx.memory.claim_turn % len(queues)
+    return queues[at:] + queues[:at]
 
 
 def claim_now(
@@ -56,11 +65,7 @@ def claim_now(
     expire: bool = True,
     max_bytes: int = MAX_ANSWER_BYTES,
 ) -> list[Delivery]:
-    """`expire=False` leaves leases that have run out to the timer."""
-    if len(queues) > 1:
-        tx.memory.claim_turn += 1
-        at = tx.memory.claim_turn % len(queues)
-        queues = queues[at:] + queues[:at]
+    """From one queue after the other. `expire=False` leaves leases that have run out to the timer."""
     # Before anything changes, because a refusal after that would lose the transaction.
     limit = leases_that_fit(tx, request.limit)
     run_queues_due(tx, queues, expire=expire)

@@ -28,7 +28,7 @@ from fairlead.decide.exchange import (
 from fairlead.engine.answers import answer_key
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.engine.work import enqueue
-from fairlead.engine.work.claim import check_claim, claim_now, still_leased
+from fairlead.engine.work.claim import check_claim, claim_now, in_turn, still_leased
 from fairlead.engine.work.settle import Settling
 from fairlead.errors import Unavailable
 from fairlead.model.answered import Kept
@@ -122,7 +122,7 @@ def _take(tx: Transaction, work: Work) -> tuple[list[SettleResult], list[str], l
         tx.memory.update_fronts()
         facts = len(tx.facts)
         try:
-            deliveries = claim_now(tx, queues, work.claim, expire=False)
+            deliveries = claim_now(tx, in_turn(tx, queues), work.claim, expire=False)
         except Unavailable:
             # An error would make the caller do again the rest, which can be done. An empty claim costs nothing.
             if len(tx.facts) != facts:
