@@ -70,7 +70,7 @@ from fairlead.records.facts import (
 from fairlead.records.ids import COMMIT_SHIFT
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
 from fairlead.verbs.exchange import check_remembered
@@ -491,7 +491,7 @@ class Engine:
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
         """`facts`: for tests, which watch the steps on disk here."""
         began = perf_counter()
-        batch = self.store.batch()
+        batch = Batch()
         write_changes(batch, self.memory.changes)
         if not self.store.write(batch, self.epoch, commit):
             raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")

@@ -147,14 +147,14 @@ class Database:
             options.set_max_skippable_internal_keys(self.max_walked_rows)
         return options
 
-    def note_write(self, put_keys: Iterable[tuple[Table, bytes]]) -> None:
+    def note_write(self, puts: Iterable[tuple[Table, bytes, bytes]]) -> None:
         """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
         not empty any more.
         """
         with self._noting:
             self._generation += 1
             self._cursors.clear()
-            for table, key in put_keys:
+            for table, key, _ in puts:
                 ranges = self._empty_ranges[table]
                 # Most rows are put behind all ranges.
                 if ranges.end is None or key < ranges.end:
