@@ -28,7 +28,7 @@ from fairlead.engine.moves import run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
-from fairlead.engine.short_ways import ShortWay, find_short_way
+from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
@@ -145,19 +145,18 @@ class Engine:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
         if caller is not LOCAL and caller.is_once:
             check_remembered(request)
-        if request.room is Room.GROWS:
-            self._check_open()
-            check_growth(self.store)
-        # Without the lock this is a hint; `_take` looks again.
-        short_way = None if self.hooking.is_used else find_short_way(request)
+        short_way = SHORT_WAYS.get(type(request))
         if short_way is not None and (caller is LOCAL or not caller.is_once):
             with self.lock:
                 found = self._take(short_way, request)
                 commit = self._must_keep
             if found is not None:
-                if request.durable and self._must_sync:
+                if self._must_sync and request.durable:
                     self.confirm(commit)
                 return found
+        if request.room is Room.GROWS:
+            self._check_open()
+            check_growth(self.store)
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
         if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
@@ -362,14 +361,15 @@ class Engine:
 
     def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
         """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
-        memory, now_ms = self.memory, self.time.now_ms()
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
+        memory, now_ms = self.memory, self.time.now_ms()
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
-        commit, facts = self._commit + 1, tuple[StateFact, ...]()
+        commit = self._commit + 1
+        facts: tuple[StateFact, ...] = ()
         try:
             found = short_way(self, request, commit, now_ms, self._id_ms)
             if found is None:
@@ -468,8 +468,11 @@ class Engine:
         try:
             self._tell(facts)
         finally:
-            changes, memory.changes = memory.changes, Changes()
-            memory.let_go(changes.new_chunks, changes.thinned)
+            changes = memory.changes
+            try:
+                memory.let_go(changes.new_chunks, changes.thinned)
+            finally:
+                changes.clear()
 
     def _tell(self, facts: Sequence[StateFact]) -> None:
         changes = self.memory.changes
@@ -641,10 +644,10 @@ def _may_be_lost(fact: StateFact) -> bool:
     """Whether nobody is wronged if a power cut undoes it: the messages of a lost claim, or of a lost start or
     extension, go out again, and an answer that is remembered for one is not needed then.
     """
-    if isinstance(fact, RecordsChanged):
-        return fact.table in (Table.ANSWERS, Table.META)
     if isinstance(fact, Claimed):
         return not fact.lease.is_numbered
+    if isinstance(fact, RecordsChanged):
+        return fact.table in (Table.ANSWERS, Table.META)
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 

@@ -84,6 +84,39 @@ class Changes:
         #: The highest id that a queue had; 0: as stored.
         self.last_queue_id = 0
 
+    def clear(self) -> None:
+        """Be as new. Nearly every commit fills the same few containers; to make all of them anew costs as much as a row,
+        and keeps the garbage collector busy.
+        """
+        if (
+            self.own
+            or self.cooled
+            or self.thinned
+            or self.runs
+            or self.members
+            or self.due
+            or self.done
+            or self.lives
+            or self.dedup
+            or self.streams
+            or self.ended_windows
+            or self.records
+            or self.staged_pages
+            or self.config
+            or self.buckets
+            or self.queues
+            or self.deleted_queues
+            or self.last_queue_id
+        ):
+            Changes.__init__(self)
+            return
+        self.new_chunks.clear()
+        self.chunks.clear()
+        self.ended_blocks.clear()
+        self.new_leases.clear()
+        self.ended_leases.clear()
+        self.counts.clear()
+
     def forget(self, home: QueueRecord) -> None:
         """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
         home_id, queue_ids = home.queue_id, (home.queue_id, home.dlq_id)

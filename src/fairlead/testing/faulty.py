@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from fairlead.errors import StoreFull
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, KeyValueStore, Row, Table

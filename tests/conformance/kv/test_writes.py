@@ -175,15 +175,6 @@ def test_a_deleted_range_stays_deleted_and_can_be_filled_again(backend: Backend)
     store.close()
 
 
-def test_a_batch_is_written_once(store: KeyValueStore) -> None:
-    epoch, batch = store.acquire(), Batch()
-    batch.put(Table.META, b"a", b"b")
-    store.write(batch, epoch, 1)
-    with pytest.raises(BrokenInvariant, match="a new batch for commit 2"):
-        store.write(batch, epoch, 2)
-    assert store.last_commit == 1
-
-
 def test_the_dictionary_refuses_a_key_that_occurs_twice_in_a_batch() -> None:
     store = DictionaryStore()
     epoch, batch = store.acquire(), Batch()

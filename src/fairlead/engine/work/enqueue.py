@@ -405,11 +405,13 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
 
 def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: int) -> bool:
     """Whether so many new lanes are certainly not too many."""
+    # With many queues the bound costs less than the sum, and suffices while few chunks are cold.
+    bound = memory.most_lanes() + most
+    if bound <= settings.lanes_per_queue and bound <= settings.active_lanes:
+        return True
     if queue.schedule.lane_count + most > settings.lanes_per_queue:
         return False
-    # With many queues the bound costs less than the sum, and suffices while few chunks are cold.
-    limit = settings.active_lanes - most
-    return memory.most_lanes() <= limit or memory.count_lanes() <= limit
+    return bound <= settings.active_lanes or memory.count_lanes() + most <= settings.active_lanes
 
 
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:

@@ -114,7 +114,6 @@ class DictionaryStore:
             if data.fence.is_repeat(epoch, commit):
                 return False
             _check_keys(batch)
-            batch.begin_write(commit)
             for table, start, end in batch.ranges:
                 data.tables[table].delete_range(start, end)
             for table, key in batch.deletes:

@@ -16,8 +16,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.errors import BrokenInvariant
-
 Row = tuple[bytes, bytes]
 
 #: Groups in `first_rows` end before the last 8 bytes of a key, which hold a place.
@@ -71,13 +69,12 @@ class Batch:
     lists may be filled without a call of a method for each row.
     """
 
-    __slots__ = ("deletes", "puts", "ranges", "written")
+    __slots__ = ("deletes", "puts", "ranges")
 
     def __init__(self) -> None:
         self.puts: list[tuple[Table, bytes, bytes]] = []
         self.deletes: list[tuple[Table, bytes]] = []
         self.ranges: list[tuple[Table, bytes, bytes]] = []
-        self.written = False
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         """Add the row, or replace the value of an existing row."""
@@ -91,12 +88,6 @@ class Batch:
         """Remove the rows with `start <= key < end`. An empty range (`start >= end`) changes nothing."""
         if start < end:
             self.ranges.append((table, start, end))
-
-    def begin_write(self, commit: int) -> None:
-        """For backends."""
-        if self.written:
-            raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
-        self.written = True
 
 
 class KeyValueStore(Protocol):
@@ -122,8 +113,7 @@ class KeyValueStore(Protocol):
         ...
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
-        """Store all changes of the batch, or none: also across a crash at any moment. A batch is written at most once;
-        after an error make a new one.
+        """Store all changes of the batch, or none: also across a crash at any moment.
 
         After the return the changes survive a killed process; only `sync` makes them survive a power cut.
         Writes survive in order: a power cut that loses a write loses all later ones too.

@@ -9,12 +9,12 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import cast
 
 from rocksdict import Checkpoint, WriteBatch
 
 from fairlead.errors import (
-    BrokenInvariant,
     BrokerClosed,
     FairleadError,
     InvalidRequest,
@@ -113,7 +113,6 @@ class RocksKeyValueStore:
         fence = self._fence
         if (epoch != fence.epoch or commit <= fence.commit) and fence.is_repeat(epoch, commit):
             return False
-        batch.begin_write(commit)
         if self._space.is_low:
             self._store(batch, Fence(epoch, commit, epoch))
         else:
@@ -145,15 +144,20 @@ class RocksKeyValueStore:
     def _write_once(self, batch: Batch, fence: Fence) -> None:
         database, space = self._database, self._space
         db, families = database.db, database.families
-        raw = WriteBatch(raw_mode=True)
+        raw = WriteBatch(True)
         for table, key, value in batch.puts:
             raw.put(key, value, families[table])
-        for table, key in batch.deletes:
-            raw.delete(key, families[table])
-        for table, start, end in batch.ranges:
-            raw.delete_range(start, end, families[table])
+        if batch.deletes or batch.ranges:
+            space.deleted_since_flush = True
+            for table, key in batch.deletes:
+                raw.delete(key, families[table])
+            for table, start, end in batch.ranges:
+                raw.delete_range(start, end, families[table])
         raw.put(FENCE_KEY, fence.packed())
-        space.before_write(raw.size_in_bytes(), bool(batch.deletes or batch.ranges))
+        size = raw.size_in_bytes()
+        space.quiet_bytes -= size
+        if space.quiet_bytes <= 0:
+            space.before_write(size)
         try:
             db.write(raw)
         except Exception as trouble:
@@ -163,8 +167,9 @@ class RocksKeyValueStore:
         database.note_write(batch.puts)
         self._fence = fence
         self._written += 1
-        if self._marks is not None:
-            self._marks.keep_written(db.latest_sequence_number)
+        marks = self._marks
+        if marks is not None and monotonic() >= marks.keeps_next_at:
+            marks.keep_written(db.latest_sequence_number)
 
     def sync(self) -> None:
         wanted = self._written
