@@ -59,7 +59,7 @@ BUGS = (
     Bug(
         "a lease is not written",
         "store/rows.py",
-        "                batch.puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))\n",
+        "            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))\n",
         "                pass\n",
     ),
     Bug(

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -68,6 +68,7 @@ from fairlead.records.facts import (
     StateFact,
 )
 from fairlead.records.ids import COMMIT_SHIFT
+from fairlead.records.lease import NEVER_EXPIRES_MS
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
@@ -147,9 +148,14 @@ class Engine:
             check_remembered(request)
         short_way = SHORT_WAYS.get(type(request))
         if short_way is not None and (caller is LOCAL or not caller.is_once):
-            with self.lock:
+            lock = self.lock
+            if not lock.acquire_now(False):
+                lock.acquire()
+            try:
                 found = self._take(short_way, request)
                 commit = self._must_keep
+            finally:
+                lock.release()
             if found is not None:
                 if self._must_sync and request.durable:
                     self.confirm(commit)
@@ -462,7 +468,11 @@ class Engine:
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
-        if type(facts[0]) in _NEVER_LOST or not all(map(_may_be_lost, facts)):
+        if (
+            type(facts[0]) in _NEVER_LOST
+            or not _may_be_lost(facts[0])
+            or (len(facts) > 1 and not all(map(_may_be_lost, facts)))
+        ):
             self._must_keep = commit
         memory = self.memory
         try:
@@ -475,32 +485,37 @@ class Engine:
                 changes.clear()
 
     def _tell(self, facts: Sequence[StateFact]) -> None:
-        changes = self.memory.changes
-        touched: Iterable[int] = changes.counts
-        if changes.queues or changes.config:
+        memory = self.memory
+        changes = memory.changes
+        if changes.has_others and (changes.queues or changes.config):
             self.hooking.notice(facts)
-            touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
-        self.tally.note(facts, self.memory)
+        self.tally.note(facts, memory)
         if self.observers.of_facts:
-            self.observers.committed(facts, self.memory)
+            self.observers.committed(facts, memory)
         wakes_ms = self._timer.wakes_ms
         if wakes_ms is not None:
-            event_ms = self.memory.next_event_ms(touched)
+            if changes.has_others or memory.demotion.next_look_ms is not None:
+                of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
+                event_ms = memory.next_event_ms({*changes.counts, *of_queues})
+            else:
+                # Only the end of a new lease can be due earlier than everything before.
+                event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
             if event_ms is not None and event_ms < wakes_ms:
                 self._timer.wake_by(event_ms)
         if self.waiters.by_queue:
-            self.waiters.notice(self.memory, facts)
+            self.waiters.notice(memory, facts)
 
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
         """`facts`: for tests, which watch the steps on disk here."""
-        began = perf_counter()
+        is_timed = bool(self.observers.of_facts)
+        began = perf_counter() if is_timed else 0.0
         batch = Batch()
         write_changes(batch, self.memory.changes)
         if not self.store.write(batch, self.epoch, commit):
             raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")
         # First of all: a number that is used again would lose the next commit.
         self._commit = commit
-        if self.observers.of_facts:
+        if is_timed:
             self.observers.timed(Timing("commit", perf_counter() - began))
 
     def _judge(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
@@ -645,7 +660,7 @@ def _may_be_lost(fact: StateFact) -> bool:
     extension, go out again, and an answer that is remembered for one is not needed then.
     """
     if isinstance(fact, Claimed):
-        return not fact.lease.is_numbered
+        return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
     if isinstance(fact, RecordsChanged):
         return fact.table in (Table.ANSWERS, Table.META)
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from fairlead.config import Settings
 from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
@@ -86,6 +87,8 @@ from fairlead.store.stream_rows import has_members, read_members
 DEFAULT_BODY_BYTES = 64 << 20
 #: Cold chunks, or streams, that are looked at in one go when too many are in memory.
 _LET_GO_AT_ONCE = 500
+#: Leases that ended before their time are forgotten when there are more of them than this, and than others.
+_MIN_ENDED = 1000
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -174,6 +177,52 @@ class Memory:
     transaction ends.
     """
 
+    #: An object with more than 30 attributes has them in a dictionary, where every look costs more.
+    __slots__ = (
+        "_discarded",
+        "_ended_expiries",
+        "_gone_queues",
+        "_store",
+        "_unswept",
+        "body_bytes",
+        "buckets",
+        "by_consumer",
+        "by_id",
+        "by_name",
+        "by_token",
+        "cached_members",
+        "cached_messages",
+        "changes",
+        "chunks",
+        "claim_turn",
+        "cold_chunks",
+        "cold_count",
+        "cold_streams",
+        "config",
+        "consumers",
+        "demoted",
+        "demotion",
+        "ended_deliveries",
+        "expiries",
+        "found_lanes",
+        "held",
+        "hot_messages",
+        "idle_buckets",
+        "last_queue_id",
+        "max_body_bytes",
+        "own",
+        "read_bodies",
+        "records",
+        "sparse",
+        "staged",
+        "thinned_lanes",
+        "touched_states",
+        "touched_streams",
+        "used_streams",
+        "wanted_hot_messages",
+        "weights",
+    )
+
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
         self.by_name: dict[str, Queue] = {}
@@ -203,8 +252,10 @@ class Memory:
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
-        #: Heap of (expiry, lease). A lease without members is skipped when its time comes.
+        #: Heap of (expiry, lease). A lease without members is skipped when its time comes, or goes with many others;
+        #: and how many may have none.
         self.expiries: list[tuple[int, GroupLease]] = []
+        self._ended_expiries = 0
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
@@ -254,9 +305,16 @@ class Memory:
             chunk = self.chunks[number >> BLOCK_SHIFT]
         return chunk
 
-    def most_lanes(self) -> int:
-        """An upper bound of the lanes of all queues: each has a message."""
-        return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+    def has_room_for_lanes(self, settings: Settings, queue: Queue, most: int) -> bool:
+        """Whether so many new lanes are certainly not too many."""
+        # An upper bound of the lanes of all queues, each of which has a message. With many queues it costs less than their
+        # sum, and suffices while few chunks are cold.
+        others = self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+        if others + most <= settings.lanes_per_queue and others + most <= settings.active_lanes:
+            return True
+        if queue.schedule.lane_count + most > settings.lanes_per_queue:
+            return False
+        return others + most <= settings.active_lanes or self.count_lanes() + most <= settings.active_lanes
 
     def count_lanes(self) -> int:
         return sum([queue.schedule.lane_count for queue in self.by_id.values()])
@@ -648,7 +706,7 @@ class Memory:
     def _fits_as_it_is(self, queue: Queue, chunk: Chunk) -> bool:
         """Whether a new chunk of implied messages is hot, and has neither streams nor ends of lives: the usual case."""
         columns = chunk.columns
-        if columns.streams is not None or columns.expires is not None or queue.schedule.cold_lanes:
+        if columns.streams is not None or columns.expires is not None or queue.schedule.has_cold():
             return False
         used = self.hot_messages + len(self.own) + chunk.count
         return used <= self.wanted_hot_messages and used <= cold.HOT_MESSAGES
@@ -664,7 +722,7 @@ class Memory:
         counts.ready += count
         counts.bytes += chunk.payload_bytes if columns.headers is None else columns.total_bytes()
         if columns.lane_at is None and type(columns.weights) is int:
-            queue.schedule.add(columns.lanes[0], columns.weights, chunk.numbers)
+            queue.schedule.add(columns.lanes[0], columns.weights, range(chunk.first, chunk.first + count))
         else:
             self._schedule(queue, chunk, chunk.numbers)
 
@@ -1349,7 +1407,10 @@ class Memory:
 
     def _hold(self, queue: Queue, lease: GroupLease, numbers: Sequence[int]) -> None:
         terms = lease.terms
-        self.held.update(dict.fromkeys(numbers, lease))
+        if len(numbers) == 1:
+            self.held[numbers[0]] = lease
+        else:
+            self.held.update(dict.fromkeys(numbers, lease))
         lease.live = len(numbers)
         queue.leases[terms.group] = lease
         if terms.expires_ms != NEVER_EXPIRES_MS:
@@ -1378,11 +1439,13 @@ class Memory:
         self._leave(lease, len(numbers))
         counts = self.changes.counts[lease.terms.queue_id] = queue.counts
         counts.leased -= len(numbers)
+        whole = self.chunks.get(numbers[0] >> BLOCK_SHIFT)
+        if whole is not None and whole.count == len(numbers) and self._is_untouched(whole, numbers):
+            self._end_untouched(queue, whole)
+            return
         for block, members in by_chunk(numbers):
             chunk = self.chunks.get(block) or self.chunk_of(block << BLOCK_SHIFT)
-            columns = chunk.columns
-            is_whole = len(members) == chunk.count and columns.headers is None
-            size = chunk.payload_bytes if is_whole else _bytes_of(chunk, members)
+            columns, size = chunk.columns, _bytes_of(chunk, members)
             counts.bytes -= size
             for number in members if columns.live_keys else ():
                 self._forget_key(chunk, number)
@@ -1397,6 +1460,31 @@ class Memory:
                     self.changes.own[chunk.queue_id, number] = None
             self._gone(chunk, members, size)
 
+    def _is_untouched(self, chunk: Chunk, numbers: Sequence[int]) -> bool:
+        """Whether these, as many as the chunk has, are its messages, to all of which nothing has happened but the claim
+        that held them; and no other row depends on them.
+        """
+        columns = chunk.columns
+        if chunk.states is not None or chunk.is_cold or chunk.body != chunk.first:
+            return False
+        if columns.streams is not None or columns.expires is not None or columns.live_keys is not None:
+            return False
+        return min(numbers) >= chunk.first and max(numbers) < chunk.first + chunk.count
+
+    def _end_untouched(self, home: Queue, chunk: Chunk) -> None:
+        """The same as `_gone` for all messages of a chunk, without its questions."""
+        size = chunk.payload_bytes if chunk.columns.headers is None else chunk.total_bytes
+        home.counts.bytes -= size
+        chunk.live, chunk.dead_bytes = 0, size
+        chunk.states = bytearray((GONE,)) * chunk.count
+        self.hot_messages -= chunk.count
+        if chunk.kept_bytes:
+            self._drop_body(chunk)
+        del self.chunks[chunk.block]
+        home.blocks.discard(chunk.block)
+        self.changes.chunks.add(chunk)
+        self.changes.ended_blocks.add(chunk.block)
+
     def _gone(self, chunk: Chunk, members: Sequence[int], size: int) -> None:
         chunk.live -= len(members)
         chunk.dead_bytes += size
@@ -1404,14 +1492,7 @@ class Memory:
         if not chunk.is_cold:
             weight = 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
             self.hot_messages -= weight * len(members)
-        if columns.streams is None:
-            if chunk.live:
-                chunk.mark(members, GONE)
-            else:
-                chunk.states = bytearray((GONE,)) * chunk.count
-            self.changes.chunks.add(chunk)
-        else:
-            self._mark(chunk, members, GONE)
+        self._mark(chunk, members, GONE)
         if chunk.live:
             if is_sparse(chunk):
                 self.sparse[chunk.block] = chunk.queue_id
@@ -1603,11 +1684,19 @@ class Memory:
         if lease.live:
             return
         terms = lease.terms
+        self._ended_expiries += 1
+        if self._ended_expiries > _MIN_ENDED and 2 * self._ended_expiries > len(self.expiries):
+            self._forget_ended_expiries()
         self.changes.ended_leases[terms.group] = lease
         self.by_id[terms.queue_id].leases.pop(terms.group, None)
         _discard(self.by_consumer, terms.consumer, lease)
         if terms.token:
             _discard(self.by_token, terms.token, lease)
+
+    def _forget_ended_expiries(self) -> None:
+        self.expiries = [expiry for expiry in self.expiries if expiry[1].live]
+        heapify(self.expiries)
+        self._ended_expiries = 0
 
     def _count(self, queue: Queue) -> Counts:
         """The counts of a queue, which this transaction is about to change."""

@@ -5,7 +5,7 @@ or a few. A short way looks at memory, reads at most the next messages of its la
 stored, and names the only fact of its transaction with the answer. It gives up wherever anything is unusual, and then
 the work of the verb decides, in a transaction. Cold chunks of other messages, dead letters and waiting ones, do not
 matter to it, because nearly every store has some. Facts, rows and answers are those of the general way:
-`tests/property/test_short_ways.py` compares the two.
+`tests/conformance/engines/test_short_ways.py` compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
 from fairlead.engine.work.claim import is_good_at_a_glance
-from fairlead.engine.work.enqueue import has_room_for_lanes, to_columns
+from fairlead.engine.work.enqueue import to_columns
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
 from fairlead.engine.work.settle import find_completed
 from fairlead.model.checks import find_columns, is_bare
@@ -31,7 +31,7 @@ from fairlead.model.settle import Complete, Settlement, SettleResult
 from fairlead.records.chunk import Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
-from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
 from fairlead.store.kv.port import Table
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
@@ -57,7 +57,7 @@ def _enqueue_one(
     if (
         queue is None
         or not queue.takes_all
-        or not has_room_for_lanes(engine.settings, engine.memory, queue, 1)
+        or not engine.memory.has_room_for_lanes(engine.settings, queue, 1)
     ):
         return None
     payload = request.payload
@@ -88,9 +88,7 @@ def _enqueue_many(
     if engine.memory.must_scatter(queue, columns):
         return None
     size = columns.total_bytes()
-    if size > LARGE_BYTES or not has_room_for_lanes(
-        engine.settings, engine.memory, queue, len(columns.lanes)
-    ):
+    if size > LARGE_BYTES or not engine.memory.has_room_for_lanes(engine.settings, queue, len(columns.lanes)):
         return None
     engine.store.check_room(size + MESSAGE_BYTES * len(columns.sizes))
     number, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
@@ -104,7 +102,8 @@ def _claim(
     memory, limit = engine.memory, request.limit
     if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
         return None
-    queue = memory.by_name.get(request.queue)  # type: ignore[arg-type]  # one name, at a glance
+    name: Any = request.queue
+    queue = memory.by_name.get(name)
     if queue is None or not queue.counts.ready or queue.is_dead_letter_queue:
         return None
     record, expiries = queue.record, memory.expiries
@@ -126,7 +125,7 @@ def _claim(
     if memory.cold_count:
         cold.bring_chunks(memory, engine.store, numbers, queue.home_id)
     lease_ms, group = record.config.visibility_timeout_ms, claim_group(engine.epoch, commit, 1)
-    until_ms, queue_id, name = now_ms + lease_ms, record.queue_id, record.name
+    until_ms, queue_id = now_ms + lease_ms, record.queue_id
     own = memory.own
     found: list[Delivery] = []
     has_states = bool(own) and not own.keys().isdisjoint(numbers)
@@ -163,7 +162,9 @@ def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[Settl
         return None
     number, stored = delivery.number, delivery.stored
     lease, chunk = memory.held.get(number), memory.chunks.get(number >> BLOCK_SHIFT)
-    if lease is None or lease.terms.claim_id != delivery.claim_id or lease.is_numbered:
+    if lease is None or lease.terms.claim_id != delivery.claim_id:
+        return None
+    if lease.terms.expires_ms == NEVER_EXPIRES_MS:
         return None
     # Another engine may have given out the same numbers.
     if chunk is None or type(stored) is not ChunkMessages or chunk.prefix != stored.prefix:

@@ -272,33 +272,42 @@ def _page_key(chunk: Chunk, page: int) -> bytes:
 
 def write_changes(batch: Batch, changes: Changes) -> None:
     """Put the rows of everything that a transaction changed into its batch."""
+    puts, deletes = batch.puts, batch.deletes
     for chunk in changes.new_chunks:
         if chunk.live:
-            _write_head(batch, chunk)
+            table, key = _COLD if chunk.is_cold else _CHUNKS, _key_of_two(chunk.queue_id, chunk.first)
+            puts.append((table, key, _encode(chunk.head())))
             if chunk.payload_bytes > PAGE_BYTES and chunk.body == chunk.first:
                 _write_pages(batch, chunk)
     if changes.chunks:
-        new = set(changes.new_chunks)
+        new = changes.new_chunks and set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
+    for group, lease in changes.new_leases.items():
+        if group not in changes.ended_leases:
+            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
+    for group, lease in changes.ended_leases.items():
+        if group not in changes.new_leases:
+            deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
+    for queue_id, counts in changes.counts.items():
+        puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
+    changes.has_others = any(changes.others)
+    if changes.has_others:
+        _write_others(batch, changes)
+
+
+def _write_others(batch: Batch, changes: Changes) -> None:
     for chunk in changes.cooled.difference(changes.new_chunks) if changes.cooled else ():
         key = _key(chunk.queue_id, chunk.first)
         batch.put(Table.COLD, key, _encode(chunk.head()))
         batch.delete(Table.CHUNKS, key)
     for before, after in changes.thinned:
         _delete_pages(batch, before)
-        _write_head(batch, after)
+        table = _COLD if after.is_cold else _CHUNKS
+        batch.put(table, _key_of_two(after.queue_id, after.first), _encode(after.head()))
         _write_pages(batch, after)
     if changes.runs:
         write_runs(batch, changes)
-    if changes.new_leases:
-        for group, lease in changes.new_leases.items():
-            if group not in changes.ended_leases:
-                batch.puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
-    if changes.ended_leases:
-        for group, lease in changes.ended_leases.items():
-            if group not in changes.new_leases:
-                batch.deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
     if changes.own:
         _write_own(batch, changes)
     if changes.members:
@@ -318,8 +327,6 @@ def write_changes(batch: Batch, changes: Changes) -> None:
             _write_staged_pages(batch, queue_id, number, pages)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
-    for queue_id, counts in changes.counts.items():
-        batch.puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
@@ -387,11 +394,6 @@ def _write_dedup(batch: Batch, changes: Changes) -> None:
             batch.put(Table.DEDUP_END, _key(queue_id, row.until_ms) + key.encode(), b"")
     for queue_id, until_ms, key in changes.ended_windows:
         batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
-
-
-def _write_head(batch: Batch, chunk: Chunk) -> None:
-    table = _COLD if chunk.is_cold else _CHUNKS
-    batch.puts.append((table, _key_of_two(chunk.queue_id, chunk.first), _encode(chunk.head())))
 
 
 def _write_pages(batch: Batch, chunk: Chunk) -> None:

@@ -483,14 +483,14 @@ def test_a_write_that_fails_otherwise_than_by_a_full_disk_is_final(
 ) -> None:
     store = opened(rocks.path)
     epoch = store.acquire()
-    database = store._database._opened
+    database = store._database.opened
 
     class Broken:
         def write(self, batch: object) -> None:
             raise Exception("IO error: While pwrite: Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store._database, "_opened", Broken())
+        patched.setattr(store._database, "opened", Broken())
         with pytest.raises(StoreFailed, match="pwrite"):
             store.write(Batch(), epoch, 1)
     del database
@@ -556,12 +556,12 @@ class Watched:
 def test_a_sync_lets_rocksdb_sync_its_log_after_the_write_that_it_covers(rocks: RocksBackend) -> None:
     store = RocksKeyValueStore.open(rocks.path, cache_bytes=CACHE_BYTES)
     epoch, database = store.acquire(), store._database
-    watched = database._opened = Watched(database._opened)  # type: ignore[assignment]
+    watched = database.opened = Watched(database.opened)  # type: ignore[assignment]
     put_all(store, epoch, 1, [(Table.META, b"a", b"")])
     assert watched.asked == [("write", None)]
     store.sync()
     assert watched.asked == [("write", None), ("flush_wal", True)]
     store.sync()
     assert len(watched.asked) == 2, "nothing to sync"
-    database._opened = watched._inner
+    database.opened = watched._inner
     store.close()

@@ -225,7 +225,7 @@ def test_a_write_that_finds_the_reserve_taken_is_written_again_after_an_opening(
     batch.delete(Table.OWN, b"a")
     batch.delete_range(Table.OWN, b"b", b"c")
     opened = store._database
-    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    opened.opened = FullOnce(opened.opened, elsewhere._database.db)  # type: ignore[assignment]
     assert store.write(batch, epoch, 2)
     assert store.get(Table.PAGES, b"new") == b"new"
     assert store.scan(Table.OWN, limit=ALL) == [(b"c", b"old")]
@@ -233,7 +233,7 @@ def test_a_write_that_finds_the_reserve_taken_is_written_again_after_an_opening(
     store._space.is_low = False
     plain = Batch()
     plain.put(Table.META, b"plain", b"")
-    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    opened.opened = FullOnce(opened.opened, elsewhere._database.db)  # type: ignore[assignment]
     with pytest.raises(StoreFull):
         store.write(plain, epoch, 3)
     assert store.get(Table.META, b"plain") is None
@@ -263,7 +263,7 @@ def test_an_opening_after_a_full_disk_waits_for_a_read_that_is_under_way(directo
     reader.start()
     reading.wait()
     store._space.is_low = True
-    database._opened = FullOnce(database._opened, elsewhere._database.db)  # type: ignore[assignment]
+    database.opened = FullOnce(database.opened, elsewhere._database.db)  # type: ignore[assignment]
     assert store.write(Batch(), epoch, 1)
     reader.join()
     assert store.last_commit == 1

@@ -16,6 +16,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 Row = tuple[bytes, bytes]
 
 #: Groups in `first_rows` end before the last 8 bytes of a key, which hold a place.
@@ -61,7 +63,7 @@ class Table(IntEnum):
     MEMBERS = 31
 
 
-class Batch:
+class Batch(msgspec.Struct):
     """Changes for one `write`. A backend carries them out then, in any order.
 
     A key occurs at most once in a batch, and no key that is put lies in a range that the same batch deletes.
@@ -69,12 +71,9 @@ class Batch:
     lists may be filled without a call of a method for each row.
     """
 
-    __slots__ = ("deletes", "puts", "ranges")
-
-    def __init__(self) -> None:
-        self.puts: list[tuple[Table, bytes, bytes]] = []
-        self.deletes: list[tuple[Table, bytes]] = []
-        self.ranges: list[tuple[Table, bytes, bytes]] = []
+    puts: list[tuple[Table, bytes, bytes]] = []
+    deletes: list[tuple[Table, bytes]] = []
+    ranges: list[tuple[Table, bytes, bytes]] = []
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         """Add the row, or replace the value of an existing row."""

@@ -143,17 +143,19 @@ class RocksKeyValueStore:
 
     def _write_once(self, batch: Batch, fence: Fence) -> None:
         database, space = self._database, self._space
-        db, families = database.db, database.families
+        db, families = database.opened, database.families
+        assert db is not None
         raw = WriteBatch(True)
+        put = raw.put
         for table, key, value in batch.puts:
-            raw.put(key, value, families[table])
+            put(key, value, families[table])
         if batch.deletes or batch.ranges:
             space.deleted_since_flush = True
             for table, key in batch.deletes:
                 raw.delete(key, families[table])
             for table, start, end in batch.ranges:
                 raw.delete_range(start, end, families[table])
-        raw.put(FENCE_KEY, fence.packed())
+        put(FENCE_KEY, fence.packed())
         size = raw.size_in_bytes()
         space.quiet_bytes -= size
         if space.quiet_bytes <= 0:
@@ -236,12 +238,12 @@ class RocksKeyValueStore:
     def room(self, *, in_reserve: bool = False) -> int:
         if self._database.closed:
             raise BrokerClosed
-        return self._space.room(in_reserve=in_reserve)
+        return self._space.room(in_reserve)
 
     def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
         if self._database.closed:
             raise BrokerClosed
-        self._space.check(incoming_bytes, in_reserve=in_reserve)
+        self._space.check(incoming_bytes, in_reserve)
 
     def checkpoint(self, path: Path) -> None:
         self._check_open()

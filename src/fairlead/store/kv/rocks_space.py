@@ -80,14 +80,14 @@ class DiskSpace:
         """Whether the largest compaction fits. If not, none may start before `begin` has looked at each."""
         return self.free_bytes() - FLOOR_BYTES >= COMPACTION_BYTES
 
-    def room(self, *, in_reserve: bool) -> int:
+    def room(self, in_reserve: bool) -> int:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
         # The logs are read only where they may matter: callers ask often.
         unflushed = 0 if free > reserve + MAX_LOG_BYTES else self.unflushed_bytes()
         return (free - reserve - unflushed) // 2
 
-    def check(self, incoming_bytes: int, *, in_reserve: bool) -> None:
+    def check(self, incoming_bytes: int, in_reserve: bool) -> None:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
         # A byte is written twice: to the log, and from there to a table, before the log goes.
