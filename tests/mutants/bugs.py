@@ -47,7 +47,7 @@ BUGS = (
     Bug(
         "the states of a chunk are not written",
         "store/rows.py",
-        '        batch.put(Table.STATES, key, bytes(chunk.states or b""))\n        chunk.has_states_row = True\n',
+        '        batch.puts.append((_STATES, key, bytes(chunk.states or b"")))\n        chunk.has_states_row = True\n',
         "        chunk.has_states_row = True\n",
     ),
     Bug(
@@ -59,7 +59,7 @@ BUGS = (
     Bug(
         "a lease is not written",
         "store/rows.py",
-        "                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))\n",
+        "            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))\n",
         "                pass\n",
     ),
     Bug(

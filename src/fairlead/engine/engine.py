@@ -6,7 +6,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -28,7 +28,7 @@ from fairlead.engine.moves import run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
-from fairlead.engine.short_ways import ShortWay, find_short_way
+from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
@@ -68,9 +68,10 @@ from fairlead.records.facts import (
     StateFact,
 )
 from fairlead.records.ids import COMMIT_SHIFT
+from fairlead.records.lease import NEVER_EXPIRES_MS
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
 from fairlead.verbs.exchange import check_remembered
@@ -145,19 +146,23 @@ class Engine:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
         if caller is not LOCAL and caller.is_once:
             check_remembered(request)
+        short_way = SHORT_WAYS.get(type(request))
+        if short_way is not None and (caller is LOCAL or not caller.is_once):
+            lock = self.lock
+            if not lock.acquire_now(False):
+                lock.acquire()
+            try:
+                found = self._take(short_way, request)
+                commit = self._must_keep
+            finally:
+                lock.release()
+            if found is not None:
+                if self._must_sync and request.durable:
+                    self.confirm(commit)
+                return found
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
-        # Without the lock this is a hint; `_take` looks again.
-        short_way = None if self.hooking.is_used else find_short_way(request)
-        if short_way is not None and (caller is LOCAL or not caller.is_once):
-            with self.lock:
-                found = self._take(short_way, request)
-                commit = self._must_keep
-            if found is not None:
-                if request.durable and self._must_sync:
-                    self.confirm(commit)
-                return found
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
         if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
@@ -362,14 +367,15 @@ class Engine:
 
     def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
         """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
-        memory, now_ms = self.memory, self.time.now_ms()
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
+        memory, now_ms = self.memory, self.time.now_ms()
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
-        commit, facts = self._commit + 1, tuple[StateFact, ...]()
+        commit = self._commit + 1
+        facts: tuple[StateFact, ...] = ()
         try:
             found = short_way(self, request, commit, now_ms, self._id_ms)
             if found is None:
@@ -462,42 +468,54 @@ class Engine:
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
-        if type(facts[0]) in _NEVER_LOST or not all(map(_may_be_lost, facts)):
+        if (
+            type(facts[0]) in _NEVER_LOST
+            or not _may_be_lost(facts[0])
+            or (len(facts) > 1 and not all(map(_may_be_lost, facts)))
+        ):
             self._must_keep = commit
         memory = self.memory
         try:
             self._tell(facts)
         finally:
-            changes, memory.changes = memory.changes, Changes()
-            memory.let_go(changes.new_chunks, changes.thinned)
+            changes = memory.changes
+            try:
+                memory.let_go(changes.new_chunks, changes.thinned)
+            finally:
+                changes.clear()
 
     def _tell(self, facts: Sequence[StateFact]) -> None:
-        changes = self.memory.changes
-        touched: Iterable[int] = changes.counts
-        if changes.queues or changes.config:
+        memory = self.memory
+        changes = memory.changes
+        if changes.has_others and (changes.queues or changes.config):
             self.hooking.notice(facts)
-            touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
-        self.tally.note(facts, self.memory)
+        self.tally.note(facts, memory)
         if self.observers.of_facts:
-            self.observers.committed(facts, self.memory)
+            self.observers.committed(facts, memory)
         wakes_ms = self._timer.wakes_ms
         if wakes_ms is not None:
-            event_ms = self.memory.next_event_ms(touched)
+            if changes.has_others or memory.demotion.next_look_ms is not None:
+                of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
+                event_ms = memory.next_event_ms({*changes.counts, *of_queues})
+            else:
+                # Only the end of a new lease can be due earlier than everything before.
+                event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
             if event_ms is not None and event_ms < wakes_ms:
                 self._timer.wake_by(event_ms)
         if self.waiters.by_queue:
-            self.waiters.notice(self.memory, facts)
+            self.waiters.notice(memory, facts)
 
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
         """`facts`: for tests, which watch the steps on disk here."""
-        began = perf_counter()
-        batch = self.store.batch()
+        is_timed = bool(self.observers.of_facts)
+        began = perf_counter() if is_timed else 0.0
+        batch = Batch()
         write_changes(batch, self.memory.changes)
         if not self.store.write(batch, self.epoch, commit):
             raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")
         # First of all: a number that is used again would lose the next commit.
         self._commit = commit
-        if self.observers.of_facts:
+        if is_timed:
             self.observers.timed(Timing("commit", perf_counter() - began))
 
     def _judge(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
@@ -641,10 +659,10 @@ def _may_be_lost(fact: StateFact) -> bool:
     """Whether nobody is wronged if a power cut undoes it: the messages of a lost claim, or of a lost start or
     extension, go out again, and an answer that is remembered for one is not needed then.
     """
+    if isinstance(fact, Claimed):
+        return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
     if isinstance(fact, RecordsChanged):
         return fact.table in (Table.ANSWERS, Table.META)
-    if isinstance(fact, Claimed):
-        return not fact.lease.is_numbered
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from fairlead.config import Settings
 from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
@@ -71,7 +72,7 @@ from fairlead.records.facts import (
     WindowsEnded,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES, find_number
-from fairlead.records.lease import GroupLease
+from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease
 from fairlead.records.state import Counts, MemberRow, OwnState, RunRow
 from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Container, Scheduler
@@ -86,6 +87,8 @@ from fairlead.store.stream_rows import has_members, read_members
 DEFAULT_BODY_BYTES = 64 << 20
 #: Cold chunks, or streams, that are looked at in one go when too many are in memory.
 _LET_GO_AT_ONCE = 500
+#: Leases that ended before their time are forgotten when there are more of them than this, and than others.
+_MIN_ENDED = 1000
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -106,6 +109,7 @@ class Queue:
         "schedule",
         "served_ms",
         "streams",
+        "takes_all",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +135,9 @@ class Queue:
         """With what follows from it: verbs ask for that many times as often as it changes."""
         self.record = record
         self.is_dead_letter_queue = record.source_id != 0
+        config = record.config
+        #: Whether it takes messages as they come: no time to live and no limit of its own.
+        self.takes_all = not (record.source_id or config.ttl_ms or config.max_messages or config.max_bytes)
         #: Whether streams order its messages. It does not change while the queue has messages.
         self.is_ordered = record.config.ordering != "none"
         #: The queue under which the rows of its messages are stored.
@@ -170,6 +177,52 @@ class Memory:
     transaction ends.
     """
 
+    #: An object with more than 30 attributes has them in a dictionary, where every look costs more.
+    __slots__ = (
+        "_discarded",
+        "_ended_expiries",
+        "_gone_queues",
+        "_store",
+        "_unswept",
+        "body_bytes",
+        "buckets",
+        "by_consumer",
+        "by_id",
+        "by_name",
+        "by_token",
+        "cached_members",
+        "cached_messages",
+        "changes",
+        "chunks",
+        "claim_turn",
+        "cold_chunks",
+        "cold_count",
+        "cold_streams",
+        "config",
+        "consumers",
+        "demoted",
+        "demotion",
+        "ended_deliveries",
+        "expiries",
+        "found_lanes",
+        "held",
+        "hot_messages",
+        "idle_buckets",
+        "last_queue_id",
+        "max_body_bytes",
+        "own",
+        "read_bodies",
+        "records",
+        "sparse",
+        "staged",
+        "thinned_lanes",
+        "touched_states",
+        "touched_streams",
+        "used_streams",
+        "wanted_hot_messages",
+        "weights",
+    )
+
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
         self.by_name: dict[str, Queue] = {}
@@ -199,8 +252,10 @@ class Memory:
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
-        #: Heap of (expiry, lease). A lease without members is skipped when its time comes.
+        #: Heap of (expiry, lease). A lease without members is skipped when its time comes, or goes with many others;
+        #: and how many may have none.
         self.expiries: list[tuple[int, GroupLease]] = []
+        self._ended_expiries = 0
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
@@ -250,9 +305,16 @@ class Memory:
             chunk = self.chunks[number >> BLOCK_SHIFT]
         return chunk
 
-    def most_lanes(self) -> int:
-        """An upper bound of the lanes of all queues: each has a message."""
-        return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+    def has_room_for_lanes(self, settings: Settings, queue: Queue, most: int) -> bool:
+        """Whether so many new lanes are certainly not too many."""
+        # An upper bound of the lanes of all queues, each of which has a message. With many queues it costs less than their
+        # sum, and suffices while few chunks are cold.
+        others = self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+        if others + most <= settings.lanes_per_queue and others + most <= settings.active_lanes:
+            return True
+        if queue.schedule.lane_count + most > settings.lanes_per_queue:
+            return False
+        return others + most <= settings.active_lanes or self.count_lanes() + most <= settings.active_lanes
 
     def count_lanes(self) -> int:
         return sum([queue.schedule.lane_count for queue in self.by_id.values()])
@@ -435,8 +497,9 @@ class Memory:
     def next_event_ms(self, queue_ids: Iterable[int] | None = None) -> int | None:
         """When due work of these queues, or of all, begins next. It may be too early, never too late."""
         times = [self.expiries[0][0]] if self.expiries else []
-        for queue_id in self.by_id if queue_ids is None else queue_ids:
-            queue = self.by_id.get(queue_id)
+        by_id = self.by_id
+        for queue_id in by_id if queue_ids is None else queue_ids:
+            queue = by_id.get(queue_id)
             if queue is None:
                 continue
             if queue.next_due_ms:
@@ -447,7 +510,7 @@ class Memory:
                 times.append(queue.next_window_ms)
             if queue.first_done_ms:
                 times.append(queue.end_of_keeping_ms)
-            if queue.record.source_id and (end_ms := self.end_of_retention(queue)) is not None:
+            if queue.is_dead_letter_queue and (end_ms := self.end_of_retention(queue)) is not None:
                 times.append(end_ms)
         if self.consumers.next_look_ms is not None:
             times.append(self.consumers.next_look_ms)
@@ -612,6 +675,9 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
+        if ready is None and chunk.states is None and self._fits_as_it_is(queue, chunk):
+            self._enter_plain(queue, chunk)
+            return
         weight = self.hot_weight(chunk.columns) * chunk.live
         if ready is None and self._must_be_cold(queue, chunk, weight):
             chunk.has_runs = chunk.has_implied()
@@ -636,6 +702,29 @@ class Memory:
         found = self.found_lanes[chunk.queue_id]
         for number, lane in zip(numbers, chunk.lanes_of(numbers), strict=True):
             found[lane].append(number)
+
+    def _fits_as_it_is(self, queue: Queue, chunk: Chunk) -> bool:
+        """Whether a new chunk of implied messages is hot, and has neither streams nor ends of lives: the usual case."""
+        columns = chunk.columns
+        if columns.streams is not None or columns.expires is not None or queue.schedule.has_cold():
+            return False
+        used = self.hot_messages + len(self.own) + chunk.count
+        return used <= self.wanted_hot_messages and used <= cold.HOT_MESSAGES
+
+    def _enter_plain(self, queue: Queue, chunk: Chunk) -> None:
+        """The same as `_enqueued`, without its questions."""
+        count, columns, changes = chunk.count, chunk.columns, self.changes
+        self.chunks[chunk.block] = chunk
+        queue.blocks.add(chunk.block)
+        self.hot_messages += count
+        changes.new_chunks.append(chunk)
+        counts = changes.counts[chunk.queue_id] = queue.counts
+        counts.ready += count
+        counts.bytes += chunk.payload_bytes if columns.headers is None else columns.total_bytes()
+        if columns.lane_at is None and type(columns.weights) is int:
+            queue.schedule.add(columns.lanes[0], columns.weights, range(chunk.first, chunk.first + count))
+        else:
+            self._schedule(queue, chunk, chunk.numbers)
 
     def _enter_alone(self, queue: Queue, chunk: Chunk) -> None:
         """`_let_in` for the only message of a new cold chunk: behind a backlog in many lanes nearly all are of this kind."""
@@ -792,8 +881,10 @@ class Memory:
         leads to it.
         """
         for chunk in list(self.changes.chunks):
+            if not chunk.live or chunk.has_implied():
+                continue
             home = self.by_id[chunk.queue_id]
-            if not chunk.live or chunk.has_implied() or self._must_stay_hot(home, chunk):
+            if self._must_stay_hot(home, chunk):
                 continue
             if chunk.has_runs:
                 self._delete_runs(chunk)
@@ -923,14 +1014,18 @@ class Memory:
             self._keep_body(self.read_bodies.popleft())
         if self.used_streams:
             self._let_streams_go()
-        for number in self.touched_states:
-            state = self.own.get(number)
-            if state is not None and not self.is_kept(number, state):
-                del self.own[number]
-        self.touched_states.clear()
-        for chunk in self.demoted:
-            self._drop_cold(chunk)
-        self.demoted.clear()
+        if self.touched_states:
+            for number in self.touched_states:
+                state = self.own.get(number)
+                if state is not None and not self.is_kept(number, state):
+                    del self.own[number]
+            self.touched_states.clear()
+        if self.demoted:
+            for chunk in self.demoted:
+                self._drop_cold(chunk)
+            self.demoted.clear()
+        if self.cached_messages <= cold.CACHED_MESSAGES:
+            return
         # While a backlog drains, cold chunks have the room that the hot ones before them leave.
         room = cold.CACHED_MESSAGES + max(0, self.max_hot_messages - self.used_room)
         if self.cached_messages > room:
@@ -1280,21 +1375,22 @@ class Memory:
 
     def _claimed(self, fact: Claimed) -> None:
         lease, numbers, own = fact.lease, fact.numbers, self.own
-        terms = lease.terms
+        plan, terms = fact.plan, lease.terms
         queue = self.by_id[terms.queue_id]
-        queue.served_ms = max(queue.served_ms, terms.claimed_ms)
-        if fact.plan is not None:
-            queue.schedule.apply(fact.plan)
-            if fact.plan.buckets:
-                self.changes.buckets.update(fact.plan.buckets)
+        if queue.served_ms < terms.claimed_ms:
+            queue.served_ms = terms.claimed_ms
+        if plan is not None:
+            queue.schedule.apply(plan)
+            if plan.buckets:
+                self.changes.buckets.update(plan.buckets)
         self._hold(queue, lease, numbers)
-        if fact.plan is not None:
-            counts = self._count(queue)
+        if plan is not None:
+            counts = self.changes.counts[terms.queue_id] = queue.counts
             counts.ready -= len(numbers)
             counts.leased += len(numbers)
-        if queue.streams.has_any:
-            self._lease_in_streams(queue, numbers, is_new=fact.plan is not None)
-        if fact.plan is None and queue.record.config.max_unsettled_per_key:
+        if queue.streams.by_name or queue.streams.may_be_on_disk:
+            self._lease_in_streams(queue, numbers, is_new=plan is not None)
+        if plan is None and queue.record.config.max_unsettled_per_key:
             for number in numbers:
                 queue.schedule.note_unsettled(self._lane_in(queue, number)[0][0])
         for number in own.keys() & set(numbers) if own else ():
@@ -1314,12 +1410,18 @@ class Memory:
 
     def _hold(self, queue: Queue, lease: GroupLease, numbers: Sequence[int]) -> None:
         terms = lease.terms
-        self.held.update(dict.fromkeys(numbers, lease))
+        if len(numbers) == 1:
+            self.held[numbers[0]] = lease
+        else:
+            self.held.update(dict.fromkeys(numbers, lease))
         lease.live = len(numbers)
         queue.leases[terms.group] = lease
-        if not lease.is_numbered:
+        if terms.expires_ms != NEVER_EXPIRES_MS:
             heappush(self.expiries, (terms.expires_ms, lease))
-        self.by_consumer.setdefault(terms.consumer, set()).add(lease)
+        of_consumer = self.by_consumer.get(terms.consumer)
+        if of_consumer is None:
+            of_consumer = self.by_consumer[terms.consumer] = set()
+        of_consumer.add(lease)
         if terms.token:
             self.by_token.setdefault(terms.token, set()).add(lease)
         self.changes.new_leases[terms.group] = lease
@@ -1338,15 +1440,19 @@ class Memory:
         for number in numbers if limited else ():
             self._note_ended(queue, number)
         self._leave(lease, len(numbers))
-        counts = self._count(queue)
+        counts = self.changes.counts[lease.terms.queue_id] = queue.counts
         counts.leased -= len(numbers)
+        whole = self.chunks.get(numbers[0] >> BLOCK_SHIFT)
+        if whole is not None and whole.count == len(numbers) and self._is_untouched(whole, numbers):
+            self._end_untouched(queue, whole)
+            return
         for block, members in by_chunk(numbers):
             chunk = self.chunks.get(block) or self.chunk_of(block << BLOCK_SHIFT)
-            size = _bytes_of(chunk, members)
+            columns, size = chunk.columns, _bytes_of(chunk, members)
             counts.bytes -= size
-            for number in members if chunk.columns.live_keys else ():
+            for number in members if columns.live_keys else ():
                 self._forget_key(chunk, number)
-            if chunk.columns.streams is not None:
+            if columns.streams is not None:
                 for number in members:
                     if stream := self.stream_of(number, lease.terms.queue_id):
                         queue.streams.leave(stream, number)
@@ -1357,19 +1463,46 @@ class Memory:
                     self.changes.own[chunk.queue_id, number] = None
             self._gone(chunk, members, size)
 
+    def _is_untouched(self, chunk: Chunk, numbers: Sequence[int]) -> bool:
+        """Whether these, as many as the chunk has, are its messages, to all of which nothing has happened but the claim
+        that held them; and no other row depends on them.
+        """
+        columns = chunk.columns
+        if chunk.states is not None or chunk.is_cold or chunk.body != chunk.first:
+            return False
+        if columns.streams is not None or columns.expires is not None or columns.live_keys is not None:
+            return False
+        return min(numbers) >= chunk.first and max(numbers) < chunk.first + chunk.count
+
+    def _end_untouched(self, home: Queue, chunk: Chunk) -> None:
+        """The same as `_gone` for all messages of a chunk, without its questions."""
+        size = chunk.payload_bytes if chunk.columns.headers is None else chunk.total_bytes
+        home.counts.bytes -= size
+        chunk.live, chunk.dead_bytes = 0, size
+        chunk.states = bytearray((GONE,)) * chunk.count
+        self.hot_messages -= chunk.count
+        if chunk.kept_bytes:
+            self._drop_body(chunk)
+        del self.chunks[chunk.block]
+        home.blocks.discard(chunk.block)
+        self.changes.chunks.add(chunk)
+        self.changes.ended_blocks.add(chunk.block)
+
     def _gone(self, chunk: Chunk, members: Sequence[int], size: int) -> None:
         chunk.live -= len(members)
         chunk.dead_bytes += size
+        columns = chunk.columns
         if not chunk.is_cold:
-            weight = 1 if chunk.columns.streams is None else cold.WEIGHT_IN_STREAM
+            weight = 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
             self.hot_messages -= weight * len(members)
         self._mark(chunk, members, GONE)
         if chunk.live:
-            self._note_sparse(chunk)
+            if is_sparse(chunk):
+                self.sparse[chunk.block] = chunk.queue_id
         else:
             if chunk.body != chunk.first and not chunk.is_inline:
                 self.changes.staged_pages[chunk.queue_id, chunk.body] = None
-            if chunk.columns.expires is not None:
+            if columns.expires is not None:
                 for end_ms in chunk.ends_of_life():
                     self.changes.lives[chunk.queue_id, end_ms, chunk.first] = False
             self._end_chunk(chunk)
@@ -1554,11 +1687,19 @@ class Memory:
         if lease.live:
             return
         terms = lease.terms
+        self._ended_expiries += 1
+        if self._ended_expiries > _MIN_ENDED and 2 * self._ended_expiries > len(self.expiries):
+            self._forget_ended_expiries()
         self.changes.ended_leases[terms.group] = lease
         self.by_id[terms.queue_id].leases.pop(terms.group, None)
         _discard(self.by_consumer, terms.consumer, lease)
         if terms.token:
             _discard(self.by_token, terms.token, lease)
+
+    def _forget_ended_expiries(self) -> None:
+        self.expiries = [expiry for expiry in self.expiries if expiry[1].live]
+        heapify(self.expiries)
+        self._ended_expiries = 0
 
     def _count(self, queue: Queue) -> Counts:
         """The counts of a queue, which this transaction is about to change."""

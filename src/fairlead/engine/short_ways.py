@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.engine import cold
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.memory import Queue
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
 from fairlead.engine.work.claim import is_good_at_a_glance
-from fairlead.engine.work.enqueue import has_room_for_lanes, to_columns
+from fairlead.engine.work.enqueue import to_columns
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
 from fairlead.engine.work.settle import find_completed
 from fairlead.model.checks import find_columns, is_bare
@@ -28,12 +27,11 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, SettleResult
+from fairlead.model.settle import Complete, Settlement, SettleResult
 from fairlead.records.chunk import Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
-from fairlead.records.lease import GroupLease, LeaseTerms
-from fairlead.request import Request
+from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
 from fairlead.store.kv.port import Table
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
@@ -45,41 +43,22 @@ if TYPE_CHECKING:
 #: Of an engine, a request, its commit, the store's time and the time of new ids: the fact and the answer, or None.
 ShortWay = Callable[["Engine", Any, int, int, int], tuple[StateFact, Any] | None]
 
+_INTENTS = Table.INTENTS
 #: Messages of a batch: more of them gain next to nothing.
 MAX_MESSAGES = 500
-
-
-def find_short_way(request: Request[Any]) -> ShortWay | None:
-    """Without the lock: the way that may be open to this request."""
-    given: Any = request
-    kind = type(request)
-    if kind is Enqueue:
-        return _enqueue_one if is_bare(given) else None
-    if kind is EnqueueMany:
-        messages = given.messages
-        is_open = type(messages) is list and 0 < len(messages) <= MAX_MESSAGES
-        # If the first one is not plain, do not look at all of them in vain.
-        return _enqueue_many if is_open and _is_plain(messages[0]) else None
-    if kind is Claim:
-        return _claim if is_good_at_a_glance(given) and given.limit <= MAX_MESSAGES else None
-    if kind is Settle:
-        items = given.items
-        is_open = type(items) is list and 0 < len(items) <= MAX_MESSAGES and type(items[0]) is Complete
-        if not is_open:
-            return None
-        return _complete_one if len(items) == 1 else _complete_many
-    return None
-
-
-def _is_plain(some: object) -> bool:
-    return type(some) is NewMessage and some.delay is some.ttl is some.dedup_key is None
 
 
 def _enqueue_one(
     engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, str] | None:
-    queue = _plain_queue(engine, request.queue)
-    if queue is None or not has_room_for_lanes(engine.settings, engine.memory, queue, 1):
+    if type(request.queue) is not str or not is_bare(request):
+        return None
+    queue = engine.memory.by_name.get(request.queue)
+    if (
+        queue is None
+        or not queue.takes_all
+        or not engine.memory.has_room_for_lanes(engine.settings, queue, 1)
+    ):
         return None
     payload = request.payload
     engine.store.check_room(len(payload) + MESSAGE_BYTES)
@@ -92,44 +71,43 @@ def _enqueue_one(
 def _enqueue_many(
     engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, list[str]] | None:
-    queue = _plain_queue(engine, request.queue)
-    if queue is None:
+    messages = request.messages
+    if type(request.queue) is not str or type(messages) is not list or not 0 < len(messages) <= MAX_MESSAGES:
         return None
-    given = find_columns(request.messages)
+    first = messages[0]
+    # If the first one is not plain, do not look at all of them in vain.
+    if type(first) is not NewMessage or not first.delay is first.ttl is first.dedup_key is None:
+        return None
+    queue = engine.memory.by_name.get(request.queue)
+    if queue is None or not queue.takes_all:
+        return None
+    given = find_columns(messages)
     if given is None or not (given.delays is given.ttls is None and given.dedup_keys is None):
         return None
     columns = to_columns(queue, given, now_ms)
     if engine.memory.must_scatter(queue, columns):
         return None
     size = columns.total_bytes()
-    if size > LARGE_BYTES or not has_room_for_lanes(
-        engine.settings, engine.memory, queue, len(columns.lanes)
-    ):
+    if size > LARGE_BYTES or not engine.memory.has_room_for_lanes(engine.settings, queue, len(columns.lanes)):
         return None
     engine.store.check_room(size + MESSAGE_BYTES * len(columns.sizes))
-    first, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
-    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, now_ms, columns, None), given.payloads)
+    number, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
+    chunk = Chunk.of(queue.record.queue_id, Head(number, prefix, now_ms, columns, None), given.payloads)
     return ChunkEnqueued(chunk), shown_ids(prefix, chunk.numbers)
-
-
-def _plain_queue(engine: Engine, name: object) -> Queue | None:
-    """A queue that takes messages without more ado."""
-    queue = engine.memory.by_name.get(name) if isinstance(name, str) else None
-    if queue is None or queue.is_dead_letter_queue:
-        return None
-    config = queue.record.config
-    return None if config.ttl_ms or config.max_messages or config.max_bytes else queue
 
 
 def _claim(
     engine: Engine, request: Claim, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, list[Delivery]] | None:
     memory, limit = engine.memory, request.limit
-    queue = memory.by_name.get(str(request.queue))
+    if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
+        return None
+    name: Any = request.queue
+    queue = memory.by_name.get(name)
     if queue is None or not queue.counts.ready or queue.is_dead_letter_queue:
         return None
     record, expiries = queue.record, memory.expiries
-    if record.paused or record.config.max_unsettled_per_consumer or memory.records[Table.INTENTS]:
+    if record.paused or record.config.max_unsettled_per_consumer or memory.records[_INTENTS]:
         return None
     if (expiries and expiries[0][0] <= now_ms) or queue.may_have_due(now_ms) or queue.streams.may_be_on_disk:
         return None
@@ -147,8 +125,9 @@ def _claim(
     if memory.cold_count:
         cold.bring_chunks(memory, engine.store, numbers, queue.home_id)
     lease_ms, group = record.config.visibility_timeout_ms, claim_group(engine.epoch, commit, 1)
-    until_ms, queue_id, name = now_ms + lease_ms, record.queue_id, record.name
-    own, found = memory.own, list[Delivery]()
+    until_ms, queue_id = now_ms + lease_ms, record.queue_id
+    own = memory.own
+    found: list[Delivery] = []
     has_states = bool(own) and not own.keys().isdisjoint(numbers)
     for block, members in by_block(numbers):
         chunk = memory.chunks[block]
@@ -166,17 +145,26 @@ def _claim(
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 
 
-def _complete_one(
+def _complete(
     engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, list[SettleResult]] | None:
+    items = request.items
+    if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES or type(items[0]) is not Complete:
+        return None
+    return _complete_one(engine, items[0]) if len(items) == 1 else _complete_many(engine, items)
+
+
+def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[SettleResult]] | None:
     """`_complete_many` without its loops."""
-    memory, item = engine.memory, request.items[0]
+    memory = engine.memory
     delivery: Any = item.delivery
-    if type(delivery) is not Delivery or item.progress != 0:  # type: ignore[union-attr]  # a `Complete`
+    if type(delivery) is not Delivery or item.progress != 0:
         return None
     number, stored = delivery.number, delivery.stored
     lease, chunk = memory.held.get(number), memory.chunks.get(number >> BLOCK_SHIFT)
-    if lease is None or lease.is_numbered or lease.terms.claim_id != delivery.claim_id:
+    if lease is None or lease.terms.claim_id != delivery.claim_id:
+        return None
+    if lease.terms.expires_ms == NEVER_EXPIRES_MS:
         return None
     # Another engine may have given out the same numbers.
     if chunk is None or type(stored) is not ChunkMessages or chunk.prefix != stored.prefix:
@@ -187,14 +175,21 @@ def _complete_one(
     return LeaseCompleted(lease, [number]), [SettleResult(id_of(chunk.prefix, number), "completed")]
 
 
-def _complete_many(
-    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
-) -> tuple[StateFact, list[SettleResult]] | None:
+def _complete_many(engine: Engine, items: list[Settlement]) -> tuple[StateFact, list[SettleResult]] | None:
     memory = engine.memory
-    completed = find_completed(memory, request.items)
+    completed = find_completed(memory, items)
     if completed is None:
         return None
     queue = memory.by_id[completed.lease.terms.queue_id]
     if queue.record.config.retain_completed_ms or queue.streams.may_be_on_disk:
         return None
     return LeaseCompleted(completed.lease, completed.numbers), completed.results()
+
+
+#: The way that may be open to requests of each type. A way looks at the request first, and gives up if it is unusual.
+SHORT_WAYS: dict[type, ShortWay] = {
+    Enqueue: _enqueue_one,
+    EnqueueMany: _enqueue_many,
+    Claim: _claim,
+    Settle: _complete,
+}

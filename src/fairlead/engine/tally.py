@@ -78,7 +78,8 @@ class Tally:
 
     def _delivered(self, fact: Claimed, memory: Memory) -> None:
         queue_id, numbers = fact.lease.terms.queue_id, fact.numbers
-        if queue_id not in memory.by_id:
+        queue = memory.by_id.get(queue_id)
+        if queue is None:
             # A later fact has deleted it.
             return
         passed = self._queues[queue_id]
@@ -86,15 +87,13 @@ class Tally:
         by_key = passed.by_key
         if len(by_key) > _MAX_KEYS:
             by_key.clear()
-        if memory.by_id[queue_id].is_dead_letter_queue:
+        if queue.is_dead_letter_queue:
             by_key[DEAD_LANE[0]] += len(numbers)
             return
-        if len(numbers) == 1:
-            number = numbers[0]
-            only = memory.chunks.get(number >> BLOCK_SHIFT)
-            if only is not None:
-                by_key[only.lane_of(number)[0]] += 1
-                return
+        only = memory.chunks.get(numbers[0] >> BLOCK_SHIFT) if len(numbers) == 1 else None
+        if only is not None and only.columns.lane_at is None:
+            by_key[only.columns.lanes[0][0]] += 1
+            return
         for block, members in by_chunk(numbers):
             chunk = memory.find_touched_chunk(block)
             if chunk is None:

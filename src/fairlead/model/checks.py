@@ -157,7 +157,8 @@ def is_bare(message: Enqueued) -> bool:
         return False
     if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
         return False
-    return _is_simple(message.fairness_key, MAX_KEY_BYTES)
+    key = message.fairness_key
+    return type(key) is str and 0 < 4 * len(key) <= MAX_KEY_BYTES and key.isascii()
 
 
 def by_row(columns: MessageColumns) -> list[CheckedMessage]:

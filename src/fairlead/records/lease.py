@@ -53,18 +53,22 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
 
     terms: LeaseTerms
     numbers: Sequence[int]
-    #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
-    claim_order: Sequence[int] = ()
+    #: All members of the claim in the order of delivery, if these are not all of them.
+    whole_claim: Sequence[int] = ()
     live: int = 0
 
-    def __post_init__(self) -> None:
-        self.claim_order = self.claim_order or self.numbers
+    @property
+    def claim_order(self) -> Sequence[int]:
+        """All members of the claim in the order of delivery; after a reopening those of the group, by number."""
+        return self.whole_claim or self.numbers
 
     @property
     def is_numbered(self) -> bool:
         return self.terms.expires_ms == NEVER_EXPIRES_MS
 
     def row(self) -> LeaseRow:
+        if len(self.numbers) == 1:
+            return LeaseRow(self.terms, [(self.numbers[0], 1)])
         return LeaseRow(self.terms, to_runs(self.numbers, in_order=self.is_numbered))
 
     @classmethod

@@ -31,7 +31,7 @@ from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.salvage.records import Member, StagedRows, keep_staged, lose_claim, why_broken
 from fairlead.salvage.report import GoneMessage, QueueReport, RepairReport
 from fairlead.store.kv.fence import read_fence
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import FENCE_KEY, RocksKeyValueStore
 from fairlead.store.kv.rocks_options import family_name
 from fairlead.store.rocks.salvage import Salvage, SalvageLayout
@@ -99,7 +99,7 @@ class _RowsRebuild:
         #: How many messages of each queue are gone.
         self._gone: dict[int, int] = {}
         self._epoch = self._commit = 0
-        self._batch = store.batch()
+        self._batch = Batch()
         self._batch_bytes = 0
 
     def run(self) -> None:
@@ -148,7 +148,7 @@ class _RowsRebuild:
     def _write(self) -> None:
         self._commit += 1
         self._store.write(self._batch, self._epoch, self._commit)
-        self._batch, self._batch_bytes = self._store.batch(), 0
+        self._batch, self._batch_bytes = Batch(), 0
 
     def _continue_numbers(self) -> None:
         epoch, commit = 0, self._source.last_commit

@@ -27,7 +27,7 @@ from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Draft, Followers, Run
 from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.plan import ClaimPlan
-from fairlead.schedule.rounds import Rounds
+from fairlead.schedule.rounds import plan_rounds
 from fairlead.schedule.state import SchedulerState, enter, list_lane, lone_key
 from fairlead.schedule.throttle import Buckets
 
@@ -81,7 +81,7 @@ class Scheduler:
         """
         state = self._state
         if followers is None and up_to is None and _is_usual(state, now_ms):
-            rounds = Rounds(state, limit)
+            rounds = plan_rounds(state, limit)
             return ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
         draft = Draft(state, now_ms)
         if followers is None:
@@ -304,6 +304,10 @@ class Scheduler:
         """Whether the lane goes on on disk, perhaps with nothing, and has no message in memory before that."""
         lane = self._state.find_lane(name)
         return lane is not None and lane.ran_dry
+
+    def has_cold(self) -> bool:
+        """Whether a lane goes on on disk."""
+        return bool(self._state.cold)
 
     @property
     def cold_lanes(self) -> int:

@@ -10,30 +10,34 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
 
+import msgspec
+
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.lanes import MIN_TRIM, Key
 from fairlead.schedule.state import SchedulerState
 
 
-class Rounds:
-    __slots__ = ("joining", "leaving", "lone", "needs", "numbers", "takes")
+def plan_rounds(state: SchedulerState, limit: int) -> Rounds:
+    rounds = Rounds()
+    if limit == 1:
+        rounds._one(state)
+    elif limit <= len(state.ring.items):
+        rounds._part_of_a_round(state, limit)
+    else:
+        rounds._whole_rounds(state, limit)
+    return rounds
 
-    def __init__(self, state: SchedulerState, limit: int) -> None:
-        self.numbers: list[int] = []
-        self.needs: dict[LaneName, int] = {}
-        #: (key, the new `at` of its lane).
-        self.takes: list[tuple[Key, int]] = []
-        #: Keys that were bare numbers: they give all they have.
-        self.lone: Sequence[str] = ()
-        #: How many keys leave the ring at its front, and which of them join it again at its end.
-        self.leaving = 0
-        self.joining: list[str] = []
-        if limit == 1:
-            self._one(state)
-        elif limit <= len(state.ring):
-            self._part_of_a_round(state, limit)
-        else:
-            self._whole_rounds(state, limit)
+
+class Rounds(msgspec.Struct, eq=False):
+    numbers: list[int] = []
+    needs: dict[LaneName, int] = {}
+    #: (key, the new `at` of its lane).
+    takes: list[tuple[Key, int]] = []
+    #: Keys that were bare numbers: they give all they have.
+    lone: Sequence[str] = ()
+    #: How many keys leave the ring at its front, and which of them join it again at its end.
+    leaving: int = 0
+    joining: list[str] = []
 
     def _one(self, state: SchedulerState) -> None:
         """`_part_of_a_round` for one message."""

@@ -64,7 +64,7 @@ from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
-from fairlead.records.chunk import IMPLIED, OWN, Chunk, Head
+from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
     BucketChanged,
@@ -207,6 +207,9 @@ TABLES_OF_A_QUEUE = (
     Table.STREAMS,
     Table.MEMBERS,
 )
+#: The tables of nearly every commit: to read a member of an enumeration costs as much as the call of a function.
+_CHUNKS, _COLD, _STATES = Table.CHUNKS, Table.COLD, Table.STATES
+_LEASES, _COUNTERS = Table.LEASES, Table.COUNTERS
 _LAST_QUEUE_ID = b"last_queue_id"
 
 #: Rows of one bounded scan while a queue is loaded.
@@ -269,31 +272,42 @@ def _page_key(chunk: Chunk, page: int) -> bytes:
 
 def write_changes(batch: Batch, changes: Changes) -> None:
     """Put the rows of everything that a transaction changed into its batch."""
+    puts, deletes = batch.puts, batch.deletes
     for chunk in changes.new_chunks:
         if chunk.live:
-            _write_chunk(batch, chunk)
+            table, key = _COLD if chunk.is_cold else _CHUNKS, _key_of_two(chunk.queue_id, chunk.first)
+            puts.append((table, key, _encode(chunk.head())))
+            if chunk.payload_bytes > PAGE_BYTES and chunk.body == chunk.first:
+                _write_pages(batch, chunk)
     if changes.chunks:
-        new = set(changes.new_chunks)
+        new = changes.new_chunks and set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
+    for group, lease in changes.new_leases.items():
+        if group not in changes.ended_leases:
+            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
+    for group, lease in changes.ended_leases.items():
+        if group not in changes.new_leases:
+            deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
+    for queue_id, counts in changes.counts.items():
+        puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
+    changes.has_others = any(changes.others)
+    if changes.has_others:
+        _write_others(batch, changes)
+
+
+def _write_others(batch: Batch, changes: Changes) -> None:
     for chunk in changes.cooled.difference(changes.new_chunks) if changes.cooled else ():
         key = _key(chunk.queue_id, chunk.first)
         batch.put(Table.COLD, key, _encode(chunk.head()))
         batch.delete(Table.CHUNKS, key)
     for before, after in changes.thinned:
         _delete_pages(batch, before)
-        _write_head(batch, after)
+        table = _COLD if after.is_cold else _CHUNKS
+        batch.put(table, _key_of_two(after.queue_id, after.first), _encode(after.head()))
         _write_pages(batch, after)
     if changes.runs:
         write_runs(batch, changes)
-    if changes.new_leases:
-        for group, lease in changes.new_leases.items():
-            if group not in changes.ended_leases:
-                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))
-    if changes.ended_leases:
-        for group, lease in changes.ended_leases.items():
-            if group not in changes.new_leases:
-                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))
     if changes.own:
         _write_own(batch, changes)
     if changes.members:
@@ -313,8 +327,6 @@ def write_changes(batch: Batch, changes: Changes) -> None:
             _write_staged_pages(batch, queue_id, number, pages)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
-    for queue_id, counts in changes.counts.items():
-        batch.put(Table.COUNTERS, _key_of_one(queue_id), _encode(counts))
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
@@ -384,20 +396,6 @@ def _write_dedup(batch: Batch, changes: Changes) -> None:
         batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
 
 
-def _write_chunk(batch: Batch, chunk: Chunk) -> None:
-    _write_head(batch, chunk)
-    if chunk.body == chunk.first:
-        _write_pages(batch, chunk)
-
-
-def _write_head(batch: Batch, chunk: Chunk) -> None:
-    batch.put(
-        Table.COLD if chunk.is_cold else Table.CHUNKS,
-        _key_of_two(chunk.queue_id, chunk.first),
-        _encode(chunk.head()),
-    )
-
-
 def _write_pages(batch: Batch, chunk: Chunk) -> None:
     if chunk.is_inline:
         return
@@ -428,15 +426,15 @@ def _write_staged_pages(
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
     key = _key_of_two(chunk.queue_id, chunk.first)
     if chunk.live:
-        batch.put(Table.STATES, key, bytes(chunk.states or b""))
+        batch.puts.append((_STATES, key, bytes(chunk.states or b"")))
         chunk.has_states_row = True
         return
     if is_new:
         return
-    batch.delete(Table.COLD if chunk.is_cold else Table.CHUNKS, key)
+    batch.deletes.append((_COLD if chunk.is_cold else _CHUNKS, key))
     if chunk.has_states_row:
-        batch.delete(Table.STATES, key)
-    if chunk.body == chunk.first:
+        batch.deletes.append((_STATES, key))
+    if chunk.payload_bytes > PAGE_BYTES and chunk.body == chunk.first:
         _delete_pages(batch, chunk)
 
 

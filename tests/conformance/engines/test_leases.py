@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fairlead import Complete, Delivery, Extend, NewMessage
+from fairlead.engine import memory
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import QueueNotFound, StoreFull
@@ -138,6 +139,20 @@ def test_a_lease_whose_expiry_is_not_written_expires_later(
     broker.run_due()
     assert (broker.stats("q").ready, broker.stats("q").leased) == (4, 0)
     assert broken_laws(broker.engine) == []
+
+
+def test_leases_that_ended_are_forgotten_before_their_time_and_the_others_still_expire(
+    broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MIN_ENDED", 3)
+    kept = broker.claim("r", limit=2)
+    for _ in range(50):
+        broker.enqueue("q", b"more")
+        broker.settle([Complete(one) for one in broker.claim("q")])
+    assert len(broker.engine.memory.expiries) < 10
+    assert broken_laws(broker.engine) == []
+    clock.advance(ms=10_000)
+    assert set(payloads(kept)) < set(payloads(broker.claim("r", limit=4)))
 
 
 def test_a_claim_token_shows_nothing_of_a_queue_that_is_deleted_and_all_of_one_whose_deletion_failed(

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fairlead.config import Settings
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
@@ -403,21 +402,12 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
-def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: int) -> bool:
-    """Whether so many new lanes are certainly not too many."""
-    if queue.schedule.lane_count + most > settings.lanes_per_queue:
-        return False
-    # With many queues the bound costs less than the sum, and suffices while few chunks are cold.
-    limit = settings.active_lanes - most
-    return memory.most_lanes() <= limit or memory.count_lanes() <= limit
-
-
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
     """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
     Messages that come back are never refused.
     """
     settings, memory = tx.settings, tx.memory
-    if has_room_for_lanes(settings, memory, queue, most):
+    if memory.has_room_for_lanes(settings, queue, most):
         return
     here, everywhere = queue.schedule.lane_count, memory.count_lanes()
     new = sum([not queue.schedule.has_lane(lane) for lane in find_lanes()])

@@ -43,7 +43,7 @@ class Database:
         #: Set once, for ever: the store takes no more writes.
         self.failure: StoreFailed | None = None
         self.swapping = threading.RLock()
-        self._opened: Rdict | None = None
+        self.opened: Rdict | None = None
         self._empty: Rdict | None = None
         #: Both by the number of the table, and empty while the database is closed.
         self.families: list[ColumnFamily] = []
@@ -63,12 +63,12 @@ class Database:
 
     @property
     def db(self) -> Rdict:
-        assert self._opened is not None
-        return self._opened
+        assert self.opened is not None
+        return self.opened
 
     @property
     def is_connected(self) -> bool:
-        return self._opened is not None
+        return self.opened is not None
 
     @property
     def is_mirror(self) -> bool:
@@ -147,14 +147,15 @@ class Database:
             options.set_max_skippable_internal_keys(self.max_walked_rows)
         return options
 
-    def note_write(self, put_keys: Iterable[tuple[Table, bytes]]) -> None:
+    def note_write(self, puts: Iterable[tuple[Table, bytes, bytes]]) -> None:
         """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
         not empty any more.
         """
         with self._noting:
             self._generation += 1
-            self._cursors.clear()
-            for table, key in put_keys:
+            if self._cursors:
+                self._cursors.clear()
+            for table, key, _ in puts:
                 ranges = self._empty_ranges[table]
                 # Most rows are put behind all ranges.
                 if ranges.end is None or key < ranges.end:
@@ -208,11 +209,11 @@ class Database:
         """
         self.space.is_writable = False
         self.forget_reads()
-        databases = [*self._tables, self._empty, self._opened]
+        databases = [*self._tables, self._empty, self.opened]
         self._all.clear()
         self._tables.clear()
         self.families.clear()
-        self._opened = self._empty = None
+        self.opened = self._empty = None
         for database in databases:
             # Closing flushes, and may find the disk full; the log already has it all.
             with contextlib.suppress(Exception):
@@ -228,7 +229,7 @@ class Database:
         missing: set[str] = set()
         if read_only:
             missing = set(families) - set(Rdict.list_cf(str(path), database_options(cache)))
-        self._opened = Rdict(
+        self.opened = Rdict(
             str(path),
             options=database_options(cache),
             column_families={name: options for name, options in families.items() if name not in missing},
@@ -241,11 +242,11 @@ class Database:
                 options=database_options(cache),
                 column_families={name: families[name] for name in missing},
             )
-        empty = self._empty or self._opened
-        holders = {name: empty if name in missing else self._opened for name in families}
+        empty = self._empty or self.opened
+        holders = {name: empty if name in missing else self.opened for name in families}
         self.families.extend([holder.get_column_family_handle(name) for name, holder in holders.items()])
         self._tables.extend([holder.get_column_family(name) for name, holder in holders.items()])
-        self._all.extend([self._opened, *self._tables])
+        self._all.extend([self.opened, *self._tables])
 
     def _check_reached(self, census: Census | None) -> None:
         reached = self.db.latest_sequence_number()
