@@ -85,6 +85,12 @@ def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]
     return config.retry, "retry"
 
 
+def has_jitter(config: QueueConfig) -> bool:
+    """Whether what is drawn may matter: without jitter, failures that are alike have the same outcome."""
+    policies = [config.retry, *config.retry_on.values(), config.retry_in_stream]
+    return any(policy is not None and policy.jitter == "full" for policy in policies)
+
+
 def _by_policy(policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitter: float) -> RetryAt | Bury:
     if policy.kind == "none":
         return Bury("the policy is to never retry", rule)

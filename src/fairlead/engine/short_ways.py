@@ -1,4 +1,5 @@
-"""Short ways for requests about plain messages: bare enqueues, claims, and completions of one lease.
+"""Short ways for requests about plain messages: bare enqueues with or without delays, claims, and completions or
+failures of one lease.
 
 Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
 or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
@@ -12,27 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine import cold
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.memory import Queue
+from fairlead.engine.moves import fail_together
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
 from fairlead.engine.work.claim import is_good_at_a_glance
-from fairlead.engine.work.enqueue import has_room_for_lanes, to_columns
+from fairlead.engine.work.enqueue import has_room_for_lanes, own_where, to_columns, waiting_states
+from fairlead.engine.work.large import SETTLE_PART
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
-from fairlead.engine.work.settle import find_completed
-from fairlead.model.checks import find_columns, is_bare
+from fairlead.engine.work.settle import find_completed, find_failed
+from fairlead.errors import InvalidRequest
+from fairlead.model.checks import find_columns, is_bare_but_delay
 from fairlead.model.delivery import Delivery
+from fairlead.model.durations import to_ms
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, SettleResult
-from fairlead.records.chunk import Chunk, Columns, Head
+from fairlead.model.settle import Complete, Fail, SettleResult
+from fairlead.records.chunk import OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
 from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.records.state import OwnState
 from fairlead.request import Request
 from fairlead.store.kv.port import Table
 from fairlead.verbs.claim import Claim
@@ -54,7 +61,7 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
     given: Any = request
     kind = type(request)
     if kind is Enqueue:
-        return _enqueue_one if is_bare(given) else None
+        return _enqueue_one if is_bare_but_delay(given) else None
     if kind is EnqueueMany:
         messages = given.messages
         is_open = type(messages) is list and 0 < len(messages) <= MAX_MESSAGES
@@ -65,6 +72,8 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
     if kind is Settle:
         items = given.items
         is_open = type(items) is list and 0 < len(items) <= MAX_MESSAGES and type(items[0]) is Complete
+        if not is_open and type(items) is list and 0 < len(items) <= SETTLE_PART and type(items[0]) is Fail:
+            return _fail
         if len(items) == 1 and is_open:
             return _complete_one
         return _complete_many if is_open else None
@@ -72,7 +81,7 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
 
 
 def _is_plain(some: object) -> bool:
-    return type(some) is NewMessage and some.delay is some.ttl is some.dedup_key is None
+    return type(some) is NewMessage and some.ttl is some.dedup_key is None
 
 
 def _enqueue_one(
@@ -81,12 +90,27 @@ def _enqueue_one(
     queue = _plain_queue(engine, request.queue)
     if queue is None or not has_room_for_lanes(engine.settings, engine.memory, queue, 1):
         return None
-    payload = request.payload
+    payload, delay_ms = request.payload, 0 if request.delay is None else _find_delay(request.delay)
+    if delay_ms is None:
+        return None
     engine.store.check_room(len(payload) + MESSAGE_BYTES)
     columns = Columns(((request.fairness_key,),), None, request.weight, None, [len(payload)])
     first, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
-    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, now_ms, columns, None), [payload])
-    return ChunkEnqueued(chunk), show_id(id_of(prefix, first))
+    head, queue_id = Head(first, prefix, now_ms, columns, None), queue.record.queue_id
+    if not delay_ms:
+        return ChunkEnqueued(Chunk.of(queue_id, head, [payload])), show_id(id_of(prefix, first))
+    chunk = Chunk.of(queue_id, head, [payload], bytearray([OWN]))
+    return ChunkEnqueued(chunk, {first: OwnState(queue_id, due_ms=now_ms + delay_ms)}), show_id(
+        id_of(prefix, first)
+    )
+
+
+def _find_delay(delay: object) -> int | None:
+    """None: it is wrong."""
+    try:
+        return to_ms(delay, "delay")
+    except InvalidRequest:
+        return None
 
 
 def _enqueue_many(
@@ -96,10 +120,10 @@ def _enqueue_many(
     if queue is None:
         return None
     given = find_columns(request.messages)
-    if given is None or not (given.delays is given.ttls is None and given.dedup_keys is None):
+    if given is None or given.ttls is not None or given.dedup_keys is not None:
         return None
-    columns = to_columns(queue, given, now_ms)
-    if engine.memory.must_scatter(queue, columns):
+    columns, delays = to_columns(queue, given, now_ms), given.delays
+    if delays is None and engine.memory.must_scatter(queue, columns):
         return None
     size = columns.total_bytes()
     if size > LARGE_BYTES or not has_room_for_lanes(
@@ -108,8 +132,13 @@ def _enqueue_many(
         return None
     engine.store.check_room(size + MESSAGE_BYTES * len(columns.sizes))
     first, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
-    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, now_ms, columns, None), given.payloads)
-    return ChunkEnqueued(chunk), shown_ids(prefix, chunk.numbers)
+    head, queue_id = Head(first, prefix, now_ms, columns, None), queue.record.queue_id
+    if delays is None:
+        chunk = Chunk.of(queue_id, head, given.payloads)
+        return ChunkEnqueued(chunk), shown_ids(prefix, chunk.numbers)
+    chunk = Chunk.of(queue_id, head, given.payloads, own_where(delays))
+    waiting = waiting_states(queue, chunk.numbers, delays, now_ms)
+    return ChunkEnqueued(chunk, waiting), shown_ids(prefix, chunk.numbers)
 
 
 def _plain_queue(engine: Engine, name: object) -> Queue | None:
@@ -198,3 +227,17 @@ def _complete_many(
     if queue.record.config.retain_completed_ms or queue.streams.may_be_on_disk:
         return None
     return LeaseCompleted(completed.lease, completed.numbers), completed.results()
+
+
+def _fail(
+    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
+) -> tuple[StateFact, list[SettleResult]] | None:
+    memory = engine.memory
+    failed = find_failed(memory, request.items)
+    if failed is None or engine.store.room() <= 0:
+        return None
+    members, places = failed.members, count(commit << COMMIT_SHIFT)
+    together = fail_together(
+        memory, members.lease, members.numbers, failed.said, now_ms=now_ms, next_place=places.__next__
+    )
+    return None if together is None else (together.fact, failed.results(together.decisions))

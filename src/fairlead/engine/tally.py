@@ -17,6 +17,7 @@ from fairlead.records.facts import (
     LeaseCompleted,
     MessageGone,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
     StateFact,
 )
@@ -67,6 +68,10 @@ class Tally:
             self._queues[fact.state.queue_id].completed += 1
         elif fact.ends_failed_try:
             self._queues[fact.state.source_queue_id or fact.state.queue_id].failed += 1
+
+    def _moved_together(self, fact: MessagesMoved, memory: Memory) -> None:
+        if fact.lease is not None:
+            self._queues[fact.queue_id].failed += len(fact.numbers)
 
     def _gone(self, fact: MessageGone, memory: Memory) -> None:
         if fact.why == "completed":
@@ -119,6 +124,7 @@ _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
     Claimed: Tally._delivered,
     LeaseCompleted: Tally._completed,
     MessageMoved: Tally._moved,
+    MessagesMoved: Tally._moved_together,
     MessageGone: Tally._gone,
     QueueDeleted: Tally._deleted,
 }

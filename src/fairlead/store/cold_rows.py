@@ -17,7 +17,7 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
-from fairlead.store.row_keys import pack_key
+from fairlead.store.row_keys import pack_key, pack_two
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -173,7 +173,7 @@ def _chunks_of(store: KeyValueStore, rows: Sequence[tuple[bytes, bytes]]) -> lis
 
 def read_states(store: KeyValueStore, wanted: Sequence[tuple[int, int]]) -> dict[int, OwnState]:
     """By number: the states of messages, given with the queues that they were enqueued into."""
-    raw_states = store.get_many(Table.OWN, [pack_key(*key) for key in wanted])
+    raw_states = store.get_many(Table.OWN, [pack_two(queue_id, number) for queue_id, number in wanted])
     return {
         number: _decode_own(raw)
         for (_, number), raw in zip(wanted, raw_states, strict=True)
