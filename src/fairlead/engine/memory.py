@@ -1520,13 +1520,14 @@ class Memory:
             runs[home_id, queue_id, lane, state.place, True] = RunRow(number, 0, weight)
             lanes[lane].append(number)
             weights[lane[0]] = weight
-        has_room = self._has_room(queue)
+        schedule, has_room = queue.schedule, self._has_room(queue)
         for lane, some in lanes.items():
-            if has_room and not queue.schedule.cold_from(lane):
-                queue.schedule.add(lane, weights[lane[0]], some)
+            if has_room and not (schedule.cold_lanes and schedule.cold_from(lane)):
+                schedule.add(lane, weights[lane[0]], some)
+                # Memory has them as long as they stand in it.
                 self.touched_states.difference_update(some)
             else:
-                queue.schedule.add_cold(lane, weights[lane[0]], self.own[some[0]].place)
+                schedule.add_cold(lane, weights[lane[0]], self.own[some[0]].place)
                 self.touched_states.update(some)
 
     def _load(self, number: int, state: OwnState) -> None:

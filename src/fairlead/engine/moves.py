@@ -1,6 +1,6 @@
-"""How one message moves on, for verbs and timers alike: rules decide, and a decision becomes a fact.
+"""How messages move on, for verbs and timers alike: rules decide, and a decision becomes a fact.
 
-`release` and `fail` change nothing; `add_all` adds the facts of several of them.
+`release`, `fail` and `fail_together` change nothing; `add_all` adds the facts of several of the first two.
 """
 
 from __future__ import annotations
