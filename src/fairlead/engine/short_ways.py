@@ -6,7 +6,7 @@ or a few. A short way looks at memory, reads at most the next messages of its la
 stored, and names the only fact of its transaction with the answer. It gives up wherever anything is unusual, and then
 the work of the verb decides, in a transaction. Cold chunks of other messages, dead letters and waiting ones, do not
 matter to it, because nearly every store has some. Facts, rows and answers are those of the general way:
-`tests/property/test_short_ways.py` compares the two.
+`tests/conformance/engines/test_short_ways.py` compares the two.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
         return _claim if is_good_at_a_glance(given) and given.limit <= MAX_MESSAGES else None
     if kind is Settle:
         items = given.items
-        is_open = type(items) is list and 0 < len(items) <= MAX_MESSAGES and type(items[0]) is Complete
-        if not is_open and type(items) is list and 0 < len(items) <= SETTLE_PART and type(items[0]) is Fail:
-            return _fail
-        if len(items) == 1 and is_open:
-            return _complete_one
-        return _complete_many if is_open else None
+        if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES:
+            return None
+        if type(items[0]) is Fail:
+            return _fail if len(items) <= SETTLE_PART else None
+        if type(items[0]) is not Complete:
+            return None
+        return _complete_one if len(items) == 1 else _complete_many
     return None
 
 

@@ -28,7 +28,7 @@ from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.settle import Settle
 from tests.conformance.engines.memory_sizes import memory_sizes
-from tests.property.test_short_ways import BothWays, add_cold_messages, rows_of, turns_of
+from tests.conformance.engines.test_short_ways import BothWays, add_cold_messages, rows_of, turns_of
 
 RUNS = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES") or 40)
 STEPS = 120
