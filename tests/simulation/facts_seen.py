@@ -40,6 +40,8 @@ class FactsSeen:
                     yield e.Moved(
                         fact.why or "", self._id(fact.number), target, fact.state, claim_id=fact.claim_id
                     )
+                case f.MessagesMoved():
+                    yield from self.events_of([*fact.one_by_one()], memory)
                 case f.MessageGone():
                     yield e.Moved(fact.why, self._id(fact.number), None, None, claim_id=fact.claim_id)
                 case f.MessageRestated():

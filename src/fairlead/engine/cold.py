@@ -12,7 +12,7 @@ from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, LaneName
 from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
-from fairlead.records.state import RunRow
+from fairlead.records.state import OwnState, RunRow
 from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_runs, read_states
 from fairlead.store.stream_rows import Members, read_members
 
@@ -72,15 +72,22 @@ def bring_chunks(
 def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id: int | None = None) -> None:
     """Have these messages in memory until the transaction ends, in one read of each kind."""
     bring_chunks(memory, store, numbers, home_id)
-    wanted = []
+    wanted, known = [], dict[int, OwnState]()
+    chunks, own, find_state = memory.chunks, memory.own, memory.known_waits.find_state
     for number in numbers:
-        chunk = memory.chunks.get(number >> BLOCK_SHIFT)
-        if chunk is None or chunk.states is None or number in memory.own:
+        chunk = chunks.get(number >> BLOCK_SHIFT)
+        if chunk is None or chunk.states is None or number in own:
             continue
-        if number & BLOCK_MASK < chunk.count and chunk.state_of(number) == OWN:
-            wanted.append((chunk.queue_id, number))
+        if number & BLOCK_MASK < chunk.count and chunk.states[number & BLOCK_MASK] == OWN:
+            state = find_state(chunk.queue_id, number)
+            if state is None:
+                wanted.append((chunk.queue_id, number))
+            else:
+                known[number] = state
     if wanted:
-        memory.apply(StatesRead(read_states(store, wanted)))
+        known |= read_states(store, wanted)
+    if known:
+        memory.apply(StatesRead(known))
 
 
 class Part(NamedTuple):

@@ -24,7 +24,7 @@ from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
 from fairlead.engine.memory import Memory, Queue
-from fairlead.engine.moves import run_due
+from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
@@ -257,16 +257,31 @@ class Engine:
     def run_due(self) -> None:
         """Do whatever time has made due, in bounded steps that let others have the lock in between."""
         self._notice_clock_step()
+        is_worth_a_look = True
         while not self.closed:
             answers = self.hooking.ask_overdue()
-            with self.transaction(answers) as tx:
-                worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
-                worked = worked or self._answer_sweep.run(tx)
-                worked = worked or forget_full_buckets(tx) or demote_idle(tx)
-            if worked or answers.failures or self.operations.run_step():
+            if is_worth_a_look or answers.failures:
+                with self.transaction(answers) as tx:
+                    worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
+                    worked = worked or self._answer_sweep.run(tx)
+                    worked = worked or forget_full_buckets(tx) or demote_idle(tx)
+                if worked or answers.failures:
+                    is_worth_a_look = self._may_have_due()
+                    continue
+            is_worth_a_look = True
+            if self.operations.run_step():
                 continue
             if not self.evacuation.run_step():
                 return
+
+    def _may_have_due(self) -> bool:
+        """Whether a transaction of the timer may find work. One that finds none costs as much as many a verb. An engine
+        in trouble finds out in its transactions.
+        """
+        with self.lock:
+            if self._open is not None or self._is_stale or self._over is not None or self.memory.idle_buckets:
+                return True
+            return may_be_due(self.memory, self.time.now_ms()) or self._answer_sweep.is_due()
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
         with self.lock:

@@ -17,6 +17,7 @@ from fairlead.records.facts import (
     LeaseCompleted,
     MessageGone,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
     StateFact,
 )
@@ -68,6 +69,10 @@ class Tally:
         elif fact.ends_failed_try:
             self._queues[fact.state.source_queue_id or fact.state.queue_id].failed += 1
 
+    def _moved_together(self, fact: MessagesMoved, memory: Memory) -> None:
+        if fact.lease is not None:
+            self._queues[fact.queue_id].failed += len(fact.numbers)
+
     def _gone(self, fact: MessageGone, memory: Memory) -> None:
         if fact.why == "completed":
             self._queues[fact.queue_id].completed += 1
@@ -118,6 +123,7 @@ _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
     Claimed: Tally._delivered,
     LeaseCompleted: Tally._completed,
     MessageMoved: Tally._moved,
+    MessagesMoved: Tally._moved_together,
     MessageGone: Tally._gone,
     QueueDeleted: Tally._deleted,
 }

@@ -301,6 +301,9 @@ class Transaction:
         """
         if queue.is_dead_letter_queue:
             return []
+        known = None if after != (0, 0) else self.memory.known_waits.first(queue.record.queue_id, limit)
+        if known is not None:
+            return known
         return read_due(self.store, self.memory.changes, queue.home_id, after, limit)
 
     def done(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:

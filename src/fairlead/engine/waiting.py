@@ -19,6 +19,7 @@ from fairlead.records.facts import (
     ChunkEnqueued,
     ConfigChanged,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
     QueueStored,
     StateFact,
@@ -90,6 +91,8 @@ class Waiters:
                     ready[fact.chunk.queue_id] += fact.chunk.count
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
+                case MessagesMoved() if fact.why != "delayed":
+                    ready[fact.queue_id] += len(fact.numbers)
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
                     self.wake_all()
                     return

@@ -6,7 +6,7 @@ Facts are columnar: one fact is about a whole chunk or a list of numbers, never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -132,6 +132,23 @@ class MessageMoved(msgspec.Struct, frozen=True):
         if self.why == "buried":
             return self.state.rule not in _DIED_UNFAILED
         return self.why in ("retried", "delayed")
+
+
+class MessagesMoved(msgspec.Struct, frozen=True):
+    """Messages of one queue move in this order, as `MessageMoved` says it of one: their waits are over, or all of them
+    failed under `lease` and get another try. Places at the tail are in the order of the messages.
+    """
+
+    queue_id: int
+    numbers: Sequence[int]
+    states: Sequence[OwnState]
+    why: Literal["due", "retried", "delayed"]
+    lease: GroupLease | None = None
+
+    def one_by_one(self) -> Iterator[MessageMoved]:
+        claim_id = 0 if self.lease is None else self.lease.terms.claim_id
+        for number, state in zip(self.numbers, self.states, strict=True):
+            yield MessageMoved(number, state, self.why, claim_id)
 
 
 class MessageRestated(msgspec.Struct, frozen=True):
@@ -308,6 +325,7 @@ StateFact = (
     | LeaseCompleted
     | LeaseSplit
     | MessageMoved
+    | MessagesMoved
     | MessageRestated
     | MessageGone
     | PassAllowed

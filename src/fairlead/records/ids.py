@@ -104,6 +104,8 @@ def _strides(width: int, count: int) -> int:
 def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     """The raw ids of several numbers of one commit."""
     first, count = numbers[0], len(numbers)
+    if count == 1:
+        return [id_of(prefix, first)]
     if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
         return [*ids_of_run(prefix, range(first, first + count))]
     # Their commit adds the same to each product, so it is taken away once.

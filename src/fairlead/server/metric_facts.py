@@ -100,6 +100,9 @@ class FactCounts(MetricSeries):
         MOVES[fact.why](self, fact, label)
         return self._ended(fact, label)
 
+    def _moved_together(self, fact: f.MessagesMoved, memory: Memory) -> int:
+        return sum([self._moved(one, memory) for one in fact.one_by_one()])
+
     def _gone(self, fact: f.MessageGone, memory: Memory) -> int:
         label = self.labels.of(fact.queue_id)
         match fact.why:
@@ -182,6 +185,7 @@ COUNTED: dict[type, Handler] = {
     f.LeaseCompleted: FactCounts._completed,
     f.LeaseSplit: FactCounts._split,
     f.MessageMoved: FactCounts._moved,
+    f.MessagesMoved: FactCounts._moved_together,
     f.MessageRestated: FactCounts._restated,
     f.MessageGone: FactCounts._gone,
 }

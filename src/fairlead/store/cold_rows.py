@@ -6,6 +6,7 @@ Reads see the changes of their transaction, except for chunks: memory has every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
-from fairlead.store.row_keys import pack_key
+from fairlead.store.row_keys import pack_key, pack_two
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -41,19 +42,15 @@ def run_key(home_id: int, queue_id: int, lane: LaneName, place: int, is_single: 
     return _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
 
 
+#: Rows of the same lanes come and go.
+@lru_cache(maxsize=1024)
 def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
     return pack_key(home_id, queue_id) + pack_lane(lane[0], lane[1:])
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:
-    # Many rows of few lanes: what the keys of a lane begin with is packed once.
-    prefixes: dict[tuple[int, int, LaneName], bytes] = {}
     for (home_id, queue_id, lane, place, is_single), row in changes.runs.items():
-        whose = home_id, queue_id, lane
-        prefix = prefixes.get(whose)
-        if prefix is None:
-            prefix = prefixes[whose] = _lane_prefix(*whose)
-        key = prefix + _run_suffix(place, is_single)
+        key = _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
         if row is None:
             batch.delete(Table.RUNS, key)
         else:
@@ -173,7 +170,7 @@ def _chunks_of(store: KeyValueStore, rows: Sequence[tuple[bytes, bytes]]) -> lis
 
 def read_states(store: KeyValueStore, wanted: Sequence[tuple[int, int]]) -> dict[int, OwnState]:
     """By number: the states of messages, given with the queues that they were enqueued into."""
-    raw_states = store.get_many(Table.OWN, [pack_key(*key) for key in wanted])
+    raw_states = store.get_many(Table.OWN, [pack_two(queue_id, number) for queue_id, number in wanted])
     return {
         number: _decode_own(raw)
         for (_, number), raw in zip(wanted, raw_states, strict=True)

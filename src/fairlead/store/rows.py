@@ -330,11 +330,15 @@ def _write_others(batch: Batch, changes: Changes) -> None:
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
+    # Messages that wait for the same time share their state.
+    last, raw = None, b""
     for (queue_id, number), state in changes.own.items():
         if state is None:
             batch.delete(Table.OWN, _key_of_two(queue_id, number))
-        else:
-            batch.put(Table.OWN, _key_of_two(queue_id, number), _encode(state))
+            continue
+        if state is not last:
+            last, raw = state, _encode(state)
+        batch.put(Table.OWN, _key_of_two(queue_id, number), raw)
 
 
 def _write_streams(batch: Batch, changes: Changes) -> None:

@@ -120,6 +120,9 @@ def changes_of(fact: f.StateFact) -> Iterator[Change]:
             yield Change("extend" if is_longer else "start", len(fact.numbers))
         case f.MessageMoved():
             yield Change("move", 1, move=(fact.why or "", fact.cause, _where(fact.state)))
+        case f.MessagesMoved():
+            for one in fact.one_by_one():
+                yield from changes_of(one)
         case f.MessageGone():
             yield Change("move", 1, move=(fact.why, fact.cause, "gone"))
         case f.MessageRestated():

@@ -272,7 +272,7 @@ def _add_chunk(
     head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None)
     states = None
     if messages.delays is not None:
-        states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
+        states = own_where(messages.delays)
     chunk = Chunk.of(queue.record.queue_id, head, messages.payloads, states)
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
@@ -283,11 +283,20 @@ def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: r
     """The states of the messages that have a delay."""
     if messages.delays is None:
         return {}
-    return {
-        number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
-        for number, delay in zip(numbers, messages.delays, strict=True)
-        if delay
-    }
+    return waiting_states(queue, numbers, messages.delays, tx.now_ms)
+
+
+def own_where(delays: Sequence[int]) -> bytearray:
+    """The states of messages in their chunk: those that have a delay have rows of their own."""
+    return bytearray([OWN if delay else IMPLIED for delay in delays])
+
+
+def waiting_states(
+    queue: Queue, numbers: Sequence[int], delays: Sequence[int], now_ms: int
+) -> dict[int, OwnState]:
+    """The states of the messages that have a delay. Those with the same one share their state."""
+    states = {delay: OwnState(queue.record.queue_id, due_ms=now_ms + delay) for delay in {*delays} - {0}}
+    return {number: states[delay] for number, delay in zip(numbers, delays, strict=True) if delay}
 
 
 def to_columns(
