@@ -214,6 +214,7 @@ class Memory:
         "held",
         "hot_messages",
         "idle_buckets",
+        "known_waits",
         "last_queue_id",
         "max_body_bytes",
         "own",
