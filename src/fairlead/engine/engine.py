@@ -605,13 +605,19 @@ def memory_of(store: KeyValueStore) -> Memory:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Many objects come, and none goes: Python's garbage collector would look through them again and again."""
+    """Many objects come, and none goes: Python's garbage collector would look through them again and again, also after
+    the opening, if they did not count as old then.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All objects become old at once, and none is looked at.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
