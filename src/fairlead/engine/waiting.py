@@ -21,6 +21,7 @@ from fairlead.records.facts import (
     MessageMoved,
     QueueDeleted,
     QueueStored,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.request import Answer
@@ -88,6 +89,8 @@ class Waiters:
             match fact:
                 case ChunkEnqueued():
                     ready[fact.chunk.queue_id] += fact.chunk.count
+                case ScatteredEnqueued():
+                    ready[fact.queue_id] += len(fact.numbers)
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():

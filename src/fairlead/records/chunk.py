@@ -76,6 +76,16 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 None if self.streams is None else [self.streams[at]],
             )
 
+    def lanes_in_order(self) -> Iterable[LaneName]:
+        """The lane of each message."""
+        if self.lane_at is None:
+            return repeat(self.lanes[0], len(self.sizes))
+        return map(self.lanes.__getitem__, self.lane_at)
+
+    def weights_in_order(self) -> Iterable[int]:
+        """The weight of each message."""
+        return repeat(self.weights, len(self.sizes)) if isinstance(self.weights, int) else self.weights
+
     def with_more(self, more: Columns) -> Columns:
         """Of both, in the lists of this one, which get longer in place; `Chunk.grow` says what `more` looks like."""
         count, added = len(self.sizes), len(more.sizes)

@@ -14,11 +14,12 @@ import msgspec
 
 from fairlead.model.lane import lane_end, lane_key, lane_throttle_keys, pack_lane
 from fairlead.records.chunk import Chunk, Head, LaneName
+from fairlead.records.facts import ScatteredEnqueued
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
-from fairlead.store.row_keys import pack_key
+from fairlead.store.row_keys import pack_key, pack_two
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -49,6 +50,25 @@ def run_key(home_id: int, queue_id: int, lane: LaneName, place: int, is_single: 
 
 def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
     return pack_key(home_id, queue_id) + pack_lane(lane[0], lane[1:])
+
+
+def run_of_one(head: Head) -> RunRow:
+    """The row that leads to the only message of a cold chunk."""
+    weight = head.columns.weights
+    assert isinstance(weight, int)
+    return RunRow(head.first, 1, weight, True)
+
+
+def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
+    """Of each message its head, the row of its lane, and its payload if that is too long for the head."""
+    of_lanes = pack_two(fact.queue_id, fact.queue_id)
+    for head, payload in fact.heads():
+        key, lane = pack_two(fact.queue_id, head.first), head.columns.lanes[0]
+        batch.put(Table.COLD, key, _encode(head))
+        run = of_lanes + pack_lane(lane[0], lane[1:]) + _run_suffix(head.first, False)
+        batch.put(Table.RUNS, run, _encode(run_of_one(head)))
+        if head.inline is None:
+            batch.put(Table.PAGES, key + _FIRST_PAGE, _encode([payload]))
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:

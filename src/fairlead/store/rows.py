@@ -92,7 +92,13 @@ from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import read_cold_chunks, read_states, scan_cold_chunks, write_runs
+from fairlead.store.cold_rows import (
+    read_cold_chunks,
+    read_states,
+    scan_cold_chunks,
+    write_runs,
+    write_scattered,
+)
 from fairlead.store.index_rows import read_done, read_due, read_lives, write_indexes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_keys import numbers_in as _numbers_in
@@ -272,6 +278,8 @@ def write_changes(batch: Batch, changes: Changes) -> None:
     for chunk in changes.new_chunks:
         if chunk.live:
             _write_chunk(batch, chunk)
+    for fact in changes.scattered:
+        write_scattered(batch, fact)
     if changes.chunks:
         new = set(changes.new_chunks)
         for chunk in changes.chunks:
