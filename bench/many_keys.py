@@ -3,7 +3,7 @@
 Messages of 100 B are enqueued in batches of 500. The process is then killed, and a fresh one reopens the directory,
 claims and completes a part of the backlog, 500 at a time. Each step runs in a process of its own; the contenders take
 turns, and each round starts with another one. CPU time is that of all threads. *Claim* is the longest claim in CPU
-time of its thread without Python's collector, *hold* the longest hold of the engine lock (this engine alone), and
+time of its thread without Python's collector, *hold* the longest hold of the engine lock (0: not measured), and
 *collector* the longest run of the collector.
 """
 
@@ -16,10 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter, process_time, thread_time
+from typing import Any
 
 import msgspec
 
@@ -80,15 +82,14 @@ def fill(data: Path, messages: int, keys: int) -> None:
 def visit(data: Path, claimed: int) -> None:
     import fairlead
 
-    lock = _measured_lock()
+    _measure_lock()
     collector = Collector()
     before_mb = _memory_mb()
     began = process_time()
     broker = fairlead.open(data, durability="os")
     reopen_s = process_time() - began
     opened_mb = _memory_mb() - before_mb
-    if lock is not None:
-        broker.engine.lock.holds.clear()
+    _holds_of(broker).clear()
     collector.longest = longest = longest_wall = 0.0
     began = process_time()
     for _ in range(0, claimed, BATCH):
@@ -100,7 +101,7 @@ def visit(data: Path, claimed: int) -> None:
             raise AssertionError("messages or their payloads are not there")
         broker.settle([fairlead.Complete(one) for one in deliveries])
     drained_s = process_time() - began
-    hold_s = max(cpu for cpu, _ in broker.engine.lock.holds.values()) if lock is not None else 0.0
+    hold_s = max([cpu for cpu, _ in _holds_of(broker).values()], default=0.0)
     seen = Visit(
         reopen_s,
         1e6 * drained_s / claimed,
@@ -115,17 +116,18 @@ def visit(data: Path, claimed: int) -> None:
     os._exit(0)
 
 
-def _measured_lock() -> type | None:
-    """The engine takes a lock that notes its holds; None: the other checkout has no such lock."""
-    try:
+def _measure_lock() -> None:
+    """The engine takes a lock that notes its holds, if the checkout has one."""
+    with suppress(ImportError):
         import fairlead.engine.engine as engine_module
         from bench.holds import MeasuredLock
-    except ImportError:
-        return None
-    if os.environ.get("FAIRLEAD_BENCH") == "other":
-        return None
-    engine_module.FairLock = MeasuredLock  # type: ignore[attr-defined]
-    return MeasuredLock
+
+        engine_module.FairLock = MeasuredLock  # type: ignore[attr-defined]
+
+
+def _holds_of(broker: Any) -> dict[int, tuple[float, float]]:
+    """The longest hold of each thread; empty: they are not measured."""
+    return getattr(getattr(getattr(broker, "engine", None), "lock", None), "holds", {})
 
 
 def _memory_mb() -> float:
@@ -133,12 +135,8 @@ def _memory_mb() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
-def run_child(checkout: Path, is_other: bool, *arguments: str) -> bytes:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{checkout}/src:{Path(__file__).parents[1] if not is_other else checkout}",
-        "FAIRLEAD_BENCH": "other" if is_other else "",
-    }
+def run_child(checkout: Path, *arguments: str) -> bytes:
+    environment = {**os.environ, "PYTHONPATH": f"{checkout}/src:{checkout}"}
     command = [sys.executable, str(Path(__file__)), *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout
 
@@ -157,7 +155,7 @@ def main() -> None:
         for turn in range(options.rounds):
             for at in range(len(contenders)):
                 checkout = contenders[(turn + at) % len(contenders)]
-                one = _measure(checkout, checkout != contenders[0], options.messages, keys, options.claimed)
+                one = _measure(checkout, options.messages, keys, options.claimed)
                 found.setdefault(checkout, []).append(one)
         print(
             f"{options.messages:,} over {keys:,}, {options.claimed:,} drained; load {os.getloadavg()[0]:.1f}"
@@ -170,11 +168,11 @@ def main() -> None:
                 _show(name, [getattr(seen, name) for _, seen in figures])
 
 
-def _measure(checkout: Path, is_other: bool, messages: int, keys: int, claimed: int) -> tuple[Fill, Visit]:
+def _measure(checkout: Path, messages: int, keys: int, claimed: int) -> tuple[Fill, Visit]:
     with tempfile.TemporaryDirectory() as home:
         data = Path(home, "data")
-        filled = run_child(checkout, is_other, "fill", str(data), str(messages), str(keys))
-        seen = run_child(checkout, is_other, "visit", str(data), str(claimed))
+        filled = run_child(checkout, "fill", str(data), str(messages), str(keys))
+        seen = run_child(checkout, "visit", str(data), str(claimed))
         shutil.rmtree(data)
     return msgspec.json.decode(filled, type=Fill), msgspec.json.decode(seen, type=Visit)
 
