@@ -27,6 +27,9 @@ class FactsSeen:
             match fact:
                 case f.ChunkEnqueued():
                     yield self._enqueued(fact, memory)
+                case f.ScatteredEnqueued():
+                    for chunk in fact.chunks():
+                        yield self._enqueued(f.ChunkEnqueued(chunk), memory)
                 case f.Claimed():
                     yield e.Leased(fact.lease.terms.consumer, self._members(fact.lease, fact.numbers, memory))
                 case f.LeaseCompleted():

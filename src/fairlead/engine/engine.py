@@ -65,6 +65,7 @@ from fairlead.records.facts import (
     LeaseSplit,
     QueueStored,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import COMMIT_SHIFT
@@ -74,6 +75,7 @@ from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import check_remembered
 
 Durability = Literal["fsync", "os"]
@@ -358,6 +360,7 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
+            self.memory.hold_scattered()
             yield tx
             self.memory.update_fronts()
         except BaseException as trouble:
@@ -421,6 +424,8 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
+            if self.memory.changes.scattered and type(request) not in _ENQUEUES:
+                self.memory.hold_scattered()
             work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
             answer: Answer = work(tx, request)
             self.memory.update_fronts()
@@ -638,13 +643,19 @@ def memory_of(store: KeyValueStore) -> Memory:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Many objects come, and none goes: Python's garbage collector would look through them again and again."""
+    """Many objects come, and none goes: Python's garbage collector would look through them again and again, also after
+    the opening, if they did not count as old then.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All objects become old at once, and none is looked at.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -667,7 +678,9 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
 
 
 #: The most frequent of the facts that `_may_be_lost` denies.
-_NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
+_NEVER_LOST = frozenset({ChunkEnqueued, ScatteredEnqueued, ChunkGrown, LeaseCompleted})
+#: Requests that do not look for messages.
+_ENQUEUES = frozenset({Enqueue, EnqueueMany})
 
 
 def _may_be_lost(fact: StateFact) -> bool:

@@ -69,6 +69,7 @@ from fairlead.records.facts import (
     QueueStored,
     ReadFact,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
     StatesRead,
     StreamRead,
@@ -81,7 +82,7 @@ from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Container, Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import find_last_cold
+from fairlead.store.cold_rows import find_last_cold, run_of_one
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
 from fairlead.store.stream_rows import has_members, read_members
@@ -748,6 +749,31 @@ class Memory:
         self.changes.runs[home_id, home_id, lane, number, False] = RunRow(number, 1, weight, is_alone=True)
         queue.schedule.add_cold(lane, weight, number)
 
+    def _scattered(self, fact: ScatteredEnqueued) -> None:
+        queue, columns, schedule = self.by_id[fact.queue_id], fact.columns, self.by_id[fact.queue_id].schedule
+        count = len(fact.numbers)
+        if not self._has_room_for(count) and self.demotion.may_begin(queue, fact.enqueued_ms):
+            for lane in columns.lanes:
+                self.demotion.found_no_room(queue, fact.enqueued_ms, [lane])
+        self._count_cold(queue, count)
+        counts = self._count(queue)
+        counts.ready += count
+        counts.bytes += columns.total_bytes()
+        schedule.add_cold_ones(columns.lanes_in_order(), columns.weights_in_order(), fact.numbers)
+        self.changes.scattered.append(fact)
+
+    def hold_scattered(self) -> None:
+        """Before a request of the same transaction that may look for messages: those that it scattered are in memory, as
+        other chunks of the transaction are. Behind enqueues alone nobody looks for them before they are written.
+        """
+        for fact in self.changes.scattered:
+            for chunk in fact.chunks():
+                self._keep_cold(chunk)
+                self.changes.new_chunks.append(chunk)
+                lane, home_id = chunk.columns.lanes[0], chunk.queue_id
+                self.changes.runs[home_id, home_id, lane, chunk.first, False] = run_of_one(chunk.head())
+        self.changes.scattered.clear()
+
     def _grown(self, fact: ChunkGrown) -> None:
         chunk, own = fact.chunk, fact.own
         queue = self.by_id[chunk.queue_id]
@@ -857,7 +883,7 @@ class Memory:
         if self._fits(queue, weight, chunk.columns):
             return False
         if not self._has_room_for(weight):
-            self.demotion.found_no_room(queue, chunk)
+            self.demotion.found_no_room(queue, chunk.enqueued_ms, chunk.columns.lanes)
         return True
 
     def _has_room_for(self, weight: int) -> bool:
@@ -1905,6 +1931,7 @@ _STEPS_TOGETHER: dict[str, tuple[Where, Where]] = {
 #: One reducer for each kind of fact.
 _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
+    ScatteredEnqueued: Memory._scattered,
     ChunkGrown: Memory._grown,
     ChunkDemoted: Memory._demoted,
     ChunkThinned: Memory._thinned,

@@ -19,6 +19,7 @@ from fairlead.records.facts import (
     MessageMoved,
     MessagesMoved,
     QueueDeleted,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
@@ -59,6 +60,9 @@ class Tally:
         # What is quarantined never was a message of the queue.
         dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
         self._queues[fact.chunk.queue_id].enqueued += fact.chunk.count - fact.duplicates - dead
+
+    def _scattered(self, fact: ScatteredEnqueued, memory: Memory) -> None:
+        self._queues[fact.queue_id].enqueued += len(fact.numbers)
 
     def _completed(self, fact: LeaseCompleted, memory: Memory) -> None:
         self._queues[fact.lease.terms.queue_id].completed += len(fact.numbers)
@@ -120,6 +124,7 @@ class Tally:
 
 _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
     ChunkEnqueued: Tally._enqueued,
+    ScatteredEnqueued: Tally._scattered,
     Claimed: Tally._delivered,
     LeaseCompleted: Tally._completed,
     MessageMoved: Tally._moved,

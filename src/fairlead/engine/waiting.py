@@ -22,6 +22,7 @@ from fairlead.records.facts import (
     MessagesMoved,
     QueueDeleted,
     QueueStored,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.request import Answer
@@ -89,6 +90,8 @@ class Waiters:
             match fact:
                 case ChunkEnqueued():
                     ready[fact.chunk.queue_id] += fact.chunk.count
+                case ScatteredEnqueued():
+                    ready[fact.queue_id] += len(fact.numbers)
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
                 case MessagesMoved() if fact.why != "delayed":

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk, Columns, LaneName
+from fairlead.records.chunk import PAGE_BYTES, Chunk, Columns, Head, LaneName
+from fairlead.records.ids import COMMIT_SHIFT, id_prefix
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.records.stream import Stream
@@ -60,6 +61,44 @@ class ChunkEnqueued(msgspec.Struct, frozen=True):
     ready: Sequence[int] | None = None
     #: Published messages that are gone from the start, because others have their dedup keys.
     duplicates: int = 0
+
+
+class ScatteredEnqueued(msgspec.Struct, frozen=True):
+    """New messages behind a backlog, each in a cold chunk of its own. None of them has a stream, an end of its life or a
+    state of its own. Memory does not hold them, so the columns of the batch suffice until their heads are written.
+    """
+
+    queue_id: int
+    #: The number of each message: the first one of a block.
+    numbers: range
+    enqueued_ms: int
+    #: The time in their ids.
+    id_ms: int
+    columns: Columns
+    payloads: Sequence[bytes]
+
+    def by_commit(self) -> Iterator[tuple[bytes, range]]:
+        """The first half of the ids, and the numbers, of the messages of each commit."""
+        numbers = self.numbers
+        for commit in range(numbers[0] >> COMMIT_SHIFT, (numbers[-1] >> COMMIT_SHIFT) + 1):
+            start = max(numbers.start, commit << COMMIT_SHIFT)
+            end = min(numbers.stop, commit + 1 << COMMIT_SHIFT)
+            yield id_prefix(self.id_ms, commit), range(start, end, numbers.step)
+
+    def heads(self) -> Iterator[tuple[Head, bytes]]:
+        """The head and the payload of each message."""
+        prefixes = [prefix for prefix, numbers in self.by_commit() for _ in numbers]
+        messages = zip(self.numbers, prefixes, self.columns.one_by_one(), self.payloads, strict=True)
+        for number, prefix, columns, payload in messages:
+            inline = [payload] if len(payload) <= PAGE_BYTES else None
+            yield Head(number, prefix, self.enqueued_ms, columns, inline, 0, True), payload
+
+    def chunks(self) -> Iterator[Chunk]:
+        """As memory would hold them."""
+        for head, payload in self.heads():
+            chunk = Chunk.of(self.queue_id, head, [payload])
+            chunk.is_cold = True
+            yield chunk
 
 
 class ChunkGrown(msgspec.Struct, frozen=True):
@@ -318,6 +357,7 @@ StateFact = (
     | ConfigChanged
     | BucketChanged
     | ChunkEnqueued
+    | ScatteredEnqueued
     | ChunkGrown
     | ChunkDemoted
     | ChunkThinned

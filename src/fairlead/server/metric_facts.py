@@ -65,6 +65,10 @@ class FactCounts(MetricSeries):
             self.count(names.ENQUEUED, count, label)
             self.enqueue_sizes.add(count)
 
+    def _scattered(self, fact: f.ScatteredEnqueued, memory: Memory) -> None:
+        self.count(names.ENQUEUED, len(fact.numbers), self.labels.of(fact.queue_id))
+        self.enqueue_sizes.add(len(fact.numbers))
+
     def _claimed(self, fact: f.Claimed, memory: Memory) -> None:
         terms, numbers = fact.lease.terms, fact.numbers
         label = self.labels.of(terms.queue_id)
@@ -181,6 +185,7 @@ Handler = Callable[[FactCounts, Any, "Memory"], int | None]
 
 COUNTED: dict[type, Handler] = {
     f.ChunkEnqueued: FactCounts._enqueued,
+    f.ScatteredEnqueued: FactCounts._scattered,
     f.Claimed: FactCounts._claimed,
     f.LeaseCompleted: FactCounts._completed,
     f.LeaseSplit: FactCounts._split,

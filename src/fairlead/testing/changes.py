@@ -111,6 +111,8 @@ def changes_of(fact: f.StateFact) -> Iterator[Change]:
                 fact.chunk.count,
                 find_payloads=lambda: fact.chunk.payloads or (),
             )
+        case f.ScatteredEnqueued():
+            yield Change("enqueue", len(fact.numbers), find_payloads=lambda: fact.payloads)
         case f.Claimed():
             yield Change("fill numbered claim" if fact.lease.is_numbered else "claim", len(fact.numbers))
         case f.LeaseCompleted():

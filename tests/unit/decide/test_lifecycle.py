@@ -57,6 +57,10 @@ class Watch:
         match fact:
             case f.ChunkEnqueued():
                 self._enqueued(fact)
+            case f.ScatteredEnqueued():
+                for number in fact.numbers:
+                    self.homes[number] = fact.queue_id
+                    self.step("enqueued", number, Where.READY)
             case f.Claimed():
                 for number in fact.numbers:
                     self.step("leased", number, Where.LEASED)

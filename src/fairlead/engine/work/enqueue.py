@@ -28,7 +28,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
-from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered
+from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered, ScatteredEnqueued
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, ids_of, shown_ids
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
@@ -250,13 +250,11 @@ def _add_alone(
     tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
 ) -> Iterator[tuple[bytes, range]]:
     """Each message in a chunk of its own."""
-    for one, payload in zip(columns.one_by_one(), messages.payloads, strict=True):
-        head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, one, None)
-        chunk = Chunk.of(queue.record.queue_id, head, [payload])
-        tx.add(ChunkEnqueued(chunk))
-        # None joins a chunk that is before this one.
-        tx.let_grow(chunk)
-        yield chunk.prefix, chunk.numbers
+    numbers = tx.next_shared_blocks(messages.length)
+    tx.let_none_grow(queue)
+    fact = ScatteredEnqueued(queue.record.queue_id, numbers, tx.now_ms, tx.id_ms, columns, messages.payloads)
+    tx.add(fact)
+    return fact.by_commit()
 
 
 def _add_chunk(
