@@ -65,8 +65,8 @@ BUGS = (
     Bug(
         "a completion is not counted",
         "engine/memory.py",
-        "        counts.leased -= len(numbers)\n",
-        "",
+        "        counts.leased -= len(numbers)\n        whole = ",
+        "        whole = ",
     ),
     Bug(
         "the number of a commit is given again",
