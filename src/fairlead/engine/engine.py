@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
-from fairlead.engine.answers import AnswerSweep
+from fairlead.decide.sessions import check_numbers, check_session
 from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
@@ -28,6 +28,7 @@ from fairlead.engine.moves import run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
+from fairlead.engine.sessions import SessionSweep
 from fairlead.engine.short_ways import ShortWay, find_short_way
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
@@ -36,8 +37,8 @@ from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Trans
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.engine.work.config import forget_full_buckets
-from fairlead.engine.work.exchange import run_once
 from fairlead.engine.work.large import IN_PARTS, is_large
+from fairlead.engine.work.numbered import run_numbered
 from fairlead.engine.work.publish_steps import run_staging_due
 from fairlead.errors import (
     BrokenInvariant,
@@ -50,7 +51,6 @@ from fairlead.errors import (
     Unavailable,
 )
 from fairlead.look_budget import LookBudget
-from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
@@ -73,7 +73,7 @@ from fairlead.store.changes import Changes
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
-from fairlead.verbs.exchange import check_remembered
+from fairlead.verbs.sessions import check_accepted, session_rule
 
 Durability = Literal["fsync", "os"]
 
@@ -127,9 +127,7 @@ class Engine:
         self.observers = Observers()
         #: The bytes of messages that all looks hold.
         self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
-        #: Requests whose answers have arrived.
-        self.answered = Answered()
-        self._answer_sweep = AnswerSweep(self.clock)
+        self._session_sweep = SessionSweep(self.clock)
         self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=self.memory.latest_ms())
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
@@ -143,14 +141,14 @@ class Engine:
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
-        if caller is not LOCAL and caller.is_once:
-            check_remembered(request)
+        if caller is not LOCAL and caller.session is not None:
+            caller = self._numbered_caller(request, caller)
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
         # Without the lock this is a hint; `_take` looks again.
         short_way = None if self.hooking.is_used else find_short_way(request)
-        if short_way is not None and (caller is LOCAL or not caller.is_once):
+        if short_way is not None and (caller is LOCAL or caller.session is None):
             with self.lock:
                 found = self._take(short_way, request)
                 commit = self._must_keep
@@ -160,7 +158,8 @@ class Engine:
                 return found
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
-        if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
+        is_numbered = caller is not LOCAL and caller.session is not None
+        if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
             if in_parts is not None:
                 return cast(Answer, in_parts)
@@ -185,6 +184,14 @@ class Engine:
         if request.durable and self._must_sync:
             self.confirm(commit)
         return answer
+
+    def _numbered_caller(self, request: Request[Answer], caller: Caller) -> Caller:
+        """The caller of a session. Without the session, if the request simply runs."""
+        check_session(caller.session)
+        check_numbers(caller.number, caller.arrived)
+        rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
+        check_accepted(request, rule)
+        return caller if rule == "remembered" else caller._replace(session=None)
 
     def take_unread(self) -> Collection[ChunkMessages]:
         """Under the lock: messages of the answer whose payloads are to be read. Without the lock, `unread` is that of
@@ -256,7 +263,7 @@ class Engine:
             answers = self.hooking.ask_overdue()
             with self.transaction(answers) as tx:
                 worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
-                worked = worked or self._answer_sweep.run(tx)
+                worked = worked or self._session_sweep.run(tx)
                 worked = worked or forget_full_buckets(tx) or demote_idle(tx)
             if worked or answers.failures or self.operations.run_step():
                 continue
@@ -348,8 +355,7 @@ class Engine:
         tx = self._begin(hooks)
         tx.caller = caller
         try:
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
             # What a refused request has read.
@@ -400,8 +406,7 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            answer: Answer = _carry_out(tx, request)
             self.memory.update_fronts()
             return answer
         except BaseException as trouble:
@@ -456,8 +461,6 @@ class Engine:
             raise
         if is_marked:
             self.time.marked()
-        if tx.forgotten:
-            self.answered.add(tx.forgotten)
         self._written(tx.commit, tx.facts)
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
@@ -545,6 +548,7 @@ class Engine:
             self.memory = self._load_memory()
         else:
             self.memory.changes = Changes()
+            self.memory.sessions.clear()
             for home_id in home_ids:
                 self.memory.forget(home_id)
             load_into(self.memory, self.store, home_ids)
@@ -633,6 +637,13 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     memory.let_go()
 
 
+def _carry_out(tx: Transaction, request: Request[Answer]) -> Answer:
+    work, caller = WORK[type(request)], tx.caller
+    if caller is not LOCAL and caller.session is not None:
+        return cast(Answer, run_numbered(tx, request, work))
+    return cast(Answer, work(tx, request))
+
+
 #: The most frequent of the facts that `_may_be_lost` denies.
 _NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
 
@@ -642,7 +653,7 @@ def _may_be_lost(fact: StateFact) -> bool:
     extension, go out again, and an answer that is remembered for one is not needed then.
     """
     if isinstance(fact, RecordsChanged):
-        return fact.table in (Table.ANSWERS, Table.META)
+        return fact.table in (Table.ANSWERS, Table.SESSION_ENDS, Table.META)
     if isinstance(fact, Claimed):
         return not fact.lease.is_numbered
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))

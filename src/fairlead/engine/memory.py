@@ -18,6 +18,7 @@ from fairlead.engine.blocks import Blocks
 from fairlead.engine.cold import bring, bring_chunks, cached_weight, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
+from fairlead.engine.session_index import SessionIndex
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
 from fairlead.engine.thinning import is_sparse
@@ -208,6 +209,7 @@ class Memory:
         self.records: dict[Table, dict[bytes, Any]] = {table: {} for table in RECORDS_IN_MEMORY}
         self.consumers = ConsumerIndex()
         self.staged = StagedIndex()
+        self.sessions = SessionIndex()
         self.config: dict[str, str] = {}
         #: Weights of keys that are configured, by the name of the queue.
         self.weights: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -575,6 +577,8 @@ class Memory:
                 self.staged.chunk_changed(kept.get(key), record)
             elif fact.table is Table.PUBLISHING:
                 self.staged.publishing_changed(kept.get(key), record)
+            elif fact.table is Table.ANSWERS:
+                self.sessions.answer_changed(key, record)
         kept.update(fact.records)
         for key in [key for key, record in fact.records.items() if record is None]:
             del kept[key]
