@@ -38,7 +38,7 @@ from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.large import IN_PARTS, is_large
-from fairlead.engine.work.numbered import run_numbered
+from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
 from fairlead.engine.work.publish_steps import run_staging_due
 from fairlead.errors import (
     BrokenInvariant,
@@ -148,9 +148,9 @@ class Engine:
             check_growth(self.store)
         # Without the lock this is a hint; `_take` looks again.
         short_way = None if self.hooking.is_used else find_short_way(request)
-        if short_way is not None and (caller is LOCAL or caller.session is None):
+        if short_way is not None:
             with self.lock:
-                found = self._take(short_way, request)
+                found = self._take(short_way, request, caller)
                 commit = self._must_keep
             if found is not None:
                 if request.durable and self._must_sync:
@@ -366,22 +366,33 @@ class Engine:
         self._end(tx)
         return answer
 
-    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
-        """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
+    def _take(self, short_way: ShortWay, request: Request[Answer], caller: Caller) -> Answer | None:
+        """A transaction of one fact, which `short_way` names, and of the remembered answer, if there is a number. None:
+        it must be a transaction like others.
+        """
         memory, now_ms = self.memory, self.time.now_ms()
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
             return None
+        is_numbered = caller is not LOCAL and caller.session is not None
+        place = find_place(memory, caller) if is_numbered else None
+        if is_numbered and place is None:
+            return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
         commit, facts = self._commit + 1, tuple[StateFact, ...]()
         try:
-            found = short_way(self, request, commit, now_ms, self._id_ms)
+            token = caller.claim_token if is_numbered else None
+            found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None
             facts = found[:1]
             memory.apply(facts[0])
+            if place is not None:
+                facts += facts_at(place, caller, request, found[1], now_ms)
+                for fact in facts[1:]:
+                    memory.apply(fact)
             if memory.touched_streams or memory.ended_deliveries:
                 memory.update_fronts()
             if memory.changes.chunks:

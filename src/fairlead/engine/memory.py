@@ -567,6 +567,9 @@ class Memory:
 
     def _records_changed(self, fact: RecordsChanged) -> None:
         self.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
+        if fact.table is Table.ANSWERS:
+            self.sessions.answers_changed(fact.records)
+            return
         kept = self.records.get(fact.table, {})
         for key, record in fact.records.items():
             if fact.table is Table.CONSUMERS:
@@ -577,8 +580,6 @@ class Memory:
                 self.staged.chunk_changed(kept.get(key), record)
             elif fact.table is Table.PUBLISHING:
                 self.staged.publishing_changed(kept.get(key), record)
-            elif fact.table is Table.ANSWERS:
-                self.sessions.answer_changed(key, record)
         kept.update(fact.records)
         for key in [key for key, record in fact.records.items() if record is None]:
             del kept[key]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fairlead.records.session import RememberedAnswer
 from fairlead.store.rows import number_of_answer, session_of_answer
 
@@ -62,17 +64,18 @@ class SessionIndex:
         self._make_room()
         self.sessions[key] = session
 
-    def answer_changed(self, row_key: bytes, record: RememberedAnswer | None) -> None:
-        key = session_of_answer(row_key)
-        session = self.sessions.get(key)
-        if session is None:
-            return
-        before = len(session.sizes)
-        session.changed(number_of_answer(row_key), record)
-        self._answers += len(session.sizes) - before
-        if not session.sizes:
-            del self.sessions[key]
-        elif self._answers > MAX_KNOWN_ANSWERS:
+    def answers_changed(self, rows: Mapping[bytes, RememberedAnswer | None]) -> None:
+        for row_key, record in rows.items():
+            key = session_of_answer(row_key)
+            session = self.sessions.get(key)
+            if session is None:
+                continue
+            before = len(session.sizes)
+            session.changed(number_of_answer(row_key), record)
+            self._answers += len(session.sizes) - before
+            if not session.sizes:
+                del self.sessions[key]
+        if self._answers > MAX_KNOWN_ANSWERS:
             self._make_room()
 
     def clear(self) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from fairlead.clock import Clock
 from fairlead.decide.sessions import session_ends_ms
 from fairlead.engine.session_index import Session
@@ -73,21 +71,30 @@ def use_session(tx: Transaction, key: bytes, session: Session, arrived: int = 0)
 
 
 def remember(tx: Transaction, key: bytes, session: Session, number: int, answer: RememberedAnswer) -> None:
-    """Under that number, in place of the answers that have arrived."""
-    arrived, used_ms = max(session.arrived, answer.arrived), max(session.used_ms, tx.now_ms)
-    is_new, ends_ms = not session.sizes, session_ends_ms(used_ms)
-    ends: dict[bytes, bool | None] = {}
-    if is_new or ends_ms != session_ends_ms(session.used_ms):
-        ends = {} if is_new else {session_end_key(session_ends_ms(session.used_ms), key): None}
-        ends[session_end_key(ends_ms, key)] = True
+    for fact in facts_of_answer(key, session, number, answer, tx.now_ms):
+        tx.add(fact)
+
+
+def facts_of_answer(
+    key: bytes, session: Session, number: int, answer: RememberedAnswer, now_ms: int
+) -> tuple[RecordsChanged, ...]:
+    """It is remembered under that number, in place of the answers that have arrived."""
+    arrived, used_ms = max(session.arrived, answer.arrived), max(session.used_ms, now_ms)
     # First the new row: memory forgets a session without rows.
     changed: dict[bytes, RememberedAnswer | None] = {
-        answer_key(key, number): replace(answer, arrived=arrived, used_ms=used_ms)
+        answer_key(key, number): RememberedAnswer(arrived, used_ms, answer.verb, answer.answer)
     }
-    changed.update([(answer_key(key, one), None) for one in session.up_to(arrived) if one != number])
-    tx.add(RecordsChanged(Table.ANSWERS, changed))
-    if ends:
-        tx.add(RecordsChanged(Table.SESSION_ENDS, ends))
+    for one in session.up_to(arrived):
+        if one != number:
+            changed[answer_key(key, one)] = None
+    remembered = RecordsChanged(Table.ANSWERS, changed)
+    ends_ms, was_ms = session_ends_ms(used_ms), session_ends_ms(session.used_ms) if session.sizes else 0
+    if ends_ms == was_ms:
+        return (remembered,)
+    ends: dict[bytes, bool | None] = {session_end_key(ends_ms, key): True}
+    if was_ms:
+        ends[session_end_key(was_ms, key)] = None
+    return remembered, RecordsChanged(Table.SESSION_ENDS, ends)
 
 
 class SessionSweep:

@@ -2,10 +2,10 @@
 
 Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
 or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
-stored, and names the only fact of its transaction with the answer. It gives up wherever anything is unusual, and then
-the work of the verb decides, in a transaction. Cold chunks of other messages, dead letters and waiting ones, do not
-matter to it, because nearly every store has some. Facts, rows and answers are those of the general way:
-`tests/conformance/engines/test_short_ways.py` compares the two.
+stored, and names the fact of its transaction with the answer; the engine adds the remembered answer of a request with
+a number. It gives up wherever anything is unusual, and then the work of the verb decides, in a transaction. Cold
+chunks of other messages, dead letters and waiting ones, do not matter to it, because nearly every store has some.
+Facts, rows and answers are those of the general way: `tests/conformance/engines/test_short_ways.py` compares the two.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from fairlead.verbs.settle import Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Of an engine, a request, its commit, the store's time and the time of new ids: the fact and the answer, or None.
-ShortWay = Callable[["Engine", Any, int, int, int], tuple[StateFact, Any] | None]
+#: Of an engine, a request, its commit, the store's time, the time of new ids, and the token of a claim: the fact and the
+#: answer, or None.
+ShortWay = Callable[["Engine", Any, int, int, int, str | None], tuple[StateFact, Any] | None]
 
 #: Messages of a batch: more of them gain next to nothing.
 MAX_MESSAGES = 500
@@ -76,7 +77,7 @@ def _is_plain(some: object) -> bool:
 
 
 def _enqueue_one(
-    engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, str] | None:
     queue = _plain_queue(engine, request.queue)
     if queue is None or not has_room_for_lanes(engine.settings, engine.memory, queue, 1):
@@ -90,7 +91,7 @@ def _enqueue_one(
 
 
 def _enqueue_many(
-    engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[str]] | None:
     queue = _plain_queue(engine, request.queue)
     if queue is None:
@@ -122,7 +123,7 @@ def _plain_queue(engine: Engine, name: object) -> Queue | None:
 
 
 def _claim(
-    engine: Engine, request: Claim, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Claim, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[Delivery]] | None:
     memory, limit = engine.memory, request.limit
     queue = memory.by_name.get(str(request.queue))
@@ -162,12 +163,14 @@ def _claim(
             state = own.get(number)
             count = 1 if state is None else state.deliveries + 1
             found.append(Delivery(stored, state, name, group, until_ms, count, None, number))
-    terms = LeaseTerms(group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", "", request.started)
+    terms = LeaseTerms(
+        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+    )
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 
 
 def _complete_one(
-    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[SettleResult]] | None:
     """`_complete_many` without its loops."""
     memory, item = engine.memory, request.items[0]
@@ -188,7 +191,7 @@ def _complete_one(
 
 
 def _complete_many(
-    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[SettleResult]] | None:
     memory = engine.memory
     completed = find_completed(memory, request.items)

@@ -287,6 +287,16 @@ def test_a_number_that_never_came_is_refused_once_it_is_said_to_be_answered() ->
     assert numbers(broker) == [5]
 
 
+def test_a_request_that_was_sent_before_others_were_answered_does_not_take_back_what_they_said() -> None:
+    data, clock = DictionaryData(), ManualClock()
+    broker = open_broker(DictionaryStore(data), clock)
+    assert broker.do(Claim("q"), at(4, 3)) == []
+    broker.do(X, at(5, 0))
+    assert numbers(broker) == [5]
+    with pytest.raises(RequestExpired):
+        open_broker(DictionaryStore(data), clock).do(X, at(2))
+
+
 @pytest.mark.parametrize(
     ("session", "number", "arrived", "field"),
     [

@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from fairlead.engine.memory import Memory
 from fairlead.engine.session_index import Session
-from fairlead.engine.sessions import find_session, remember, use_session
+from fairlead.engine.sessions import facts_of_answer, find_session, remember, use_session
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.claim import still_leased
 from fairlead.errors import InvalidRequest, RequestExpired, SessionExpired, SessionFull
 from fairlead.model.limits import MAX_SESSION_ANSWERS, MAX_SESSION_BYTES
+from fairlead.records.facts import RecordsChanged
 from fairlead.records.session import RememberedAnswer
-from fairlead.request import VERBS, Request
+from fairlead.request import VERBS, Caller, Request
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import answer_key, session_key
 from fairlead.verbs.claim import Claim
@@ -62,6 +64,22 @@ def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
         # A claim that found nothing may find something when it is repeated, so there is nothing to remember of it.
         use_session(tx, key, session, arrived)
     return answer
+
+
+def find_place(memory: Memory, caller: Caller) -> tuple[bytes, Session] | None:
+    """For a short way: the session of a new request, if memory knows it and it has room. None: `run_numbered` decides."""
+    key = session_key(caller.key_id, str(caller.session))
+    session = memory.sessions.sessions.get(key)
+    if session is None or caller.number <= session.arrived or caller.number in session.sizes:
+        return None
+    return None if len(session.sizes) > 1 or session.bytes >= MAX_SESSION_BYTES else (key, session)
+
+
+def facts_at(
+    place: tuple[bytes, Session], caller: Caller, request: Request[Any], answer: Any, now_ms: int
+) -> tuple[RecordsChanged, ...]:
+    kept = RememberedAnswer(caller.arrived, 0, request.verb_name, encode(request, answer))
+    return facts_of_answer(*place, caller.number, kept, now_ms)
 
 
 def _check_full(tx: Transaction, session: Session) -> None:
