@@ -102,7 +102,7 @@ class SessionSweep:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._next_ms = 0
+        self._next_ms = clock.monotonic_ms() + _SWEEP_EVERY_MS
 
     def run(self, tx: Transaction) -> bool:
         """One bounded step; False when there is nothing to forget."""

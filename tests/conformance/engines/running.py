@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, SettleResult, Start
 from fairlead.decide.dead_filter import DeadFilter
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.failure import FailureRecord
@@ -229,7 +229,9 @@ class Side:
 
     def place(self, number: int, arrived: int) -> Caller:
         """Of a request in the session of the run."""
-        self.do(OpenSession("run"))
+        # Without room it may fail, and then its requests are refused.
+        with suppress(Unavailable):
+            self.do(OpenSession("run"))
         return LOCAL._replace(session="run", number=number, arrived=arrived)
 
     def key_at(self, share: float) -> str:
