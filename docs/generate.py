@@ -25,6 +25,7 @@ from docs.rows import row_types, rows_table
 from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.engine.work import WORK
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
 from fairlead.fields import Field, fields_of
 from fairlead.model import limits
@@ -37,6 +38,7 @@ from fairlead.server.metric_names import METRICS
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
+from fairlead.verbs.sessions import session_rule
 from fairlead.wire import schemas
 from fairlead.wire.statuses import STATUSES
 
@@ -342,9 +344,16 @@ def verbs_reference() -> Iterator[str]:
         yield f"* Audited: {_audited(request)}. After a lost answer, a client {_repeated(request)}."
         yield f"* Below the disk reserve: {ROOMS[request.room]}"
         yield f"* {_answered(request)}"
+        yield f"* In a session: {SESSION_RULES[session_rule(request, is_one_transaction=request in WORK)]}"
         yield ""
 
 
+#: What a session does with a verb.
+SESSION_RULES = {
+    "remembered": "has one effect, and its answer is remembered.",
+    "runs": "simply runs, as often as it is sent.",
+    "refused": "refused.",
+}
 #: What `Room` means for a caller.
 ROOMS = {
     Room.READS: "writes nothing.",
