@@ -172,7 +172,7 @@ def test_a_prefix_finds_ones_own_behind_any_number_of_others(scene: Scene) -> No
         scene.with_grants("admin:somewhere/*").find(own[:10])
 
 
-# Tokens, request ids, names
+# Tokens, sessions, names
 
 
 def test_the_same_claim_token_of_two_keys_is_two(scene: Scene) -> None:
