@@ -31,8 +31,10 @@ from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.consumers import ConsumersRead
 from fairlead.verbs.inspect import Stats
-from fairlead.verbs.queues import CreateQueue, UpdateQueue
+from fairlead.verbs.queues import CreateQueue, Pause, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
 from tests.client.scene import PATIENCE_S, Scene, until
 from tests.turns import turn
@@ -242,8 +244,13 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ids that are none": lambda x: x.drop("q", ["nonsense"]),
     "an exchange of nonsense": lambda x: x.exchange([Settle("nonsense")]),
     "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
-    "an id for another verb": lambda x: x.once(Stats("q"), "018bcfe5-6800-7000-8000-00000000001a"),
-    "an exchange with an id that is none": lambda x: turn(x, "me", request_id="nonsense"),
+    "a verb of many steps in a session": lambda x: x.once(Purge("q"), session="s", number=1),
+    "a verb of pages in a session": lambda x: x.once(ConsumersRead("c", "q", 1, 1), session="s", number=1),
+    "a number that is none": lambda x: x.once(Pause("q"), session="s", number=0),
+    "a claim with a number that is none": lambda x: x.once(Claim("q"), session="s", number=None),
+    "an exchange in a session that is not open": lambda x: turn(x, "me", place={"session": "s", "number": 1}),
+    "an act in a session that is not open": lambda x: x.once(Pause("q"), session="s", number=1),
+    "a session without a name": lambda x: x.open_session(""),
     "an unack": lambda x: x.ack("q", "nonsense"),
 }
 

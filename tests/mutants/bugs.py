@@ -217,9 +217,9 @@ BUGS = (
     ),
     Bug(
         "a remembered answer has a second effect",
-        "engine/work/exchange.py",
-        "    if kept is not None:\n        assert work.request_id is not None\n",
-        "    if kept is not None and not work.items:\n        assert work.request_id is not None\n",
+        "engine/work/numbered.py",
+        "    if number in session.sizes:\n",
+        "    if number in session.sizes and not isinstance(request, Settle):\n",
     ),
     Bug(
         "a commit is written twice",

@@ -26,7 +26,7 @@ from fairlead.testing.engine import abandon
 from fairlead.testing.sizes import size
 from fairlead.verbs.keys import KeysCreate
 from tests.security.scene import Scene
-from tests.turns import turn
+from tests.turns import new_place, turn
 
 MINUTE_MS = 60_000
 
@@ -361,15 +361,16 @@ def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_
         scene.broker.create_queue(queue)
         scene.broker.enqueue(queue, b"x")
     key = scene.key("consume:mine", "consume:theirs")
-    guard, request = scene.as_key(key), scene.broker.enqueue("mine", b"whose id has the shape of a request's")
+    guard = scene.as_key(key)
+    place = new_place(guard)
     assert len(guard.claim("theirs", token="again")) == 1
     scene.broker.keys.set_grants(key.info.id, ["consume:mine"])
     assert guard.claim("mine", token="again") == []
     assert scene.broker.stats("theirs").ready == 1, "it is back"
     scene.broker.keys.set_grants(key.info.id, ["consume:mine", "consume:theirs"])
-    assert len(turn(guard, "c", claim={"queue": "theirs"}, request_id=request).deliveries) == 1
+    assert len(turn(guard, "c", claim={"queue": "theirs"}, place=place).deliveries) == 1
     scene.broker.keys.set_grants(key.info.id, ["consume:mine"])
-    assert turn(guard, "c", claim={"queue": "mine"}, request_id=request).deliveries == []
+    assert turn(guard, "c", claim={"queue": "mine"}, place=place).deliveries == []
     assert scene.broker.stats("theirs").ready == 1
 
 

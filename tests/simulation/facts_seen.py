@@ -12,6 +12,7 @@ from fairlead.records.chunk import GONE, Chunk
 from fairlead.records.ids import id_of
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
+from fairlead.store.rows import number_of_answer
 from tests.simulation import events as e
 
 
@@ -131,9 +132,9 @@ class FactsSeen:
 
 
 def _answers(fact: f.RecordsChanged) -> Iterator[Any]:
-    forgotten = [key[:16] for key, record in fact.records.items() if record is None]
+    forgotten = [key for key, record in fact.records.items() if record is None and number_of_answer(key)]
     if forgotten:
         yield e.RequestsForgotten(forgotten)
     for key, record in fact.records.items():
-        if record is not None:
-            yield e.RequestRemembered(key[:16])
+        if record is not None and number_of_answer(key):
+            yield e.RequestRemembered(key)

@@ -68,10 +68,8 @@ class Broker(Surface):
         """Which kinds of messages a staged write has: dead letters (True) and others (False)."""
         return kinds_of(self.engine, token, queue)
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
-        return self.do(request, LOCAL._replace(request_id=request_id, answered=answered))
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        return self.do(request, LOCAL._replace(session=session, number=number, arrived=arrived))
 
     @property
     def clock(self) -> Clock:

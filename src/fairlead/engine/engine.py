@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
-from fairlead.engine.answers import AnswerSweep
+from fairlead.decide.sessions import check_numbers, check_session
 from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
@@ -28,6 +28,7 @@ from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
+from fairlead.engine.sessions import SessionSweep
 from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
@@ -36,8 +37,8 @@ from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Trans
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.engine.work.config import forget_full_buckets
-from fairlead.engine.work.exchange import run_once
 from fairlead.engine.work.large import IN_PARTS, is_large
+from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
 from fairlead.engine.work.publish_steps import run_staging_due
 from fairlead.errors import (
     BrokenInvariant,
@@ -50,7 +51,6 @@ from fairlead.errors import (
     Unavailable,
 )
 from fairlead.look_budget import LookBudget
-from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
@@ -76,7 +76,7 @@ from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.exchange import check_remembered
+from fairlead.verbs.sessions import check_accepted, session_rule
 
 Durability = Literal["fsync", "os"]
 
@@ -130,9 +130,7 @@ class Engine:
         self.observers = Observers()
         #: The bytes of messages that all looks hold.
         self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
-        #: Requests whose answers have arrived.
-        self.answered = Answered()
-        self._answer_sweep = AnswerSweep(self.clock)
+        self._session_sweep = SessionSweep(self.clock)
         self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=self.memory.latest_ms())
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
@@ -146,15 +144,15 @@ class Engine:
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
-        if caller is not LOCAL and caller.is_once:
-            check_remembered(request)
+        if caller is not LOCAL and caller.session is not None:
+            caller = self._numbered_caller(request, caller)
         short_way = SHORT_WAYS.get(type(request))
-        if short_way is not None and (caller is LOCAL or not caller.is_once):
+        if short_way is not None:
             lock = self.lock
             if not lock.acquire_now(False):
                 lock.acquire()
             try:
-                found = self._take(short_way, request)
+                found = self._take(short_way, request, caller)
                 commit = self._must_keep
             finally:
                 lock.release()
@@ -167,7 +165,8 @@ class Engine:
             check_growth(self.store)
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
-        if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
+        is_numbered = caller is not LOCAL and caller.session is not None
+        if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
             if in_parts is not None:
                 return cast(Answer, in_parts)
@@ -192,6 +191,14 @@ class Engine:
         if request.durable and self._must_sync:
             self.confirm(commit)
         return answer
+
+    def _numbered_caller(self, request: Request[Answer], caller: Caller) -> Caller:
+        """The caller of a session. Without the session, if the request simply runs."""
+        check_session(caller.session)
+        check_numbers(caller.number, caller.arrived)
+        rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
+        check_accepted(request, rule)
+        return caller if rule == "remembered" else caller._replace(session=None)
 
     def take_unread(self) -> Collection[ChunkMessages]:
         """Under the lock: messages of the answer whose payloads are to be read. Without the lock, `unread` is that of
@@ -265,7 +272,7 @@ class Engine:
             if is_worth_a_look or answers.failures:
                 with self.transaction(answers) as tx:
                     worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
-                    worked = worked or self._answer_sweep.run(tx)
+                    worked = worked or self._session_sweep.run(tx)
                     worked = worked or forget_full_buckets(tx) or demote_idle(tx)
                 if worked or answers.failures:
                     is_worth_a_look = self._may_have_due()
@@ -283,7 +290,7 @@ class Engine:
         with self.lock:
             if self._open is not None or self._is_stale or self._over is not None or self.memory.idle_buckets:
                 return True
-            return may_be_due(self.memory, self.time.now_ms()) or self._answer_sweep.is_due()
+            return may_be_due(self.memory, self.time.now_ms()) or self._session_sweep.is_due()
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
         with self.lock:
@@ -371,8 +378,7 @@ class Engine:
         tx = self._begin(hooks)
         tx.caller = caller
         try:
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
             # What a refused request has read.
@@ -383,23 +389,34 @@ class Engine:
         self._end(tx)
         return answer
 
-    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
-        """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
+    def _take(self, short_way: ShortWay, request: Request[Answer], caller: Caller) -> Answer | None:
+        """A transaction of one fact, which `short_way` names, and of the remembered answer, if there is a number. None:
+        it must be a transaction like others.
+        """
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
         memory, now_ms = self.memory, self.time.now_ms()
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
+            return None
+        is_numbered = caller is not LOCAL and caller.session is not None
+        place = find_place(memory, caller) if is_numbered else None
+        if is_numbered and place is None:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
         commit = self._commit + 1
         facts: tuple[StateFact, ...] = ()
         try:
-            found = short_way(self, request, commit, now_ms, self._id_ms)
+            token = caller.claim_token if is_numbered else None
+            found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None
             facts = found[:1]
             memory.apply(facts[0])
+            if place is not None:
+                facts += facts_at(place, caller, request, found[1], now_ms)
+                for fact in facts[1:]:
+                    memory.apply(fact)
             if memory.touched_streams or memory.ended_deliveries:
                 memory.update_fronts()
             if memory.changes.chunks:
@@ -426,8 +443,7 @@ class Engine:
         try:
             if self.memory.changes.scattered and type(request) not in _ENQUEUES:
                 self.memory.hold_scattered()
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            answer: Answer = _carry_out(tx, request)
             self.memory.update_fronts()
             return answer
         except BaseException as trouble:
@@ -482,8 +498,6 @@ class Engine:
             raise
         if is_marked:
             self.time.marked()
-        if tx.forgotten:
-            self.answered.add(tx.forgotten)
         self._written(tx.commit, tx.facts)
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
@@ -583,6 +597,7 @@ class Engine:
             self.memory = self._load_memory()
         else:
             self.memory.changes = Changes()
+            self.memory.sessions.clear()
             for home_id in home_ids:
                 self.memory.forget(home_id)
             load_into(self.memory, self.store, home_ids)
@@ -677,6 +692,13 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     memory.let_go()
 
 
+def _carry_out(tx: Transaction, request: Request[Answer]) -> Answer:
+    work, caller = WORK[type(request)], tx.caller
+    if caller is not LOCAL and caller.session is not None:
+        return cast(Answer, run_numbered(tx, request, work))
+    return cast(Answer, work(tx, request))
+
+
 #: The most frequent of the facts that `_may_be_lost` denies.
 _NEVER_LOST = frozenset({ChunkEnqueued, ScatteredEnqueued, ChunkGrown, LeaseCompleted})
 #: Requests that do not look for messages.
@@ -690,7 +712,7 @@ def _may_be_lost(fact: StateFact) -> bool:
     if isinstance(fact, Claimed):
         return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
     if isinstance(fact, RecordsChanged):
-        return fact.table in (Table.ANSWERS, Table.META)
+        return fact.table in (Table.ANSWERS, Table.SESSION_ENDS, Table.META)
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 

@@ -13,6 +13,7 @@ from fairlead.engine.cold import cached_weight
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.session_laws import broken_session_laws
 from fairlead.engine.staging_laws import broken_staging_laws, staging_differences
 from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.ids import find_number, id_of
@@ -97,6 +98,7 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
         broken.append(f"leases without members are stored: {sorted(ended)}")
     broken += broken_consumer_laws(memory, store)
     broken += broken_staging_laws(memory, store)
+    broken += broken_session_laws(memory, store)
     broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(store)]
     for key, bucket in [*memory.buckets.all().items(), *memory.idle_buckets.items()]:
         if not 0 <= bucket.tokens <= bucket.burst:

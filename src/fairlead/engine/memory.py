@@ -21,6 +21,7 @@ from fairlead.engine.cold import bring, bring_chunks, cached_weight, read_on, re
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
 from fairlead.engine.known_waits import KnownWaits
+from fairlead.engine.session_index import SessionIndex
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
 from fairlead.engine.thinning import is_sparse
@@ -221,6 +222,7 @@ class Memory:
         "own",
         "read_bodies",
         "records",
+        "sessions",
         "sparse",
         "staged",
         "thinned_lanes",
@@ -272,6 +274,7 @@ class Memory:
         self.records: dict[Table, dict[bytes, Any]] = {table: {} for table in RECORDS_IN_MEMORY}
         self.consumers = ConsumerIndex()
         self.staged = StagedIndex()
+        self.sessions = SessionIndex()
         self.config: dict[str, str] = {}
         #: Weights of keys that are configured, by the name of the queue.
         self.weights: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -638,6 +641,9 @@ class Memory:
 
     def _records_changed(self, fact: RecordsChanged) -> None:
         self.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
+        if fact.table is Table.ANSWERS:
+            self.sessions.answers_changed(fact.records)
+            return
         kept = self.records.get(fact.table, {})
         for key, record in fact.records.items():
             if fact.table is Table.CONSUMERS:

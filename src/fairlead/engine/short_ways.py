@@ -3,10 +3,10 @@ failures of one lease.
 
 Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
 or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
-stored, and names the only fact of its transaction with the answer. It gives up wherever anything is unusual, and then
-the work of the verb decides, in a transaction. Cold chunks of other messages, dead letters and waiting ones, do not
-matter to it, because nearly every store has some. Facts, rows and answers are those of the general way:
-`tests/conformance/engines/test_short_ways.py` compares the two.
+stored, and names the fact of its transaction with the answer; the engine adds the remembered answer of a request with
+a number. It gives up wherever anything is unusual, and then the work of the verb decides, in a transaction. Cold
+chunks of other messages, dead letters and waiting ones, do not matter to it, because nearly every store has some.
+Facts, rows and answers are those of the general way: `tests/conformance/engines/test_short_ways.py` compares the two.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from fairlead.verbs.settle import Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Of an engine, a request, its commit, the store's time and the time of new ids: the fact and the answer, or None.
-ShortWay = Callable[["Engine", Any, int, int, int], tuple[StateFact, Any] | None]
+#: Of an engine, a request, its commit, the store's time, the time of new ids, and the token of a claim: the fact and the
+#: answer, or None.
+ShortWay = Callable[["Engine", Any, int, int, int, str | None], tuple[StateFact, Any] | None]
 
 _INTENTS = Table.INTENTS
 #: Messages of a batch: more of them gain next to nothing.
@@ -56,7 +57,7 @@ MAX_MESSAGES = 500
 
 
 def _enqueue_one(
-    engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, str] | None:
     if type(request.queue) is not str or not is_bare_but_delay(request):
         return None
@@ -91,7 +92,7 @@ def _find_delay(delay: object) -> int | None:
 
 
 def _enqueue_many(
-    engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[str]] | None:
     messages = request.messages
     if type(request.queue) is not str or type(messages) is not list or not 0 < len(messages) <= MAX_MESSAGES:
@@ -124,7 +125,7 @@ def _enqueue_many(
 
 
 def _claim(
-    engine: Engine, request: Claim, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Claim, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[Delivery]] | None:
     memory, limit = engine.memory, request.limit
     if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
@@ -168,12 +169,14 @@ def _claim(
             state = own.get(number)
             delivered = 1 if state is None else state.deliveries + 1
             found.append(Delivery(stored, state, name, group, until_ms, delivered, None, number))
-    terms = LeaseTerms(group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", "", request.started)
+    terms = LeaseTerms(
+        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+    )
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 
 
 def _settle(
-    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
+    engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[SettleResult]] | None:
     items = request.items
     if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES:

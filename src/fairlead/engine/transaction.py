@@ -21,7 +21,6 @@ from fairlead.engine.cold import bring, bring_chunks, read_lane, read_members_of
 from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory, Queue
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
-from fairlead.model.answered import Answered
 from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
@@ -83,7 +82,7 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 class Transaction:
     __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
-                 "commit", "epoch", "facts", "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms",
+                 "commit", "epoch", "facts", "hooks", "id_ms", "lost", "memory", "now_ms",
                  "reopened", "requests", "store")  # fmt: skip
 
     def __init__(
@@ -99,8 +98,6 @@ class Transaction:
         self._wall_ms = 0
         #: The time in new ids; it never goes back.
         self.id_ms = id_ms
-        #: Answers that this transaction forgets, because they have arrived.
-        self.forgotten: list[bytes] = []
         #: What hooks said before the transaction began.
         self.hooks = hooks
         self.facts: list[StateFact] = []
@@ -126,7 +123,7 @@ class Transaction:
 
     @property
     def wall_ms(self) -> int:
-        """For times that are not compared with those of messages: the ends of keys, the ids of requests."""
+        """For times that are not compared with those of messages: the ends of keys."""
         self._wall_ms = self._wall_ms or self._engine.clock.now_ms()
         return self._wall_ms
 
@@ -137,11 +134,6 @@ class Transaction:
     @property
     def breakers(self) -> Breakers:
         return self._engine.breakers
-
-    @property
-    def answered(self) -> Answered:
-        """Requests whose answers have arrived; it outlives the transaction and memory."""
-        return self._engine.answered
 
     @property
     def settings(self) -> Settings:

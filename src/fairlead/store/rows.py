@@ -29,7 +29,8 @@
 | audit    | number of the entry         | `AuditRecord`                                                    |
 | consumers | queue name, 0, name        | `ConsumerRecord`: a durable consumer and its numbered claim      |
 | outcomes | claim, call                 | `RecordedCall`: what was said about members; call 0: `ChosenParts` |
-| answers  | request id, id of the key   | `Kept`: the remembered answer to a request                       |
+| answers  | id of the key, 0, session, 0, number | `RememberedAnswer` of a request of the session          |
+| session_ends | end, id of the key, 0, session, 0 | true; one row per session                             |
 | staged   | queue name, 0, length of token, token, chunk | `StagedChunk`                                   |
 | staged_parts | queue, number           | `StagedPart`: its messages; their payloads are in pages under that number |
 | publishing | queue name, 0, length of token, token | `Publishing`: a write that is decided, and what is left of it |
@@ -56,7 +57,6 @@ import msgspec
 
 from fairlead.errors import BrokenInvariant
 from fairlead.model.access import AuditRecord, KeyRecord
-from fairlead.model.answered import Kept
 from fairlead.model.clock_mark import ClockMark
 from fairlead.model.config_keys import throttle_entries
 from fairlead.model.consumer import ConsumerRecord
@@ -87,6 +87,7 @@ from fairlead.records.facts import (
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.lease import GroupLease, LeaseRow
+from fairlead.records.session import RememberedAnswer
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
@@ -128,7 +129,8 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.INTENTS: Intent,
     Table.CONSUMERS: ConsumerRecord,
     Table.OUTCOMES: RecordedCall | ChosenParts,
-    Table.ANSWERS: Kept,
+    Table.ANSWERS: RememberedAnswer,
+    Table.SESSION_ENDS: bool,
     Table.STAGED: StagedChunk,
     Table.STAGED_PARTS: StagedPart,
     Table.PUBLISHING: Publishing,
@@ -190,11 +192,11 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.BUCKETS: (0, True),
     Table.API_KEYS: (0, True),
     Table.AUDIT: (8, False),
-    Table.ANSWERS: (16, True),
     Table.CONSUMERS: (0, True),
     Table.OUTCOMES: (16, False),
     Table.STAGED_PARTS: (16, False),
     Table.PUBLISHED_END: (8, True),
+    Table.SESSION_ENDS: (8, True),
 }
 #: Keys of these tables begin with the queue that a message was enqueued into. They go with that queue.
 TABLES_OF_A_QUEUE = (
@@ -260,6 +262,36 @@ def end_of_published(key: bytes) -> int:
 
 
 def write_of_published_end(key: bytes) -> bytes:
+    return key[8:]
+
+
+def session_key(key_id: str | None, session: str) -> bytes:
+    """Neither the id of a key nor the name of a session has a zero byte."""
+    return f"{key_id or ''}\0{session}\0".encode()
+
+
+def answer_key(session: bytes, number: int) -> bytes:
+    return session + _key(number)
+
+
+def end_of_session_rows(session: bytes) -> bytes:
+    """Behind the keys of all of its answers."""
+    return session[:-1] + b"\1"
+
+
+def session_of_answer(key: bytes) -> bytes:
+    return key[:-8]
+
+
+def number_of_answer(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")
+
+
+def session_end_key(end_ms: int, session: bytes) -> bytes:
+    return _key(end_ms) + session
+
+
+def session_of_end(key: bytes) -> bytes:
     return key[8:]
 
 
@@ -605,6 +637,19 @@ def read_published(store: KeyValueStore) -> tuple[dict[bytes, Published], dict[b
     published = {key: decode(raw) for key, raw in _scan(store, Table.PUBLISHED)}
     ends = [key for key, _ in _scan(store, Table.PUBLISHED_END)]
     return published, {write_of_published_end(key): end_of_published(key) for key in ends}
+
+
+def read_answers(store: KeyValueStore) -> dict[bytes, dict[bytes, RememberedAnswer]]:
+    """For laws, verification and repair: remembered answers by the keys of their sessions and their own."""
+    decode, found = _decode_record[Table.ANSWERS], dict[bytes, dict[bytes, RememberedAnswer]]()
+    for key, raw in _scan(store, Table.ANSWERS):
+        found.setdefault(session_of_answer(key), {})[key] = decode(raw)
+    return found
+
+
+def read_session_ends(store: KeyValueStore) -> list[bytes]:
+    """For laws and verification: the keys of the rows."""
+    return [key for key, _ in _scan(store, Table.SESSION_ENDS)]
 
 
 def read_all_dedup(store: KeyValueStore, queue_id: int) -> dict[str, DedupRow]:

@@ -78,6 +78,7 @@ _RECORDS: dict[Table, tuple[What | None, What | None]] = {
     Table.PUBLISHED: (None, "forget publishes"),
     Table.PUBLISHED_END: (None, None),
     Table.INTENTS: ("save operation", "end operation"),
+    Table.SESSION_ENDS: (None, None),
 }
 
 

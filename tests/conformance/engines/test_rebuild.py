@@ -178,6 +178,7 @@ ELSEWHERE = [
     "EXTERNAL_QUEUES",
     "AUDIT",
     "ANSWERS",
+    "SESSION_ENDS",
     "INTENTS",
 ]
 TABLES = [table for table in Table if table.name not in ELSEWHERE]

@@ -299,10 +299,6 @@ class Settling:
         self._carried_bytes = 0
         self._count = -1
 
-    @property
-    def ends_deliveries(self) -> bool:
-        return bool(self._over)
-
     def decide_all(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """In the order given, the first outcome of a delivery counts. Give the results to `carry_out`."""
         results = self._complete_all(items)

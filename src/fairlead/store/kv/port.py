@@ -61,6 +61,7 @@ class Table(IntEnum):
     LIVES = 29
     DONE = 30
     MEMBERS = 31
+    SESSION_ENDS = 32
 
 
 class Batch(msgspec.Struct):
