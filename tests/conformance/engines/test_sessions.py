@@ -618,7 +618,8 @@ def test_a_request_of_a_known_session_reads_nothing_and_costs_one_row_and_one_de
     write = store.write
 
     def noted(batch: Any, epoch: int, commit: int) -> bool:
-        written.extend((name, arguments[0]) for name, arguments in batch.changes)
+        written.extend(("put", table) for table, _, _ in batch.puts)
+        written.extend(("delete", table) for table, _ in batch.deletes)
         return write(batch, epoch, commit)
 
     store.write = noted  # type: ignore[method-assign]
