@@ -11,10 +11,8 @@ import pytest
 from fairlead import Complete, Extend, NewMessage, Release, errors
 from fairlead.client.client import Client
 from fairlead.errors import AnswerLost, Overloaded, ServerStopping, ServerUnreachable, SessionExpired
-from fairlead.records.facts import RecordsChanged
 from fairlead.request import LOCAL, Caller
-from fairlead.store.kv.port import Table
-from fairlead.testing.engine import engine_of, rows_in
+from fairlead.testing.engine import engine_of, forget_sessions, rows_in
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete
 from fairlead.verbs.enqueue import Enqueue
@@ -218,7 +216,7 @@ def test_requests_under_way_together_have_a_session_each_and_later_ones_use_them
 def test_a_session_that_the_server_has_forgotten_is_followed_by_another(scene: Scene) -> None:
     client, transport = scene.client()
     client.enqueue("q", b"1")
-    forget_sessions(scene)
+    forget_sessions(scene.broker)
     client.enqueue("q", b"2")
     client.enqueue("q", b"3")
     assert scene.payloads() == [b"1", b"2", b"3"]
@@ -243,13 +241,6 @@ def test_an_opening_whose_answer_is_lost_opens_one_session(scene: Scene) -> None
     client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
     assert len(rows_in(scene.broker, "session_ends")) == 1
-
-
-def forget_sessions(scene: Scene) -> None:
-    engine = engine_of(scene.broker)
-    with engine.transaction() as tx:
-        for table in (Table.ANSWERS, Table.SESSION_ENDS):
-            tx.add(RecordsChanged(table, dict.fromkeys(rows_in(scene.broker, table.name))))
 
 
 def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(scene: Scene) -> None:
