@@ -35,12 +35,8 @@ from fairlead.wire.messages import decode_messages, encode_ids
 from fairlead.wire.records import decode_request, encode_result
 from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import EXCHANGE
-from fairlead.wire.settlements import (
-    decode_settlements,
-    encode_results,
-    read_settlement_rows,
-    read_settlements,
-)
+from fairlead.wire.settlement_rows import read_settlement_rows
+from fairlead.wire.settlements import decode_settlements, encode_results, read_settlements
 
 #: A waiting claim is looked after by its client at least this often, so that a client that vanished is
 #: noticed.
