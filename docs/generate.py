@@ -37,7 +37,7 @@ from fairlead.server.metric_names import METRICS
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
-from fairlead.wire import schemas
+from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -449,8 +449,8 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "flight_settlements": lambda: columns_table(schemas.SETTLEMENTS),
     "flight_browsed": lambda: columns_table(schemas.BROWSED),
     "flight_results": lambda: columns_table(schemas.RESULTS),
-    "flight_actions": lambda: numbers(schemas.ACTIONS),
-    "flight_outcomes": lambda: numbers(schemas.OUTCOMES),
+    "flight_actions": lambda: numbers(settlement_rows.ACTIONS),
+    "flight_outcomes": lambda: numbers(settlement_rows.OUTCOMES),
     "flight_verbs": verbs_table,
     **{name: partial(keys_table, keys) for name, keys in TABLES.items()},
     "runbook_policy": policy_table,

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from fairlead import Complete, Extend, Fail, Release, Start
-from fairlead.cli.values import is_json, is_text_list
 from fairlead.fields import Field, fields_of
 from fairlead.model.failure import FailureReason
 from fairlead.request import Request
+from fairlead.wire.typed import is_json, is_text_list
 
 _ACTIONS = (Complete, Extend, Fail, Release, Start)
 

@@ -24,6 +24,10 @@ class EventLoop:
         assert self._loop is not None, "start it first"
         return self._loop
 
+    @property
+    def thread_id(self) -> int | None:
+        return None if self._thread is None else self._thread.ident
+
     def start(self) -> None:
         """Starting twice is fine."""
         if self._thread is not None:

@@ -46,12 +46,14 @@ class Call:
     threads of a pool, see `run_alone`.
     """
 
-    __slots__ = ("answer", "caller", "error", "joins", "request", "waits")
+    __slots__ = ("answer", "caller", "error", "joins", "may_wait", "request", "waits")
 
     def __init__(self, request: Request[Any], caller: Caller) -> None:
         self.request = request
         self.caller = caller
         self.joins = True
+        #: Whether somebody is there for whom a claim can wait.
+        self.may_wait = True
         self.answer: Any = None
         self.error: BaseException | None = None
         #: Set while it is a claim that waits for messages.
@@ -90,6 +92,10 @@ class Turns:
     @property
     def has_work(self) -> bool:
         return bool(self._calls) or self.waiting.has_woken
+
+    def next_ms(self) -> int | None:
+        """When a turn must run although nothing has come, in steady time; None: never."""
+        return self.waiting.next_ms()
 
     def run(self) -> Turned:
         """One turn. Calls that did not fit stay for the next one."""
@@ -163,7 +169,7 @@ class Turns:
             call.error = _noted(unexpected, call)
         if call.error is None and not call.answer and call.request.patience_ms():
             with self._engine.lock:
-                if not self.waiting.must_end:
+                if call.may_wait and not self.waiting.must_end:
                     self.waiting.begin(call)
                     return
         over.append(call)
@@ -235,7 +241,7 @@ class Turns:
         """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and is over."""
         with self._engine.lock:
             waits = call.waits
-            if self.waiting.must_end:
+            if self.waiting.must_end or not call.may_wait:
                 self.waiting.end(call)
             elif waits is None:
                 # Something may have come since it looked.
