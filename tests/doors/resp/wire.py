@@ -40,6 +40,7 @@ class Wire:
             host, _, port = str(address).rpartition(":")
             self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(PATIENCE_S)
+        self.rest = b""
         self._reader = hiredis.Reader(notEnoughData=False)
 
     def send(self, raw: bytes) -> None:
@@ -70,10 +71,10 @@ class Wire:
         return decode_answer(request, reply)[0]
 
     def is_closed(self) -> bool:
-        """Waits for the server to close it."""
+        """Waits for the server to close it; `rest` is what it said before."""
         try:
-            while self.socket.recv(1 << 16):
-                pass
+            while data := self.socket.recv(1 << 16):
+                self.rest += data
         except ConnectionError:
             return True
         except TimeoutError:

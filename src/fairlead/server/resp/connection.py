@@ -39,6 +39,7 @@ _log = logging.getLogger("fairlead.resp")
 MAX_UNANSWERED = 1000
 #: A command that is not whole must bring so much in each period of the greeting.
 LEAST_BYTES = 1024
+_TLS_BUFFER_BYTES = 64 * 1024
 #: What a browser says; a page that a user visits could make it send requests here.
 _OF_HTTP = (b"POST", b"HOST:")
 
@@ -108,7 +109,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # That of uvloop is no subclass.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=0)
+        # With TLS, the last bytes of the handshake would count as unsent, and nothing would say that they have left.
+        transport.set_write_buffer_limits(high=_TLS_BUFFER_BYTES if self.is_tls else 0)
         self.source = _source_of(transport)
         self.reset()
         self.door.connected(self)
@@ -141,6 +143,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.is_stuck = True
         self._unsent_at_look = 0
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
         self.is_stuck = False

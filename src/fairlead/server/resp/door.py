@@ -83,6 +83,7 @@ class RespDoor:
         #: Turns whose durable answers wait for a sync.
         self._unsynced: deque[tuple[int, list[Asked]]] = deque()
         self._is_syncing = False
+        self._is_stopped = False
         self._is_turn_due = False
         self._is_woken = False
         #: Connections with replies to send, in the order in which they got them.
@@ -114,6 +115,10 @@ class RespDoor:
         self.limits.close()
 
     def stop(self) -> None:
+        """Stopping twice is fine."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
         self._event_loop.run(self._close())
         self._pool.shutdown()
         self._syncs.stop()
