@@ -34,6 +34,22 @@ def typed(request: Request[Any]) -> list[str]:
     return [request.verb_name, *options, "--", *words]
 
 
+def spoken(request: Request[Any]) -> list[str | bytes]:
+    """As the words of a command of the Redis protocol."""
+    given = [(field, getattr(request, field.name)) for field in fields_of(type(request))]
+    words: list[str | bytes] = [f"FL.{request.verb_name.upper()}"]
+    options: list[str | bytes] = []
+    for field, value in given:
+        if field.name in ("messages", "items"):
+            options += [field.name.upper(), json.dumps(_plain(value))]
+        elif field.required:
+            words += [value] if isinstance(value, bytes) else _words(field, value)
+        elif value != field.default:
+            shown = [value] if isinstance(value, bytes) else _words(field, value)
+            options += [part for word in shown for part in (field.name.upper(), word)]
+    return [*words, *options]
+
+
 def _option(field: Field, value: Any) -> Iterator[str]:
     name = field.name.replace("_", "-")
     if isinstance(value, bool):

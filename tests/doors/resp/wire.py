@@ -14,6 +14,8 @@ from fairlead.wire.error_lines import read_error
 from fairlead.wire.packed import decode_answer, encode_request
 
 PATIENCE_S = 30.0
+#: Not False, which is a value of RESP3.
+_NOT_YET = object()
 
 Word = str | bytes | int
 
@@ -41,14 +43,14 @@ class Wire:
             self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(PATIENCE_S)
         self.rest = b""
-        self._reader = hiredis.Reader(notEnoughData=False)
+        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
 
     def send(self, raw: bytes) -> None:
         self.socket.sendall(raw)
 
     def read(self) -> Any:
         """The next reply; an error of the server is returned. Raises `ConnectionError` when it has closed."""
-        while (reply := self._reader.gets()) is False:
+        while (reply := self._reader.gets()) is _NOT_YET:
             data = self.socket.recv(1 << 18)
             if not data:
                 raise ConnectionError("the server closed the connection")

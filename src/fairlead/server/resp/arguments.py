@@ -10,6 +10,7 @@ have, then pairs:
 
     FL.SETTLE COMPLETE <id> <lease> FAIL <id> <lease> ERROR "no such order" RETRY_IN 30s
     FL.ENQUEUE_MANY orders MESSAGE one KEY acme MESSAGE two
+    FL.ENQUEUE_MANY orders MESSAGES '[{"payload": "one", "fairness_key": "acme"}]'
 
 All of it follows from the table of fields; a value that is wrong is refused by the engine, in its words.
 """
@@ -55,18 +56,18 @@ def read_words(kind: type[R], words: Sequence[bytes]) -> R:
     """Raises `InvalidRequest`, which names the field that is wrong."""
     grammar = _grammar_of(kind)
     values, at = _read_record(grammar, words, 0, f"FL.{kind.verb_name.upper()}")
-    if grammar.items:
-        values[grammar.items] = []
     while at < len(words):
         name = _text(words[at], "command").upper()
         record = grammar.records.get(name)
         if record is not None:
             item, at = _read_record(_grammar_of(record), words, at + 1, name)
-            values[grammar.items].append(record(**item))
+            values.setdefault(grammar.items, []).append(record(**item))
             continue
         is_read, at = _read_pair(grammar, name, words, at, values)
         if not is_read:
             raise InvalidRequest("command", "the name of a field: " + _names(grammar), name)
+    if grammar.items:
+        values.setdefault(grammar.items, [])
     try:
         return kind(**values)
     except TypeError as wrong:
@@ -217,7 +218,7 @@ def _text(word: bytes, field: str) -> str:
 def _grammar_of(record: type) -> _Grammar:
     fields = fields_of(record)
     items = next((field.name for field in fields if field.name in _ITEMS and field.required), "")
-    named = {field.name.upper(): field for field in fields if field.name != items}
+    named = {field.name.upper(): field for field in fields}
     by_name = {field.name: field for field in fields}
     for field in fields:
         if is_text_list(field) or _is_map(field):
