@@ -65,7 +65,7 @@ def find_short_way(request: Request[Any]) -> ShortWay | None:
     if kind is Settle:
         items = given.items
         is_open = type(items) is list and 0 < len(items) <= MAX_MESSAGES and type(items[0]) is Complete
-        if len(items) == 1 and is_open:
+        if is_open and len(items) == 1:
             return _complete_one
         return _complete_many if is_open else None
     return None

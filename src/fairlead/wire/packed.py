@@ -84,19 +84,21 @@ def _message_row(message: NewMessage) -> Sequence[object]:
 
 def _item_rows(items: object) -> object:
     """A client that answers for each item by itself takes out those that cannot travel before."""
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+    if not isinstance(items, (list, tuple)):
         return plain(items)
     return [_item_row(item) for item in items]
 
 
-def _item_row(item: object) -> Sequence[object]:
+def _item_row(item: object) -> object:
     if type(item) is Complete and type(item.delivery) is Delivery and item.progress == 0:
         return (COMPLETE, item.delivery.raw_id, item.delivery.claim_id)
+    if not isinstance(item, Settlement):
+        return plain(item)
     return _trimmed(astuple(settlement_row(item)), (None,) * _ITEM_FIELDS)
 
 
 def _request_rows(requests: object) -> object:
-    if not isinstance(requests, Sequence) or not all(isinstance(one, Request) for one in requests):
+    if not isinstance(requests, (list, tuple)) or not all(isinstance(one, Request) for one in requests):
         return plain(requests)
     return [(one.verb_name, _fields_on_the_way(one)) for one in requests]
 
@@ -142,8 +144,10 @@ def _message_of(row: Any) -> Any:
     return NewMessage(*row)
 
 
-def _item_of(row: Any) -> Settlement:
-    if not isinstance(row, list) or not 3 <= len(row) <= _ITEM_FIELDS:
+def _item_of(row: Any) -> Any:
+    if not isinstance(row, list):
+        return row
+    if not 3 <= len(row) <= _ITEM_FIELDS:
         raise InvalidRequest("items", f"arrays of 3 to {_ITEM_FIELDS} fields", row)
     action, raw_id, lease = row[:3]
     if len(row) == 3 and action == COMPLETE:
@@ -156,10 +160,12 @@ def _item_of(row: Any) -> Settlement:
 
 
 def _part_of(part: Any) -> Any:
-    if not isinstance(part, list) or len(part) != 2 or not isinstance(part[1], dict):
+    if not isinstance(part, list):
+        return part
+    if len(part) != 2 or not isinstance(part[1], dict):
         raise InvalidRequest("requests", "arrays of a verb and a map of its fields", part)
     verb = VERBS.get(part[0]) if isinstance(part[0], str) else None
-    if verb is None or verb.name == _EXCHANGE:
+    if verb is None:
         raise InvalidRequest("requests", "verbs of an exchange", part[0])
     return request_of(verb.request, part[1])
 
