@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.request import VERBS, Request, Room
 from fairlead.server.metric_names import METRICS
+from fairlead.server.resp.arguments import usage_of
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
@@ -326,6 +328,15 @@ def verbs_table() -> Iterator[str]:
             yield f"| `{name}` | {'yes' if verb.request.repeatable else 'no'} |"
 
 
+def resp_commands() -> Iterator[str]:
+    yield "```text"
+    for verb in VERBS.values():
+        yield from textwrap.wrap(
+            usage_of(verb.request), 118, subsequent_indent="    ", break_long_words=False
+        )
+    yield "```"
+
+
 def verbs_reference() -> Iterator[str]:
     for name, verb in VERBS.items():
         request = verb.request
@@ -443,6 +454,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "exit_codes": exit_codes_table,
     "statuses": statuses_table,
     "verbs": verbs_reference,
+    "resp_commands": resp_commands,
     "flight_messages": lambda: columns_table(schemas.MESSAGES),
     "flight_ids": lambda: columns_table(schemas.IDS),
     "flight_deliveries": lambda: columns_table(schemas.DELIVERIES),
