@@ -91,20 +91,22 @@ class Turns:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._calls) or self.waiting.has_woken
+        return bool(self._calls) or self.waiting.has_woken()
 
     def next_ms(self) -> int | None:
         """When a turn must run although nothing has come, in steady time; None: never."""
-        return self.waiting.next_ms()
+        return self.waiting.next_ms() if self.waiting.count else None
 
     def run(self) -> Turned:
         """One turn. Calls that did not fit stay for the next one."""
         over: list[Call] = []
         again: list[Call] = []
-        for call in self.waiting.take_late():
-            self.drop(call)
-            over.append(call)
-        woken = self._without_alone(self.waiting.take_woken(), over, again)
+        woken: list[WaitingCall] = []
+        if self.waiting.count:
+            for call in self.waiting.take_late():
+                self.drop(call)
+                over.append(call)
+            woken = self._without_alone(self.waiting.take_woken(), over, again)
         if len(self._calls) == 1 and not woken and not self.waiting.count:
             self._carry_out(self._calls.popleft(), over)
         elif self._calls or woken:

@@ -59,10 +59,9 @@ class WaitingCalls:
         self._times: list[tuple[int, int, WaitingCall]] = []
         self.count = 0
 
-    @property
     def has_woken(self) -> bool:
         """Without the lock."""
-        return bool(self._woken)
+        return bool(self.count and self._woken)
 
     def next_ms(self) -> int | None:
         """When one is to be looked at although nobody wakes it, in steady time. Without the lock."""

@@ -191,6 +191,12 @@ def decode_answer(request: Request[Answer], raw: bytes) -> tuple[Answer, int]:
 
 
 @cache
+def tells_time(kind: type[Request[Any]]) -> bool:
+    """Whether the answer has the clock of the server."""
+    return _form_of(kind) != "value"
+
+
+@cache
 def _form_of(kind: type[Request[Any]]) -> str:
     if kind.verb_name == _EXCHANGE:
         return "exchange"

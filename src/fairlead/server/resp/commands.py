@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import fairlead
+import fairlead.verbs  # fills the table
 from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.request import VERBS, Request
 from fairlead.server.resp.arguments import usage_of
@@ -16,18 +17,14 @@ if TYPE_CHECKING:
 
 PREFIX = b"FL."
 #: Of verbs, by the name of their command.
-REQUESTS: dict[bytes, type[Request[Any]]] = {}
+REQUESTS: dict[bytes, type[Request[Any]]] = {
+    PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()
+}
 
 _NO_TRANSACTIONS = (
     "commands that fairlead has; MULTI is not needed, because commands that arrive together are one write, and"
     " FL.EXCHANGE carries out several requests as one"
 )
-
-
-def find_verb(name: bytes) -> type[Request[Any]] | None:
-    if not REQUESTS:
-        REQUESTS.update({PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()})
-    return REQUESTS.get(name)
 
 
 def run_command(connection: Connection, name: bytes, words: list[bytes]) -> bytes:

@@ -18,7 +18,7 @@ from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.request import Caller, Request
 from fairlead.server.limits import Limit
 from fairlead.server.resp.arguments import read_words
-from fairlead.server.resp.commands import PREFIX, find_verb, run_command
+from fairlead.server.resp.commands import PREFIX, REQUESTS, run_command
 from fairlead.server.resp.parser import (
     MAX_ARGUMENTS,
     MAX_ARGUMENTS_OF_STRANGERS,
@@ -28,7 +28,7 @@ from fairlead.server.resp.parser import (
 )
 from fairlead.server.resp.replies import bulk, error_reply, reply_of
 from fairlead.server.turn import Call
-from fairlead.wire.packed import decode_request, encode_answer
+from fairlead.wire.packed import decode_request, encode_answer, tells_time
 
 if TYPE_CHECKING:
     from fairlead.server.resp.door import RespDoor
@@ -86,7 +86,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
         self._commands: deque[Command] = deque()
-        self._commands_size = 0
         self._replies: deque[Asked | _Ready] = deque()
         #: Calls that are not over, and the one that holds up what comes behind it.
         self._open = 0
@@ -120,12 +119,13 @@ class Connection(asyncio.Protocol):
         self._came += len(data)
         if self._is_ending:
             return
-        for command in self._reader.feed(data):
+        commands = self._reader.feed(data)
+        if commands:
             self._has_spoken = True
-            self._commands.append(command)
-            self._commands_size += sum(map(len, command))
+            self._commands += commands
         self.start_commands()
-        self.door.check_arriving(self)
+        if self._commands or self._reader.is_in_a_command:
+            self.door.check_arriving(self)
 
     def eof_received(self) -> bool:
         """A client may send its last commands and close its side; it waits for no messages then, and may be gone."""
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
     @property
     def arriving(self) -> int:
         """Bytes of commands that have not started."""
-        return self._reader.buffered + self._commands_size
+        return self._reader.buffered + sum([len(word) for command in self._commands for word in command])
 
     @property
     def unsent(self) -> int:
@@ -185,7 +185,6 @@ class Connection(asyncio.Protocol):
             if not self._start(command):
                 self._commands.appendleft(command)
                 break
-            self._commands_size -= sum(map(len, command))
         if not self._commands and self._reader.error is not None and not self._is_ending:
             self._reply(error_reply(self._reader.error))
             self.door.limits.count_error(self._reader.error)
@@ -201,7 +200,7 @@ class Connection(asyncio.Protocol):
         """False: not before earlier calls of the connection are over."""
         name = words[0].upper()
         try:
-            kind = find_verb(name)
+            kind = REQUESTS.get(name)
             if kind is None:
                 if not name.startswith(PREFIX) and name in _OF_HTTP:
                     self._refuse_http()
@@ -215,13 +214,14 @@ class Connection(asyncio.Protocol):
         except FairleadError as refused:
             self._refuse(refused)
             return True
-        is_packed = len(words) == 2 and _is_map(words[1])
+        is_packed = len(words) == 2 and words[1][:1] in _MAPS
         try:
             request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
             joins = self.door.turns.joins(request)
             if not joins and self._open:
                 return False
-            self.door.check_unread(request)
+            if not request.durable:
+                self.door.check_unread()
         except FairleadError as refused:
             self._refuse(refused, is_packed=is_packed)
             return True
@@ -272,7 +272,8 @@ class Connection(asyncio.Protocol):
                     self.door.limits.count_error(asked.error)
                 return error_reply(asked.error, packed=asked.is_packed)
             if asked.is_packed:
-                return bulk(encode_answer(asked.request, asked.answer, self.door.now_ms()))
+                now_ms = self.door.now_ms() if tells_time(type(asked.request)) else 0
+                return bulk(encode_answer(asked.request, asked.answer, now_ms))
             return reply_of(asked.answer, asked.protocol)
         except Exception as unexpected:
             _log.exception(
@@ -289,12 +290,12 @@ class Connection(asyncio.Protocol):
         while self._replies and (reply := self._replies[0].reply) is not None:
             one = self._replies.popleft()
             ready.append(reply)
-            if isinstance(one, Asked) and one.deliveries:
+            if isinstance(one, Asked):
                 sent.append(one)
         if ready:
             self._transport.write(b"".join(ready))
             if self.is_stuck:
-                self._unsent += sent
+                self._unsent += [one for one in sent if one.deliveries]
         if self._is_ending and not self._replies and not self._commands:
             self._transport.close()
         elif self._commands:
@@ -367,13 +368,8 @@ class Connection(asyncio.Protocol):
         return not self._replies and not self.unsent
 
 
-def _is_map(word: bytes) -> bool:
-    """Whether an argument is a MessagePack map. Text in UTF-8 begins with none of these bytes, but for letters of a
-    few scripts behind the last two.
-    """
-    return word[:1] in _MAPS
-
-
+#: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind
+#: the last two.
 _MAPS = frozenset([bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF)])
 
 

@@ -22,7 +22,6 @@ from fairlead.errors import FairleadError, Overloaded
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import join_address, split_address
-from fairlead.request import Request
 from fairlead.server.event_loop import EventLoop
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
 from fairlead.server.resp.connection import Asked, Connection
@@ -209,10 +208,8 @@ class RespDoor:
         if sum(one.arriving for one in large) > self.limits.settings.max_arriving_bytes:
             self._cut(max(large, key=lambda one: one.arriving), Limit.ARRIVING_BYTES)
 
-    def check_unread(self, request: Request[Any]) -> None:
-        """Raises `Overloaded` for a claim or a look while too much is written that nobody reads."""
-        if request.durable:
-            return
+    def check_unread(self) -> None:
+        """For a claim or a look: raises `Overloaded` while too much is written that nobody reads."""
         most = self.limits.settings.max_inflight_bytes
         if sum([one.unsent for one in self._connections.values() if one.is_stuck]) > most:
             self.limits.refused(Limit.UNREAD_BYTES)
@@ -340,7 +337,7 @@ class RespDoor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        next_ms = self.turns.next_ms()
+        next_ms = self.turns.next_ms() if self.turns.waiting.count else None
         if next_ms is not None:
             delay_ms = next_ms - self._broker.clock.monotonic_ms()
             self._timer = self._loop.call_later(max(0, delay_ms) / 1000, self._turn_soon)

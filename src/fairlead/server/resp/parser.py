@@ -49,6 +49,10 @@ class CommandReader:
         """Bytes of a command that is not whole."""
         return self._taken + self._size
 
+    @property
+    def is_in_a_command(self) -> bool:
+        return bool(self._left or self._pieces)
+
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are whole now."""
         if self.error is not None:
@@ -82,7 +86,8 @@ class CommandReader:
                     if line_end < 0:
                         self._check_line(end - at)
                         return self._wait(at, end - at + 1)
-                    self._add(_words_of(data[at:line_end]), commands)
+                    if words := _words_of(data[at:line_end]):
+                        commands.append(words)
                     at = line_end + 1
                     continue
                 at = header.end()
@@ -109,13 +114,9 @@ class CommandReader:
             at = stop + 2
             self._left -= 1
             if not self._left:
-                self._add(self._command, commands)
+                commands.append(self._command)
                 self._command, self._taken = [], 0
         return at
-
-    def _add(self, command: Command, commands: list[Command]) -> None:
-        if command:
-            commands.append(command)
 
     def _check_line(self, size: int) -> None:
         most = min(MAX_LINE_BYTES, self.max_bytes)
