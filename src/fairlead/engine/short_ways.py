@@ -28,7 +28,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, SettleResult
+from fairlead.model.settle import Complete, LeaseRef, SettleResult
 from fairlead.records.chunk import Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
@@ -172,6 +172,8 @@ def _complete_one(
     """`_complete_many` without its loops."""
     memory, item = engine.memory, request.items[0]
     delivery: Any = item.delivery
+    if type(delivery) is LeaseRef:
+        return _complete_many(engine, request, commit, now_ms, id_ms)
     if type(delivery) is not Delivery or item.progress != 0:  # type: ignore[union-attr]  # a `Complete`
         return None
     number, stored = delivery.number, delivery.stored
