@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fairlead.errors import StoreFull
+from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, KeyValueStore, Row, Table
 
 Fault = Literal["fail", "die_before", "die_after", "power_cut", "tear", "delay"]
@@ -259,3 +260,8 @@ class FaultyStore:
             else:
                 before[table, key] = self.inner.get(table, key)
         return before
+
+
+def faulty_in_memory(*, forgets: bool = False) -> FaultyStore:
+    """Around a store without a disk; `Broker(faulty_in_memory())` opens it."""
+    return FaultyStore(DictionaryStore(), forgets=forgets)

@@ -14,9 +14,8 @@ from fairlead import Broker
 from fairlead.config import LimitSettings
 from fairlead.server.limits import Limits
 from fairlead.server.resp.door import RespDoor
-from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import open_in_memory
-from fairlead.testing.faulty import FaultyStore
+from fairlead.testing.faulty import FaultyStore, faulty_in_memory
 from tests.doors.resp.wire import Wire
 
 _numbers = itertools.count(1)
@@ -42,7 +41,7 @@ def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def store() -> FaultyStore:
-    return FaultyStore(DictionaryStore())
+    return faulty_in_memory()
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,9 @@ from fairlead.middleware.stack import Layers
 from fairlead.model.access import Right
 from fairlead.request import LOCAL, Request
 from fairlead.server.turn import Call, Turns
-from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.engine import engine_of, waiting_claims
-from fairlead.testing.faulty import FaultyStore
+from fairlead.testing.faulty import faulty_in_memory
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigSet
 from fairlead.verbs.consumers import ConsumersClaim
@@ -31,7 +30,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = FaultyStore(DictionaryStore())
+        self.store = faulty_in_memory()
         self.broker = Broker(self.store, clock=self.clock)
         self.broker.create_queue("q", visibility_timeout="30s")
         self.woken = 0
