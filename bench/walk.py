@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 import fairlead
+from bench.resp_client import RespClient
 from fairlead import Complete, Delivery, Fail
 from fairlead.config import ServerSettings
+from fairlead.config.server import Address
 from fairlead.server import flight as flight_door
 from fairlead.server.serve import Server
 
@@ -122,13 +124,17 @@ def walk_everywhere(home: Path) -> dict[str, dict[str, Walk]]:
     with tracer.following():
         with fairlead.open(home / "in-process", durability="os") as broker:
             in_process = walk_steps(broker, tracer)
-        with _server_in_thread(home / "served", tracer) as address, fairlead.connect(address) as client:
-            served = walk_steps(client, tracer)
-    return {"in process": in_process, "through Flight": served}
+        with _server_in_thread(home / "served", tracer) as addresses:
+            with fairlead.connect(addresses["flight"]) as client:
+                served = walk_steps(client, tracer)
+                client.delete_queue("walk")
+            with RespClient(addresses["resp"]) as light:
+                redis = walk_steps(light, tracer)
+    return {"in process": in_process, "through Flight": served, "through Redis": redis}
 
 
 @contextmanager
-def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[str]:
+def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[dict[str, str]]:
     serve_channel = flight_door._FlightServer.do_exchange
 
     def followed(*arguments: Any) -> None:
@@ -137,11 +143,13 @@ def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[str]:
         serve_channel(*arguments)
 
     flight_door._FlightServer.do_exchange = followed
-    server = Server(ServerSettings(data=data, flight="127.0.0.1:0", grpc="off", http="off", durability="os"))
+    any_port = Address("127.0.0.1:0")
+    doors = {"resp": any_port, "flight": any_port, "grpc": Address("off"), "http": Address("off")}
+    server = Server(ServerSettings(data=data, durability="os", **doors))
     threading.setprofile(tracer._note)
     server.start()
     try:
-        yield server.addresses["flight"]
+        yield server.addresses
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
         server.stop()
@@ -152,13 +160,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.walk", description="Count the calls that one message takes."
     )
-    parser.add_argument("--show", choices=STEPS, help="print every call of this step, through Flight")
+    parser.add_argument("--show", choices=STEPS, help="print every call of this step")
+    parser.add_argument("--door", choices=("Flight", "Redis"), default="Flight", help="through which door")
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="fairlead-walk-") as home:
         walks = walk_everywhere(Path(home))
     if options.show:
-        for file, name in walks["through Flight"][options.show].calls:
+        for file, name in walks[f"through {options.door}"][options.show].calls:
             console.print(f"{file:40} {name}", highlight=False)
         return
     table = Table("where", "step", "calls", "files", "changes of file", title="The walk of one message")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,11 +36,12 @@ from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.request import VERBS, Request, Room
 from fairlead.server.metric_names import METRICS
+from fairlead.server.resp.arguments import usage_of
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
 from fairlead.verbs.sessions import session_rule
-from fairlead.wire import schemas
+from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -332,6 +334,15 @@ def verbs_table() -> Iterator[str]:
             yield f"| `{name}` | {'yes' if verb.request.repeatable else 'no'} |"
 
 
+def resp_commands() -> Iterator[str]:
+    yield "```text"
+    for verb in VERBS.values():
+        yield from textwrap.wrap(
+            usage_of(verb.request), 118, subsequent_indent="    ", break_long_words=False
+        )
+    yield "```"
+
+
 def verbs_reference() -> Iterator[str]:
     for name, verb in VERBS.items():
         request = verb.request
@@ -456,14 +467,15 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "exit_codes": exit_codes_table,
     "statuses": statuses_table,
     "verbs": verbs_reference,
+    "resp_commands": resp_commands,
     "flight_messages": lambda: columns_table(schemas.MESSAGES),
     "flight_ids": lambda: columns_table(schemas.IDS),
     "flight_deliveries": lambda: columns_table(schemas.DELIVERIES),
     "flight_settlements": lambda: columns_table(schemas.SETTLEMENTS),
     "flight_browsed": lambda: columns_table(schemas.BROWSED),
     "flight_results": lambda: columns_table(schemas.RESULTS),
-    "flight_actions": lambda: numbers(schemas.ACTIONS),
-    "flight_outcomes": lambda: numbers(schemas.OUTCOMES),
+    "flight_actions": lambda: numbers(settlement_rows.ACTIONS),
+    "flight_outcomes": lambda: numbers(settlement_rows.OUTCOMES),
     "flight_verbs": verbs_table,
     **{name: partial(keys_table, keys) for name, keys in TABLES.items()},
     "runbook_policy": policy_table,

@@ -27,19 +27,19 @@ ROWS = {
     Limit.CALLS: Row(
         "calls at work at a time, claims that wait not counted",
         "limits.max_calls",
-        "Flight, gRPC",
+        "Redis, Flight, gRPC",
         "`Overloaded`",
     ),
     Limit.INFLIGHT_BYTES: Row(
         "what their requests hold in memory; one passes alone",
         "limits.max_inflight_bytes",
-        "Flight, gRPC",
+        "Redis, Flight, gRPC",
         "`Overloaded`",
     ),
     Limit.UNREAD_BYTES: Row(
-        "answers of many parts (`read`, `browse`) that clients have not read; one passes alone",
+        "answers of many parts (`read`, `browse`), and at the door that speaks Redis any, that clients have not read",
         "limits.max_inflight_bytes",
-        "Flight",
+        "Redis, Flight",
         "`Overloaded`",
     ),
     Limit.CHANNELS: Row(
@@ -55,29 +55,31 @@ ROWS = {
     Limit.CONNECTIONS: Row(
         "connections of one door, and a quarter of the files it may open",
         "limits.max_connections",
-        "Flight, gRPC",
+        "Redis, Flight, gRPC",
         "closed",
     ),
     Limit.CONNECTIONS_PER_ADDRESS: Row(
-        "of one address", "limits.max_connections_per_address", "Flight, gRPC", "closed"
+        "of one address", "limits.max_connections_per_address", "Redis, Flight, gRPC", "closed"
     ),
     Limit.GREETING: Row(
-        "time to open a first channel (gRPC: to finish the greeting, by gRPC itself and not counted)",
+        "time to open a first channel, or to say a whole command (gRPC: to finish the greeting, by gRPC itself and not counted)",
         "limits.greeting_ms",
-        "Flight, gRPC",
+        "Redis, Flight, gRPC",
         "closed",
     ),
-    Limit.IDLE: Row("silence of a connection", "limits.idle_ms", "Flight, gRPC", "closed"),
+    Limit.IDLE: Row("silence of a connection", "limits.idle_ms", "Redis, Flight, gRPC", "closed"),
     Limit.ARRIVING_BYTES: Row(
         "requests that have come in part, and what pyarrow still holds of the last request of each channel",
         "limits.max_arriving_bytes",
-        "Flight",
+        "Redis, Flight",
         "closed",
     ),
     Limit.ARROW_BYTES: Row(
         "memory of Arrow, for building answers", "limits.max_arrow_bytes", "Flight", "`Overloaded`"
     ),
-    Limit.REQUEST_BYTES: Row("one request, unpacked", "`MAX_REQUEST_BYTES`", "Flight", "`LimitReached`"),
+    Limit.REQUEST_BYTES: Row(
+        "one request, unpacked", "`MAX_REQUEST_BYTES`", "Redis, Flight", "`LimitReached`"
+    ),
     Limit.HTTP_CONNECTIONS: Row(
         "connections; the one that has kept us waiting longest makes room", "64", "HTTP", "closed"
     ),

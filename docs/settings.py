@@ -15,6 +15,8 @@ EXAMPLE = Path(__file__).parents[1] / "deploy" / "fairlead.toml"
 MEANINGS = {
     "data": "data directory; made if there is none; one server at a time",
     "durability": "what a confirmed call has survived: `fsync` a power cut, `os` a crash of the server",
+    "resp": "address of the door that speaks Redis, or `off`",
+    "resp_socket": "absolute path of a Unix socket on which that door listens, too; only for the user of the server; empty is none",
     "flight": "address of the Arrow Flight door, for `fairlead.connect`, or `off`; port 0 picks a free one",
     "grpc": "address of the gRPC door, for clients of fila.v1, or `off`",
     "http": "address of health and metrics, or `off`",
@@ -34,11 +36,13 @@ MEANINGS = {
     "limits.max_channels_per_connection": "of which one connection may have so many",
     "limits.max_streams": "open consume streams of the gRPC door",
     "limits.max_streams_per_connection": "of which one connection may have so many",
-    "limits.max_connections": "connections of the Flight door, and of the gRPC door; beyond, the longest silent is closed",
+    "limits.max_connections": "connections of each door but the one for HTTP; beyond, the longest silent is closed",
     "limits.max_connections_per_address": "of which one address may have so many",
-    "limits.max_arriving_bytes": "bytes of Flight requests that have come in part or are still held; beyond, the connection with the most is closed",
+    "limits.max_arriving_bytes": "bytes of requests that have come in part or are still held, at the Flight door and at the one that speaks Redis;"
+    " beyond, the connection with the most is closed",
     "limits.max_arrow_bytes": "memory Arrow may use to build answers",
-    "limits.greeting_ms": "how long a new connection of the Flight door may take to open a channel",
+    "limits.greeting_ms": "how long a new connection may take to open a channel at the Flight door,"
+    " or to say a whole command at the one that speaks Redis",
     "limits.idle_ms": "how long a connection may say nothing at all",
     "limits.drain_grace_ms": "how long a stop waits for calls in flight",
     "metrics.max_queues": "queues that have a label of their own in `/metrics`; the rest share `__other__`",

@@ -31,3 +31,7 @@ def test_both_sides_of_a_connection_are_counted(tmp_path: Path) -> None:
         any(file.startswith(part) for file in files["through Flight"])
         for part in ("client/", "server/", "store/rocks/")
     )
+    assert all(
+        any(file.startswith(part) for file in files["through Redis"])
+        for part in ("wire/packed.py", "server/resp/", "store/rocks/")
+    )

@@ -66,14 +66,15 @@ class Terminals:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports = dict(zip(("5555", "5556", "5557"), map(str, free_ports(3)), strict=True))
+        self._ports = dict(zip(("5554", "5555", "5556", "5557"), map(str, free_ports(4)), strict=True))
         self._ids: dict[str, str] = {}
         self._named: dict[str, Running] = {}
-        grpc, flight, http = (f"127.0.0.1:{port}" for port in self._ports.values())
+        resp, grpc, flight, http = (f"127.0.0.1:{port}" for port in self._ports.values())
         self._environment = {
             name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")
         } | {
             "FAIRLEAD_ADDR": flight,
+            "FAIRLEAD_RESP": resp,
             "FAIRLEAD_FLIGHT": flight,
             "FAIRLEAD_GRPC": grpc,
             "FAIRLEAD_HTTP": http,

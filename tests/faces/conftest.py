@@ -18,7 +18,17 @@ from fairlead.model.access import AuditRecord, NewKey
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.flight import FlightDoor
-from tests.faces.doors import AioFace, CommandFace, DoFace, FilaFace, FlightFace, InProcessFace
+from fairlead.server.resp.door import RespDoor
+from tests.faces.doors import (
+    AioFace,
+    CommandFace,
+    DoFace,
+    FilaFace,
+    FlightFace,
+    InProcessFace,
+    RespFace,
+    WordsFace,
+)
 from tests.faces.table import Thing, furnish
 
 _numbers = itertools.count(1)
@@ -107,7 +117,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         layers = Layers(broker, keys=True)
         flight = FlightDoor(broker, "127.0.0.1:0", layers=layers)
         fila = FilaDoor(broker, "127.0.0.1:0", layers=layers)
-        for door in (flight, fila):
+        resp = RespDoor(broker, "127.0.0.1:0", layers=layers, asks_for_keys=True)
+        for door in (flight, fila, resp):
             door.start()
             stack.callback(door.stop)
             stack.callback(door.drain)
@@ -121,6 +132,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 "asyncio": lambda secret: AioFace(flight.address, secret),
                 "fila": lambda secret: FilaFace(fila.address, secret),
                 "command": lambda secret: CommandFace(flight.address, secret),
+                "resp": lambda secret: RespFace(resp.address, secret),
+                "words": lambda secret: WordsFace(resp.address, secret),
                 "do": lambda secret: DoFace(flight.address, secret),
             },
             furnish(broker, "shop/own.exhibit", str(path / "copy-exhibit"), "token-exhibit"),

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, get_origin
 
 import grpc
+import hiredis
 from typer.testing import CliRunner
 
 import fairlead
@@ -27,8 +28,10 @@ from fairlead.server import answers
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.surface import Surface
 from fairlead.wire.calls import ClaimCall
+from fairlead.wire.error_lines import read_error
+from tests.doors.resp.wire import Wire
 from tests.faces.table import SECRET, Outcome, Thing
-from tests.faces.typed import typed
+from tests.faces.typed import spoken, typed
 
 PATIENCE_S = 60
 
@@ -235,6 +238,46 @@ class DoFace(CommandFace, Surface):
 
     def consume_one(self, queue: str) -> int:
         return len(self.claim(queue))
+
+
+class RespFace(Surface):
+    """The door that speaks Redis, by the packed form, as our client uses it."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self.wire = Wire(address)
+        self.wire.ask("HELLO", "3", "AUTH", "default", key)
+
+    def do(self, request: Request[Any]) -> Any:
+        return self.wire.do(request)
+
+    def consume_one(self, queue: str) -> int:
+        return len(self.claim(queue))
+
+    def close(self) -> None:
+        self.wire.close()
+
+
+class WordsFace(RespFace):
+    """The same in plain words, as people and other languages use it."""
+
+    def do(self, request: Request[Any]) -> Any:
+        reply = self.wire.ask(*spoken(request))
+        if isinstance(reply, hiredis.ReplyError):
+            raise read_error(str(reply))
+        if reply == b"OK" and VERBS[request.verb_name].answer is type(None):
+            return None
+        answer = _text(reply)
+        if get_origin(VERBS[request.verb_name].answer) is dict:
+            return answer
+        return [_named(answer)] if request.paged else _named(answer)
+
+
+def _text(found: Any) -> Any:
+    if isinstance(found, bytes):
+        return found.decode(errors="replace")
+    if isinstance(found, dict):
+        return {_text(name): _text(part) for name, part in found.items()}
+    return [_text(one) for one in found] if isinstance(found, list) else found
 
 
 def _named(found: Any) -> Any:

@@ -32,6 +32,8 @@ SOURCES = {
     "asyncio": "ipv4:127.0.0.1:",
     "fila": "ipv4:127.0.0.1:",
     "command": "ipv4:127.0.0.1:",
+    "resp": "ipv4:127.0.0.1:",
+    "words": "ipv4:127.0.0.1:",
     "do": "ipv4:127.0.0.1:",
 }
 FILA_CALLS = dict(FILA.values())
@@ -49,7 +51,7 @@ def rows_of(verb: str, rows: dict[str, Any]) -> list[str]:
 def all_cases() -> Iterator[tuple[str, str]]:
     """(face, row); a verb that has no row yet is a case of its own name."""
     for verb in VERBS:
-        for face in ("in process", "flight", "asyncio", "do"):
+        for face in ("in process", "flight", "asyncio", "resp", "words", "do"):
             yield from ((face, name) for name in rows_of(verb, TABLE) or [verb])
         yield from (("fila", name) for name in rows_of(verb, FILA_CALLS))
         yield from (("command", name) for name in rows_of(verb, COMMANDS))

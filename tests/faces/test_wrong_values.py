@@ -17,12 +17,13 @@ from fairlead.middleware.stack import Layers
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.request import VERBS, Request
 from fairlead.server.flight import FlightDoor
+from fairlead.server.resp.door import RespDoor
 from fairlead.testing import open_in_memory
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.settle import Goodbye, Settle
-from tests.faces.doors import AioFace
+from tests.faces.doors import AioFace, RespFace
 
 ANY_ID = "01890000-0000-7000-8000-000000000000"
 RIGHT: dict[str, Any] = {
@@ -62,6 +63,7 @@ class Doors(NamedTuple):
     broker: Broker
     client: fairlead.Client
     aio: AioFace
+    resp: RespFace
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,12 @@ def doors() -> Iterator[Doors]:
         client = stack.enter_context(fairlead.connect(door.address, api_key=secret))
         aio = AioFace(door.address, secret)
         stack.callback(aio.close)
-        yield Doors(broker, client, aio)
+        resp = RespDoor(broker, "127.0.0.1:0", layers=Layers(broker, keys=True), asks_for_keys=True)
+        resp.start()
+        stack.callback(resp.stop)
+        face = RespFace(resp.address, secret)
+        stack.callback(face.close)
+        yield Doors(broker, client, aio, face)
 
 
 def words(do: Callable[[Request[Any]], Any], request: Request[Any]) -> tuple[str, str]:
@@ -125,6 +132,7 @@ def test_a_wrong_value_is_refused_in_the_same_words_at_every_door(doors: Doors, 
             if in_process[0] != "invalid_request":
                 continue
             assert words(doors.client.do, request) == in_process, (field, value)
+            assert words(doors.resp.do, request) == in_process, (field, value)
             if verb in SENT_BY_AIO:
                 assert words(lambda one: AioFace.wait(doors.aio.client.do(one)), request) == in_process
 
@@ -190,5 +198,6 @@ def test_a_wrong_exchange_is_refused_in_the_same_words_and_changes_nothing(
     refused = words(broker.do, Exchange(requests))
     assert refused[0] in ("invalid_request", "queue_not_found")
     assert words(doors.client.do, Exchange(requests)) == refused
+    assert words(doors.resp.do, Exchange(requests)) == refused
     assert words(lambda one: AioFace.wait(doors.aio.client.do(one)), Exchange(requests)) == refused
     assert broker.stats("q") == before

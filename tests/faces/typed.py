@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from fairlead import Complete, Extend, Fail, Release, Start
-from fairlead.cli.values import is_json, is_text_list
 from fairlead.fields import Field, fields_of
 from fairlead.model.failure import FailureReason
 from fairlead.request import Request
+from fairlead.wire.typed import is_json, is_text_list
 
 _ACTIONS = (Complete, Extend, Fail, Release, Start)
 
@@ -32,6 +32,22 @@ def typed(request: Request[Any]) -> list[str]:
     )
     words = [word for field, value in arguments for word in _words(field, value)]
     return [request.verb_name, *options, "--", *words]
+
+
+def spoken(request: Request[Any]) -> list[str | bytes]:
+    """As the words of a command of the Redis protocol."""
+    given = [(field, getattr(request, field.name)) for field in fields_of(type(request))]
+    words: list[str | bytes] = [f"FL.{request.verb_name.upper()}"]
+    options: list[str | bytes] = []
+    for field, value in given:
+        if field.name in ("messages", "items"):
+            options += [field.name.upper(), json.dumps(_plain(value))]
+        elif field.required:
+            words += [value] if isinstance(value, bytes) else _words(field, value)
+        elif value != field.default:
+            shown = [value] if isinstance(value, bytes) else _words(field, value)
+            options += [part for word in shown for part in (field.name.upper(), word)]
+    return [*words, *options]
 
 
 def _option(field: Field, value: Any) -> Iterator[str]:

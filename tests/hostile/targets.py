@@ -46,11 +46,11 @@ from fairlead.server.flight import _read_verb
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import Answer, decode, encode
 from fairlead.wire.faults import error_of
-from fairlead.wire.messages import read_headers
 from fairlead.wire.records import decode_result, record_verbs
 from fairlead.wire.rows import read_delivery_rows
 from fairlead.wire.schemas import CHANNELS
 from fairlead.wire.settlements import read_results
+from fairlead.wire.values import read_headers
 from tests.hostile import fuzz
 from tests.hostile.values import NO_MAPS
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from fairlead.config.server import DOORS
 from fairlead.testing import ServerProcess
 from fairlead.testing.server import free_ports
 
@@ -29,8 +30,7 @@ def run_unwatched(data: Path, settings: Mapping[str, object]) -> AbstractContext
 @contextmanager
 def _changed(line: str, data: Path, settings: Mapping[str, object]) -> Iterator[ServerProcess]:
     script = f"from fairlead.server import certificates; {line}; from fairlead.cli import main; main()"
-    doors = ("flight", "grpc", "http")
-    addresses = {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(3), strict=True)}
+    addresses = {door: f"127.0.0.1:{port}" for door, port in zip(DOORS, free_ports(len(DOORS)), strict=True)}
     server = ServerProcess(data, addresses, settings, (sys.executable, "-c", script, "serve", "-o", "json"))
     try:
         server.start()

@@ -162,6 +162,8 @@ def test_people_read_the_addresses_line_by_line(data: Path) -> None:
         "serve",
         "--data",
         str(data),
+        "--resp",
+        "127.0.0.1:0",
         "--flight",
         "127.0.0.1:0",
         "--grpc",
@@ -176,9 +178,10 @@ def test_people_read_the_addresses_line_by_line(data: Path) -> None:
             assert process.stdout is not None
             first = process.stdout.readline()
             if form == "json":
-                assert json.loads(first)["addresses"].keys() == {"flight", "http"}
+                assert json.loads(first)["addresses"].keys() == {"resp", "flight", "http"}
             else:
                 assert first == f"fairlead {fairlead.__version__} serving {data}\n"
+                assert process.stdout.readline().startswith("  resp    127.0.0.1:")
                 assert process.stdout.readline().startswith("  flight  127.0.0.1:")
                 assert process.stdout.readline().startswith("  http    127.0.0.1:")
             os.kill(process.pid, signal.SIGINT)

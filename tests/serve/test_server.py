@@ -59,7 +59,7 @@ class Setting:
         self.broker: Broker | None = None
 
     def server(self) -> Server:
-        off = {"flight": "127.0.0.1:0", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        off = {"resp": "off", "flight": "127.0.0.1:0", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
         settings = ServerSettings(
             data=self.data, durability="os", limits=LimitSettings(drain_grace_ms=0), **off
         )  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ def test_without_any_the_defaults_are_those_of_the_classes() -> None:
     assert load() == ServerSettings(data=Path("d"))
     assert load().engine() == Settings(checkpoint_dir=f"{Path('d').absolute()}.checkpoints")
     assert load().addresses() == {
+        "resp": "127.0.0.1:5554",
         "flight": "127.0.0.1:5556",
         "grpc": "127.0.0.1:5555",
         "http": "127.0.0.1:5557",
@@ -70,6 +71,7 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
         "data": "else",
         "lua.confinement": "require",
         "auth.mode": "keys",
+        "resp_socket": "/a",
         "tls.cert": "/a",
         "tls.key": "/a",
         "tls.client_ca": "/a",
@@ -340,7 +342,7 @@ def test_half_of_tls_is_refused(given: str, missing: str) -> None:
 
 def test_all_doors_off_is_refused() -> None:
     with pytest.raises(SettingInvalid, match="expected at least one door to be open"):
-        load(flight="off", grpc="off", http="off")
+        load(resp="off", flight="off", grpc="off", http="off")
 
 
 def test_a_loopback_address_is_known_by_its_host() -> None:

@@ -7,26 +7,26 @@ import pytest
 
 from fairlead import NewMessage, errors
 from fairlead.model.checks import check_messages
-from fairlead.wire import deliveries, messages
+from fairlead.wire import values
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_messages
 from fairlead.wire.schemas import IDS, MESSAGES
 
 
 def test_more_keys_than_are_remembered_still_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_MOST_KEYS", 3)
-    monkeypatch.setattr(messages, "_keys", {})
+    monkeypatch.setattr(values, "_MOST_KEYS", 3)
+    monkeypatch.setattr(values, "_keys", {})
     for first in range(0, 12, 2):
         checked = check_messages([NewMessage(b"", fairness_key=f"key {n}") for n in range(first, first + 5)])
         assert check_messages(decode_messages(encode_messages(checked))) == checked
 
 
 def test_more_lanes_than_are_remembered_are_still_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "_MOST_LANES", 3)
-    monkeypatch.setattr(deliveries, "_lanes", {})
+    monkeypatch.setattr(values, "_MOST_LANES", 3)
+    monkeypatch.setattr(values, "_lanes", {})
     for first in range(0, 12, 2):
         keys = [f"key {n}" for n in range(first, first + 5)]
-        assert messages.keys_of(deliveries.lanes_of(keys, None))[0] == keys
+        assert values.keys_of(values.lanes_of(keys, None))[0] == keys
 
 
 def test_columns_may_come_in_another_order_and_without_the_rest() -> None:

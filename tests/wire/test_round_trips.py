@@ -37,14 +37,8 @@ from fairlead.wire.deliveries import decode_deliveries, encode_deliveries, runs_
 from fairlead.wire.faults import Fault, error_of, fault_of
 from fairlead.wire.messages import decode_ids, decode_messages, encode_ids, encode_messages
 from fairlead.wire.records import decode_request, decode_result, encode_request, encode_result
-from fairlead.wire.schemas import OUTCOMES
-from fairlead.wire.settlements import (
-    decode_results,
-    decode_settlements,
-    encode_results,
-    encode_settlements,
-    settlement_rows,
-)
+from fairlead.wire.settlement_rows import OUTCOMES, settlement_rows
+from fairlead.wire.settlements import decode_results, decode_settlements, encode_results, encode_settlements
 from fairlead.wire.statuses import STATUSES, status_of
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

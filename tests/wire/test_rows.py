@@ -22,14 +22,8 @@ from fairlead.wire.rows import (
     read_delivery_rows,
     read_message_rows,
 )
-from fairlead.wire.settlements import (
-    Row,
-    decode_settlements,
-    encode_settlements,
-    read_results,
-    read_settlement_rows,
-    settlement_rows,
-)
+from fairlead.wire.settlement_rows import Row, read_settlement_rows, settlement_rows
+from fairlead.wire.settlements import decode_settlements, encode_settlements, read_results
 from tests.wire.test_round_trips import deliveries, new_messages, results, settlements
 
 

@@ -17,9 +17,9 @@ from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message, MessageState
 from fairlead.model.views import MessageInfo
 from fairlead.wire.browsed import encode_browsed
-from fairlead.wire.deliveries import encode_deliveries, queues_of, read_failures, runs_of
-from fairlead.wire.messages import read_headers
+from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES
+from fairlead.wire.values import queues_of, read_failures, read_headers
 from fairlead.wire.whole import fill_defaults, fit
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -24,10 +24,11 @@ from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import show
 from fairlead.cli.splice import splice, with_parameters
 from fairlead.cli.target import Target, open_target
-from fairlead.cli.values import is_json, is_text_list, read_value
+from fairlead.cli.values import read_value
 from fairlead.fields import Field, fields_of
 from fairlead.model.failure import FailureReason
 from fairlead.request import VERBS, Verb
+from fairlead.wire.typed import is_json, is_text_list
 
 #: What an answer to a request is shown as: the value of `-o json`, and the text or table for people.
 View = Callable[[Any, Any], tuple[object, RenderableType | Callable[[], RenderableType]]]

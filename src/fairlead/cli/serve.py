@@ -37,6 +37,12 @@ def serve(
     data: Annotated[
         Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)
     ] = None,
+    resp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help=f"Door for small calls, which speaks Redis, or off. {_default('resp')}"
+        ),
+    ] = None,
     flight: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help=f"Arrow Flight door, or off. {_default('flight')}")
     ] = None,
@@ -79,6 +85,7 @@ def serve(
     """
     flags: dict[str, object] = {
         "data": data or chosen().data,
+        "resp": resp,
         "flight": flight,
         "grpc": grpc,
         "http": http,

@@ -34,9 +34,11 @@ from fairlead.wire.calls import PagesCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
 from fairlead.wire.numbered import Numbered
-from fairlead.wire.records import decode_result, encode_fields, encode_request, plain
+from fairlead.wire.plain import encode_fields, plain
+from fairlead.wire.records import decode_result, encode_request
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlements import encode_settlements, settlement_row
+from fairlead.wire.settlement_rows import settlement_row
+from fairlead.wire.settlements import encode_settlements
 from fairlead.wire.whole import fill_defaults, fit
 
 if TYPE_CHECKING:

@@ -41,17 +41,11 @@ from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
 from fairlead.wire.numbered import Numbered
-from fairlead.wire.records import plain
+from fairlead.wire.plain import plain
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
-from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlements import (
-    Row,
-    decode_results,
-    encode_settlements,
-    read_results,
-    settlement_columns,
-    settlement_rows,
-)
+from fairlead.wire.schemas import EXCHANGE, MESSAGES, SETTLEMENTS
+from fairlead.wire.settlement_rows import ACTIONS, Row, settlement_rows
+from fairlead.wire.settlements import decode_results, encode_settlements, read_results, settlement_columns
 
 _EXTEND, _START = ACTIONS.index("extend"), ACTIONS.index("start")
 

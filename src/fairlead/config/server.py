@@ -31,7 +31,7 @@ class LimitSettings:
     out.
 
     Channels are of the Flight door, streams of the gRPC door; each open one keeps a thread. Limits on
-    connections hold for each of the two doors by itself, and close the ones that have been silent longest.
+    connections hold for each door but the one for HTTP by itself, and close the ones that have been silent longest.
     docs/reference/limits.md says more.
     """
 
@@ -132,6 +132,9 @@ class ServerSettings:
 
     data: Path
     durability: Literal["fsync", "os"] = "fsync"
+    resp: Address = Address("127.0.0.1:5554")
+    #: Absolute, because a server is rarely started where somebody thinks; empty: no Unix socket.
+    resp_socket: str = ""
     flight: Address = Address("127.0.0.1:5556")
     grpc: Address = Address("127.0.0.1:5555")
     http: Address = Address("127.0.0.1:5557")
@@ -147,6 +150,10 @@ class ServerSettings:
     lua: HookSettings = field(default_factory=HookSettings)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.resp_socket, str) or (
+            self.resp_socket and not Path(self.resp_socket).is_absolute()
+        ):
+            raise InvalidRequest("resp_socket", "an absolute path", self.resp_socket)
         for path, what in contradictions(self.addresses(), self.insecure_public, self.tls, self.auth):
             raise SettingInvalid("settings", path, what)
 
@@ -165,7 +172,7 @@ class ServerSettings:
         )
 
 
-DOORS = ("flight", "grpc", "http")
+DOORS = ("resp", "flight", "grpc", "http")
 
 
 def _check_numbers(
@@ -181,7 +188,7 @@ def contradictions(
     addresses: Mapping[str, Address], insecure_public: bool, tls: TlsSettings, auth: AuthSettings
 ) -> Iterator[tuple[str, str]]:
     if not addresses:
-        yield "flight, grpc, http", "expected at least one door to be open, all are off"
+        yield ", ".join(DOORS), "expected at least one door to be open, all are off"
     if tls.cert and not tls.key:
         yield "tls.key", "expected the private key of tls.cert, got none"
     if not tls.cert and (tls.key or tls.client_ca):

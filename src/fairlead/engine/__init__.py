@@ -14,8 +14,8 @@ of one share, `delivery_columns.py` makes deliveries by column, `staged.py` know
 `choose.py` finds the messages that a verb is about, `act.py` changes them, `dead_letters.py` brings them back, and
 `operations.py` does it in steps that outlive the process; `hooking.py` and `hook_calls.py` ask hooks without the lock;
 `fair_lock.py`, `turns.py` and `room.py` bound the time of the lock, a gathered transaction and what is stored;
-`waiting.py` has the claims that wait, `timer.py` and `store_time.py` know when something is due, `forks.py` keeps a
-forked child away; `audit_trail.py` and `key_ring.py` serve the layers around the engine; `sessions.py` remembers
+`waiting.py` has the claims that wait, in threads or as entries of a door; `timer.py` and `store_time.py` know when
+something is due, `forks.py` keeps a forked child away; `audit_trail.py` and `key_ring.py` serve the layers around the engine; `sessions.py` remembers
 answers and forgets them, and `session_index.py` has what memory knows of them; `streams.py` has the streams of a
 queue in memory, `blocks.py`, `growing.py` and `chunk_messages.py` its chunks; `work/` has the work of each verb, and
 `short_ways.py` a shorter way for requests about plain messages; `verify.py` checks a directory from outside;

@@ -57,8 +57,9 @@ class Broker(Surface):
         #: Where acts are recorded.
         self.audit_trail = AuditTrail(self.engine)
 
-    def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
-        answer: Any = self.engine.do(request, caller)
+    def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
+        """`gathered`: see `Engine.do`."""
+        answer: Any = self.engine.do(request, caller, gathered=gathered)
         ahead_ms = self.engine.time.ahead_ms
         if ahead_ms:
             answer = shown_pages(answer, ahead_ms) if request.paged else shown(answer, ahead_ms)

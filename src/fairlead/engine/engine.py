@@ -142,8 +142,12 @@ class Engine:
             self._empty_buckets()
         self._timer.start()
 
-    def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
-        """Run a request as a transaction of its own, or as a part of the one that this thread has open."""
+    def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
+        """Run a request as a transaction of its own, or as a part of the one that this thread has open.
+
+        `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
+        calls `confirm` before it gives durable answers.
+        """
         if caller is not LOCAL and caller.session is not None:
             caller = self._numbered_caller(request, caller)
         short_way = SHORT_WAYS.get(type(request))
@@ -157,7 +161,7 @@ class Engine:
             finally:
                 lock.release()
             if found is not None:
-                if self._must_sync and request.durable:
+                if self._must_sync and request.durable and not gathered:
                     self.confirm(commit)
                 return found
         if request.room is Room.GROWS:
@@ -177,18 +181,18 @@ class Engine:
             asks = self.hooking.is_used or type(request) in ASKS_ALWAYS
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
-                answer = answer if answer else self._wait_for(request, answer, caller)
+                answer = answer if answer or gathered else self._wait_for(request, answer, caller)
                 commit, unread = self._must_keep, self.take_unread()
         if asks:
             self._check_open()
             answers = self.hooking.ask([request])
             with self.lock:
                 answer = self._transact(request, caller, answers)
-                answer = answer if answer else self._wait_for(request, answer, caller)
+                answer = answer if answer or gathered else self._wait_for(request, answer, caller)
                 commit, unread = self._must_keep, self.take_unread()
         if unread:
             answer = with_bodies(self, unread, answer)
-        if request.durable and self._must_sync:
+        if request.durable and self._must_sync and not gathered:
             self.confirm(commit)
         return answer
 
@@ -199,6 +203,10 @@ class Engine:
         rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
         check_accepted(request, rule)
         return caller if rule == "remembered" else caller._replace(session=None)
+
+    def unconfirmed(self) -> int | None:
+        """The last commit that durable answers wait for; None when there is none that `confirm` would wait for."""
+        return self._must_keep if self._must_sync and self._must_keep > self._synced else None
 
     def take_unread(self) -> Collection[ChunkMessages]:
         """Under the lock: messages of the answer whose payloads are to be read. Without the lock, `unread` is that of

@@ -33,7 +33,7 @@ from fairlead.model.durations import to_ms
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
 from fairlead.records.chunk import OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
@@ -191,6 +191,8 @@ def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[Settl
     """`_complete_many` without its loops."""
     memory = engine.memory
     delivery: Any = item.delivery
+    if type(delivery) is LeaseRef:
+        return _complete_many(engine, [item])
     if type(delivery) is not Delivery or item.progress != 0:
         return None
     number, stored = delivery.number, delivery.stored

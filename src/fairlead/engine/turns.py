@@ -38,7 +38,7 @@ def runs_alone(request: Request[Any]) -> bool:
     if isinstance(request, (EnqueueMany, Quarantine)):
         return _count(request.messages) > MAX_TURN_ITEMS or _bytes(request.messages) > MAX_TURN_BYTES
     if isinstance(request, Exchange):
-        return any(map(runs_alone, request.requests))
+        return isinstance(request.requests, Sequence) and any(map(runs_alone, request.requests))
     return False
 
 

@@ -1,7 +1,8 @@
 """Claims that wait for messages: who is woken, and in which order.
 
 A message that becomes ready wakes one claim, the one that waits longest; a hundred idle workers do not all look
-for one message. A claim that was woken and leaves messages behind wakes the next one.
+for one message. A claim that was woken and leaves messages behind wakes the next one. A claim waits in a thread
+(`wait_for`), or, at a door with an event loop, as an entry that is called (`Listening` with a waiter of its own).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fairlead.model.limits import MAX_CLAIM
 from fairlead.records.facts import (
     BucketChanged,
     ChunkEnqueued,
+    Claimed,
     ConfigChanged,
     MessageMoved,
     MessagesMoved,
@@ -32,12 +34,27 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    __slots__ = ("condition", "consumer", "woken")
+    """A claim that waits. Used under the engine's lock."""
 
-    def __init__(self, lock: FairLock, consumer: str) -> None:
-        self.condition = threading.Condition(lock)  # type: ignore[arg-type]
+    __slots__ = ("consumer", "woken")
+
+    def __init__(self, consumer: str) -> None:
         self.consumer = consumer
         self.woken = False
+
+    def wake(self) -> None:
+        """May be called again before the claim has looked."""
+        raise NotImplementedError
+
+
+class ThreadWaiter(Waiter):
+    """Its thread sleeps until it is woken."""
+
+    __slots__ = ("condition",)
+
+    def __init__(self, lock: FairLock, consumer: str) -> None:
+        super().__init__(consumer)
+        self.condition = threading.Condition(lock)  # type: ignore[arg-type]
 
     def wake(self) -> None:
         self.woken = True
@@ -92,6 +109,8 @@ class Waiters:
                     ready[fact.chunk.queue_id] += fact.chunk.count
                 case ScatteredEnqueued():
                     ready[fact.queue_id] += len(fact.numbers)
+                case Claimed():
+                    ready[fact.lease.terms.queue_id] -= len(fact.numbers)
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
                 case MessagesMoved() if fact.why != "delayed":
@@ -103,7 +122,7 @@ class Waiters:
             queue = memory.by_id.get(queue_id)
             if queue is None or _depends_on_leases(queue):
                 self.wake(queue_id, len(self.of(queue_id)))
-            elif ready[queue_id]:
+            elif ready[queue_id] > 0:
                 self.wake(queue_id, ready[queue_id])
 
 
@@ -137,19 +156,13 @@ def wait_for(
     the wait was interrupted.
     """
     deadline_ms = engine.clock.monotonic_ms() + patience_ms
-    waiter, queue_ids = Waiter(engine.lock, consumer), list[int]()
+    waiter = ThreadWaiter(engine.lock, consumer)
+    listening = Listening(engine, names, waiter)
     try:
         while True:
-            # Looked up each time: a queue may be deleted, and made again, while the call waits.
-            present_ids = _present(engine.memory, names)
-            if present_ids != queue_ids:
-                engine.waiters.leave(waiter, queue_ids)
-                queue_ids = present_ids
-                engine.waiters.listen(waiter, queue_ids)
+            token_ms = listening.listen()
             left_ms = deadline_ms - engine.clock.monotonic_ms()
-            waiter.woken = False
             if left_ms > 0 and not engine.waits_over:
-                token_ms = _next_token_ms(engine, queue_ids, consumer)
                 engine.clock.wait(waiter.condition, left_ms if token_ms is None else min(left_ms, token_ms))
                 if engine.waits_over:
                     # Its server stops: what came meanwhile stays for others.
@@ -158,8 +171,42 @@ def wait_for(
             if answer or left_ms <= 0 or engine.waits_over:
                 return answer
     finally:
-        engine.waiters.leave(waiter, queue_ids)
-        for queue_id in queue_ids if waiter.woken else ():
+        listening.leave()
+
+
+class Listening:
+    """From `listen` to `leave` a claim is woken whenever these queues may have something for it. Used under the
+    engine's lock.
+    """
+
+    __slots__ = ("_engine", "_names", "_queue_ids", "_waiter")
+
+    def __init__(self, engine: Engine, names: Sequence[str], waiter: Waiter) -> None:
+        self._engine = engine
+        self._names = names
+        self._waiter = waiter
+        self._queue_ids: list[int] = []
+
+    def listen(self) -> int | None:
+        """Be woken from now on. Returns in how many milliseconds the claim should look by itself, because a token
+        may have come; None: it need not.
+        """
+        engine, waiter = self._engine, self._waiter
+        # Looked up each time: a queue may be deleted, and made again, while the claim waits.
+        present_ids = _present(engine.memory, self._names)
+        if present_ids != self._queue_ids:
+            engine.waiters.leave(waiter, self._queue_ids)
+            self._queue_ids = present_ids
+            engine.waiters.listen(waiter, present_ids)
+        waiter.woken = False
+        return _next_token_ms(engine, present_ids, waiter.consumer)
+
+    def leave(self) -> None:
+        """Leaving twice is fine."""
+        engine, queue_ids = self._engine, self._queue_ids
+        self._queue_ids = []
+        engine.waiters.leave(self._waiter, queue_ids)
+        for queue_id in queue_ids if self._waiter.woken else ():
             queue = engine.memory.by_id.get(queue_id)
             if queue is not None and queue.counts.ready:
                 # It was woken for this queue, and took from another or left some: the next one must not sleep

@@ -64,13 +64,14 @@ class Layers:
         self._tracing = tracing
         self._engine: Handler = broker.do
         self._stacks: dict[type[Request[Any]], Handler] = {}
+        self._stacks_again: dict[type[Request[Any]], Handler] = {}
 
     def around(self, engine: Handler) -> Layers:
         """The same layers around a handler that stands in for the broker, such as one that gathers requests
         of several callers into one.
         """
         changed = copy(self)
-        changed._engine, changed._stacks = engine, {}
+        changed._engine, changed._stacks, changed._stacks_again = engine, {}, {}
         return changed
 
     def admit(self, authorization: str | None, source: str, size: int = 0) -> AdmittedCaller:
@@ -84,10 +85,19 @@ class Layers:
             stack = self._stacks[kind] = self.stack(kind)
         return stack(request, caller)
 
-    def stack(self, kind: type[Request[Any]], *, audited: bool = True) -> Handler:
+    def handle_again(self, request: Request[Answer], caller: Caller) -> Answer:
+        """For a request that waits, and was handled before: the metrics count it once."""
+        kind = type(request)
+        stack = self._stacks_again.get(kind)
+        if stack is None:
+            stack = self._stacks_again[kind] = self.stack(kind, counted=False)
+        return stack(request, caller)
+
+    def stack(self, kind: type[Request[Any]], *, audited: bool = True, counted: bool = True) -> Handler:
         """`audited=False` is for the later pages of one look."""
-        counts = self.requests.setdefault(kind.verb_name, RequestCounts())
-        handler: Handler = Metrics(self._engine, counts)
+        handler: Handler = self._engine
+        if counted:
+            handler = Metrics(handler, self.requests.setdefault(kind.verb_name, RequestCounts()))
         if self._tracing is not None and Trace.concerns(kind):
             handler = Trace(handler, self._tracing)
         if self._redaction is not None and Redact.concerns(kind):

@@ -36,12 +36,8 @@ from fairlead.wire.numbered import Numbered
 from fairlead.wire.records import decode_call, encode_result, request_of
 from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import EXCHANGE
-from fairlead.wire.settlements import (
-    decode_settlements,
-    encode_results,
-    read_settlement_rows,
-    read_settlements,
-)
+from fairlead.wire.settlement_rows import read_settlement_rows
+from fairlead.wire.settlements import decode_settlements, encode_results, read_settlements
 
 #: A waiting claim is looked after by its client at least this often, so that a client that vanished is
 #: noticed.

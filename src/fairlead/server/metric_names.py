@@ -225,7 +225,9 @@ INVALID = _counter(
     "field",
     "Requests refused with InvalidRequest, by the field that was wrong; fields that few send are other.",
 )
-CONNECTIONS = _gauge("connections_open", "door", "Connections of the Flight and gRPC doors (Linux only).")
+CONNECTIONS = _gauge(
+    "connections_open", "door", "Connections of the Redis, Flight and gRPC doors (Linux only)."
+)
 
 #: In the order of this file.
 METRICS: tuple[Definition, ...] = tuple(

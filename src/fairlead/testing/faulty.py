@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from fairlead.errors import StoreFull
+from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, KeyValueStore, Row, Table
 
 Fault = Literal["fail", "die_before", "die_after", "power_cut", "tear", "delay"]
@@ -235,3 +236,8 @@ def _half_of(batch: Batch) -> Batch:
     half.deletes = batch.deletes[: count // 2 - len(half.puts)]
     half.ranges = batch.ranges[: count // 2 - len(half.puts) - len(half.deletes)]
     return half
+
+
+def faulty_in_memory(*, forgets: bool = False) -> FaultyStore:
+    """Around a store without a disk; `Broker(faulty_in_memory())` opens it."""
+    return FaultyStore(DictionaryStore(), forgets=forgets)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from fairlead.config.load import SETTINGS
+from fairlead.config.server import DOORS
 
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
 PATIENCE_S = 60.0
@@ -45,7 +46,7 @@ class ServerProcess:
         self._command = command
         self.addresses: dict[str, str] = {}
         self._given = {
-            **dict.fromkeys(("flight", "grpc", "http"), "off"),
+            **dict.fromkeys(DOORS, "off"),
             **settings,
             **addresses,
             "data": data,
@@ -163,6 +164,7 @@ class ServerDidNotStart(RuntimeError):
 def run_server(
     data: str | Path,
     *,
+    resp: bool = False,
     flight: bool = True,
     grpc: bool = False,
     http: bool = False,
@@ -177,7 +179,8 @@ def run_server(
             client = fairlead.connect(server.address)
             server.restart(kill=True)
     """
-    doors = [door for door, wanted in (("flight", flight), ("grpc", grpc), ("http", http)) if wanted]
+    wanted = {"resp": resp, "flight": flight, "grpc": grpc, "http": http}
+    doors = [door for door in DOORS if wanted[door]]
     server = ServerProcess(
         Path(data),
         {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(len(doors)), strict=True)},

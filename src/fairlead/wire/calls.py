@@ -17,7 +17,7 @@ from fairlead.wire.faults import Fault
 from fairlead.wire.numbered import Numbered
 from fairlead.wire.rows import DeliveryRow, MessageRow
 from fairlead.wire.schemas import VERSION
-from fairlead.wire.settlements import Row
+from fairlead.wire.settlement_rows import Row
 
 #: Looked at before anything in the list is made: three bytes of a request are a hundred as a row.
 _FEW = msgspec.Meta(max_length=MAX_BATCH_MESSAGES)

@@ -10,18 +10,16 @@ from itertools import repeat
 import msgspec
 import pyarrow as pa
 
-from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.delivery_columns import DeliveryColumns, Runs, columns_of, runs_of_queues
-from fairlead.model.failure import FailureRecord
-from fairlead.model.lane import DEFAULT_KEY, pack_lane
+from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import Message, MessageState
 from fairlead.model.views import MessageInfo
 from fairlead.wire.columns import Columns, add_column, make_batch, packed_ids_column
 from fairlead.wire.schemas import DELIVERIES
+from fairlead.wire.values import lanes_of, queues_of, read_failures
 
 _encode_failures = msgspec.msgpack.Encoder().encode
-_decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
 
 
 def runs_of(found: Sequence[Delivery] | Sequence[MessageInfo]) -> Runs:
@@ -105,13 +103,6 @@ def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
     ]
 
 
-def queues_of(runs: Runs, length: int) -> list[str]:
-    # Counted before they are made: a few bytes can say more than there is memory for.
-    if sum([count for _, count in runs]) != length or any([count < 0 for _, count in runs]):  # noqa: C419 - a generator takes longer
-        raise InvalidRequest("queues", f"{length} rows in all", runs)
-    return [queue for queue, count in runs for _ in range(count)]
-
-
 def _states(columns: Columns) -> list[MessageState | None]:
     names = ("attempts", "progress", "carry", "failures", "dead_since")
     found = [columns.find(name) for name in names]
@@ -131,33 +122,3 @@ def _states(columns: Columns) -> list[MessageState | None]:
             attempts, progress, carry, failures, dead_since, strict=True
         )
     ]
-
-
-def read_failures(packed: bytes | None) -> tuple[FailureRecord, ...]:
-    if not packed:
-        return ()
-    try:
-        return _decode_failures(packed)
-    except msgspec.MsgspecError as wrong:
-        raise InvalidRequest("failures", "a MessagePack list of failure records", str(wrong)) from None
-
-
-_lanes: dict[str, bytes] = {}
-_MOST_LANES = 200_000
-
-
-def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] | None) -> list[bytes]:
-    global _lanes
-    if throttle_keys is not None:
-        return [
-            pack_lane(key, tuple(throttled or ())) for key, throttled in zip(keys, throttle_keys, strict=True)
-        ]
-    known = _lanes
-    missing = set(keys).difference(known)
-    if len(known) + len(missing) > _MOST_LANES:
-        # Not emptied: another thread may be reading it.
-        known = _lanes = {}
-        missing = set(keys)
-    for key in missing:
-        known[key] = pack_lane(key)
-    return [known[key] for key in keys]

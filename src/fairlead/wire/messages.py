@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import repeat
 
 import msgspec
@@ -21,11 +20,12 @@ from fairlead.model.checks import (
     good_texts,
     good_throttle_keys,
 )
-from fairlead.model.lane import DEFAULT_KEY, lane_key, lane_throttle_keys
+from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_DURATION_MS, MAX_KEY_BYTES
-from fairlead.model.message import NewMessage, unpack_headers
+from fairlead.model.message import NewMessage
 from fairlead.wire.columns import Columns, add_column, make_batch
 from fairlead.wire.schemas import IDS, MESSAGES
+from fairlead.wire.values import keys_of, read_duration, read_headers
 
 
 def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
@@ -146,41 +146,3 @@ def encode_ids(ids: Sequence[str]) -> pa.RecordBatch:
 
 def decode_ids(batch: pa.RecordBatch) -> list[str]:
     return Columns(batch, IDS).read("id", "")
-
-
-def read_headers(packed: bytes | None) -> dict[str, str] | None:
-    if not packed:
-        return None
-    try:
-        return unpack_headers(packed)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise InvalidRequest("headers", "a MessagePack map of text to text", str(wrong)) from None
-
-
-def read_duration(ms: int | None) -> timedelta | None:
-    if ms is None:
-        return None
-    try:
-        return timedelta(milliseconds=ms)
-    except OverflowError:
-        raise InvalidRequest("duration", "between 0 and 10 years", ms) from None
-
-
-#: Lanes and their keys come back by the thousand; taking them apart costs more than remembering.
-_keys: dict[bytes, tuple[str, tuple[str, ...]]] = {}
-_MOST_KEYS = 200_000
-
-
-def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Fairness keys and throttle keys, in the order of the lanes."""
-    global _keys
-    known = _keys
-    missing = set(lanes).difference(known)
-    if len(known) + len(missing) > _MOST_KEYS:
-        # Not emptied: another thread may be reading it.
-        known = _keys = {}
-        missing = set(lanes)
-    for lane in missing:
-        known[lane] = lane_key(lane), lane_throttle_keys(lane)
-    both = [known[lane] for lane in lanes]
-    return [key for key, _ in both], [throttled for _, throttled in both]

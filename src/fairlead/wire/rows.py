@@ -17,8 +17,7 @@ from fairlead.model.delivery_columns import Runs
 from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import Message, MessageState, NewMessage, lane_of, seq_of, weight_of
-from fairlead.wire.deliveries import lanes_of, queues_of
-from fairlead.wire.messages import keys_of, read_duration, read_headers
+from fairlead.wire.values import keys_of, lanes_of, queues_of, read_duration, read_headers
 
 #: Above either, a batch is as quick: measured with messages of 1 KB.
 FEW_ROWS = 200

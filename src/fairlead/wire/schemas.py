@@ -110,22 +110,6 @@ EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 #: Of channels whose answers are all in their metadata, and of all requests as far as Flight is concerned.
 NOTHING = pa.schema([])
 
-#: Their order is part of the protocol: append only.
-ACTIONS: Final = ("complete", "fail", "release", "extend", "start")
-OUTCOMES: Final = (
-    "completed",
-    "retry",
-    "dead",
-    "released",
-    "expired",
-    "extended",
-    "started",
-    "lost_lease",
-    "not_found",
-    "invalid",
-    "store_full",
-)
-
 #: What a channel of each verb carries: the requests' batches, and the answers'. None: no batch, only
 #: metadata.
 CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {

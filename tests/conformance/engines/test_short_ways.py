@@ -23,6 +23,7 @@ from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.short_ways import ShortWay
 from fairlead.errors import FairleadError
+from fairlead.model.settle import LeaseRef
 from fairlead.request import LOCAL, Answer, Caller, Request
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
@@ -165,7 +166,13 @@ class BothWays:
         pair = self.deliveries[at] if random.random() < 0.2 else self.deliveries.pop(at)
         outcome = random.choice(self.outcomes)
         again = random.random() < 0.05
-        self.do(lambda index: Settle([outcome(pair[index])] * (2 if again else 1)))
+        named = [named_by_id(pair[0]) if random.random() < 0.5 else pair[0], pair[1]]
+        self.do(lambda index: Settle([outcome(named[index])] * (2 if again else 1)))
+
+
+def named_by_id(delivery: Delivery) -> LeaseRef:
+    """As a door names it."""
+    return LeaseRef(delivery.raw_id, delivery.claim_id)
 
 
 def in_transaction(engine: Engine, request: Request[Any], caller: Caller) -> Any:
@@ -331,6 +338,33 @@ def two_messages(late: bool) -> BothWays:
     both.do(lambda _: EnqueueMany("q", [NewMessage(b"first"), NewMessage(b"second")]))
     both.do(lambda _: Claim("q"))
     return both
+
+
+@pytest.mark.parametrize("spoils", ["claim", "id", "length", "type", "message", "twice"])
+def test_completions_by_id_take_the_short_way_unless_something_is_wrong(spoils: str) -> None:
+    both = BothWays(0)
+    both.do(lambda _: CreateQueue("q", {}))
+    both.do(lambda _: EnqueueMany("q", [NewMessage(b"x", fairness_key=key) for key in "abc"]))
+    both.do(lambda _: Enqueue("q", b"y"))
+    both.do(lambda _: Claim("q", 4))
+    refs = [[named_by_id(pair[index]) for pair in both.deliveries] for index in (0, 1)]
+    both.engines[0].taken.clear()
+    before = refs[0][2]
+    wrong: dict[str, Any] = {
+        "claim": LeaseRef(before.raw_id, before.claim_id + 1),
+        "id": LeaseRef(before.raw_id[:-1] + b"\xff", before.claim_id),
+        "length": LeaseRef(before.raw_id[:8], before.claim_id),
+        "type": LeaseRef(before.raw_id, float(before.claim_id)),  # type: ignore[arg-type]
+        "message": LeaseRef(bytes(8) + before.raw_id[8:], before.claim_id),
+        "twice": refs[0][1],
+    }
+    spoilt = [*refs[0][:2], wrong[spoils]]
+    both.do(lambda index: Settle([Complete(ref) for ref in spoilt]))
+    assert both.engines[0].taken[Settle] == 0
+    assert rows_of(both.stores[0]) == rows_of(both.stores[1])
+    both.do(lambda index: Settle([Complete(ref) for ref in refs[index][2:]]))
+    assert both.engines[0].taken[Settle] == 1
+    assert rows_of(both.stores[0]) == rows_of(both.stores[1])
 
 
 def test_a_handle_that_is_out_of_date_completes_nothing() -> None:

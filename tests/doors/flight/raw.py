@@ -9,7 +9,8 @@ import pyarrow.flight as flight
 
 from fairlead.request import Request
 from fairlead.wire.calls import Answer, Open, PagesCall, decode, encode
-from fairlead.wire.records import decode_result, encode_fields, plain
+from fairlead.wire.plain import encode_fields, plain
+from fairlead.wire.records import decode_result
 from fairlead.wire.requests import pack
 from fairlead.wire.schemas import NOTHING
 

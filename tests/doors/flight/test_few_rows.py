@@ -8,7 +8,7 @@ from fairlead.model.message import NewMessage
 from fairlead.wire.calls import ClaimCall, EnqueueCall, SettleCall
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
-from fairlead.wire.settlements import settlement_rows
+from fairlead.wire.settlement_rows import settlement_rows
 from tests.doors.flight.test_flight_door import Rig, rig, three
 
 __all__ = ["rig"]

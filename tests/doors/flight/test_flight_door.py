@@ -26,7 +26,8 @@ from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages
 from fairlead.wire.schemas import MESSAGES
-from fairlead.wire.settlements import decode_results, encode_settlements, settlement_rows
+from fairlead.wire.settlement_rows import settlement_rows
+from fairlead.wire.settlements import decode_results, encode_settlements
 from tests.doors.flight.raw import RawChannel, packed
 from tests.turns import new_place
 

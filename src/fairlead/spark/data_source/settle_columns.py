@@ -33,7 +33,8 @@ from fairlead.spark.data_source.columns import (
     rows_where,
 )
 from fairlead.wire.columns import make_batch
-from fairlead.wire.schemas import ACTIONS, SETTLEMENTS
+from fairlead.wire.schemas import SETTLEMENTS
+from fairlead.wire.settlement_rows import ACTIONS
 
 _TEXT = Column("string", (StringType(),))
 _NUMBERS = (ByteType(), ShortType(), IntegerType(), LongType())

@@ -1,0 +1,207 @@
+"""Commands that are not verbs of the table: what Redis clients say when they connect, and help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import fairlead
+import fairlead.verbs  # fills the table
+from fairlead.errors import InvalidRequest, Unauthenticated
+from fairlead.request import VERBS, Request
+from fairlead.server.resp.arguments import usage_of
+from fairlead.server.resp.replies import OK, PONG, bulk, value_of
+
+if TYPE_CHECKING:
+    from fairlead.server.resp.connection import Connection
+
+PREFIX = b"FL."
+#: Of verbs, by the name of their command.
+REQUESTS: dict[bytes, type[Request[Any]]] = {
+    PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()
+}
+
+_NO_TRANSACTIONS = (
+    "commands that fairlead has; MULTI is not needed, because commands that arrive together are one write, and"
+    " FL.EXCHANGE carries out several requests as one"
+)
+
+
+def run_command(connection: Connection, name: bytes, words: list[bytes]) -> bytes:
+    """The reply. `words` are those behind the name, which is in upper case."""
+    found = _COMMANDS.get(name)
+    if found is None:
+        raise InvalidRequest("command", "FL.<VERB>, see FL.HELP, or a command of a connection", _shown(name))
+    run, needs_key = found
+    if needs_key and connection.caller is None:
+        raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
+    return run(connection, words)
+
+
+def _ping(connection: Connection, words: list[bytes]) -> bytes:
+    return bulk(words[0]) if words else PONG
+
+
+def _echo(connection: Connection, words: list[bytes]) -> bytes:
+    return bulk(_one(words, "ECHO message"))
+
+
+def _hello(connection: Connection, words: list[bytes]) -> bytes:
+    protocol = connection.protocol
+    if words:
+        if words[0] not in (b"2", b"3"):
+            raise InvalidRequest("protocol", "2 or 3", _shown(words[0]))
+        protocol = int(words[0])
+    rest = words[1:]
+    while rest:
+        option, count = rest[0].upper(), {b"AUTH": 2, b"SETNAME": 1}.get(rest[0].upper(), -1)
+        if len(rest) <= count or count < 0:
+            raise InvalidRequest("command", "HELLO 3 [AUTH user key] [SETNAME name]", _shown(rest[0]))
+        if option == b"AUTH":
+            connection.authenticate(rest[2])
+        else:
+            connection.client_name = rest[1][:200]
+        rest = rest[count + 1 :]
+    if connection.caller is None:
+        raise Unauthenticated("HELLO came without AUTH default <key>")
+    connection.protocol = protocol
+    about = {
+        "server": "fairlead",
+        "version": fairlead.__version__,
+        "proto": protocol,
+        "id": connection.number,
+        "mode": "standalone",
+        "role": "master",
+        "modules": [],
+    }
+    if flight := connection.door.flight_address():
+        # Where bulk verbs are carried out.
+        about["flight"] = flight
+    return value_of(about, protocol)
+
+
+def _auth(connection: Connection, words: list[bytes]) -> bytes:
+    """With or without a user, whose name says nothing here: the key has one."""
+    if not 1 <= len(words) <= 2:
+        raise InvalidRequest("command", "AUTH [user] key", f"{len(words)} words")
+    connection.authenticate(words[-1])
+    return OK
+
+
+def _client(connection: Connection, words: list[bytes]) -> bytes:
+    match words[0].upper() if words else b"":
+        case b"ID":
+            return b":%d\r\n" % connection.number
+        case b"SETNAME":
+            connection.client_name = _one(words[1:], "CLIENT SETNAME name")[:200]
+            return OK
+        case b"GETNAME":
+            return bulk(connection.client_name)
+        case b"INFO" | b"LIST":
+            return bulk(connection.info().encode(errors="replace"))
+        case b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH":
+            return OK
+    expected = "ID, SETNAME, GETNAME, INFO, LIST, SETINFO, NO-EVICT or NO-TOUCH"
+    raise InvalidRequest("CLIENT", expected, _shown(words[0]) if words else "nothing")
+
+
+def _select(connection: Connection, words: list[bytes]) -> bytes:
+    if _one(words, "SELECT 0") != b"0":
+        raise InvalidRequest("SELECT", "0, there is one database", _shown(words[0]))
+    return OK
+
+
+def _command(connection: Connection, words: list[bytes]) -> bytes:
+    names = [*[verb.name for verb in VERBS.values()]]
+    match words[0].upper() if words else b"":
+        case b"COUNT":
+            return b":%d\r\n" % (len(names) + len(_COMMANDS))
+        case b"DOCS":
+            wanted = {word.upper() for word in words[1:]}
+            docs = {
+                f"FL.{verb.name.upper()}": {
+                    "summary": verb.summary,
+                    "group": "fairlead",
+                    "usage": usage_of(verb.request),
+                }
+                for verb in VERBS.values()
+                if not wanted or f"FL.{verb.name.upper()}".encode() in wanted
+            }
+            return value_of(docs, connection.protocol)
+        case b"LIST":
+            return value_of([*[f"FL.{name.upper()}" for name in names], *_COMMANDS], connection.protocol)
+        case b"" | b"INFO":
+            # Redis's entry of a command: no key of a command is a key of Redis.
+            found = [[f"fl.{name}", -1, [], 0, 0, 0, [], [], [], []] for name in names]
+            named = {word.lower().decode(errors="replace") for word in words[1:]}
+            return value_of([one for one in found if not named or one[0] in named], connection.protocol)
+    raise InvalidRequest("COMMAND", "COUNT, DOCS, LIST or INFO", _shown(words[0]))
+
+
+def _info(connection: Connection, words: list[bytes]) -> bytes:
+    lines = {
+        "fairlead_version": fairlead.__version__,
+        "redis_mode": "standalone",
+        "tcp_port": connection.door.address.rpartition(":")[2],
+        "connected_clients": connection.door.connection_count,
+        "blocked_clients": connection.door.waiting_count,
+    }
+    return bulk(b"# Server\r\n" + "".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
+
+
+def _acl(connection: Connection, words: list[bytes]) -> bytes:
+    if not words or words[0].upper() != b"WHOAMI" or connection.caller is None:
+        raise InvalidRequest("ACL", "WHOAMI", _shown(words[0]) if words else "nothing")
+    name = connection.caller.name if connection.caller.key_id is not None else "default"
+    return bulk(name.encode(errors="replace"))
+
+
+def _help(connection: Connection, words: list[bytes]) -> bytes:
+    wanted = words[0].upper().removeprefix(PREFIX) if words else b""
+    found = [verb for verb in VERBS.values() if not wanted or verb.name.upper().encode() == wanted]
+    if not found:
+        raise InvalidRequest("verb", "one of " + ", ".join(VERBS), _shown(words[0]))
+    lines = [f"{usage_of(verb.request)}: {' '.join(verb.summary.split())}" for verb in found]
+    return value_of(lines, connection.protocol)
+
+
+def _quit(connection: Connection, words: list[bytes]) -> bytes:
+    connection.quit()
+    return OK
+
+
+def _reset(connection: Connection, words: list[bytes]) -> bytes:
+    connection.reset()
+    return b"+RESET\r\n"
+
+
+def _multi(connection: Connection, words: list[bytes]) -> bytes:
+    raise InvalidRequest("command", _NO_TRANSACTIONS, "MULTI, EXEC, DISCARD, WATCH or UNWATCH")
+
+
+def _one(words: list[bytes], usage: str) -> bytes:
+    if len(words) != 1:
+        raise InvalidRequest("command", usage, f"{len(words)} words")
+    return words[0]
+
+
+def _shown(word: bytes) -> str:
+    return word[:80].decode(errors="replace")
+
+
+#: Each with whether a key must have been shown before.
+_COMMANDS: dict[bytes, tuple[Callable[[Connection, list[bytes]], bytes], bool]] = {
+    b"PING": (_ping, False),
+    b"HELLO": (_hello, False),
+    b"AUTH": (_auth, False),
+    b"QUIT": (_quit, False),
+    b"RESET": (_reset, False),
+    b"ECHO": (_echo, True),
+    b"CLIENT": (_client, True),
+    b"SELECT": (_select, True),
+    b"COMMAND": (_command, True),
+    b"INFO": (_info, True),
+    b"ACL": (_acl, True),
+    b"FL.HELP": (_help, True),
+    **dict.fromkeys((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"), (_multi, True)),
+}

@@ -1,0 +1,384 @@
+"""One connection: commands in, replies out in their order, and back-pressure both ways.
+
+A command starts when those before it on the connection allow it: a claim that may wait, and a request that runs alone in
+a thread, hold up what comes behind them. A connection whose replies are not read starts no command and is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from fairlead.errors import FairleadError, Unauthenticated
+from fairlead.model.delivery import Delivery
+from fairlead.model.limits import MAX_REQUEST_BYTES
+from fairlead.request import Caller, Request
+from fairlead.server.limits import Limit
+from fairlead.server.resp.arguments import read_words
+from fairlead.server.resp.commands import PREFIX, REQUESTS, run_command
+from fairlead.server.resp.parser import (
+    MAX_ARGUMENTS,
+    MAX_ARGUMENTS_OF_STRANGERS,
+    MAX_BYTES_OF_STRANGERS,
+    Command,
+    CommandReader,
+)
+from fairlead.server.resp.replies import bulk, error_reply, reply_of
+from fairlead.server.turn import Call
+from fairlead.wire.packed import decode_request, encode_answer, tells_time
+
+if TYPE_CHECKING:
+    from fairlead.server.resp.door import RespDoor
+
+_log = logging.getLogger("fairlead.resp")
+
+#: Commands of one connection that have started and are not answered.
+MAX_UNANSWERED = 1000
+#: A command that is not whole must bring so much in each period of the greeting.
+LEAST_BYTES = 1024
+_TLS_BUFFER_BYTES = 64 * 1024
+#: What a browser says; a page that a user visits could make it send requests here.
+_OF_HTTP = (b"POST", b"HOST:")
+
+
+class Asked(Call):
+    """A call of a connection, and its reply once it is there."""
+
+    __slots__ = ("connection", "is_packed", "protocol", "reply")
+
+    def __init__(
+        self, connection: Connection, request: Request[Any], caller: Caller, *, is_packed: bool
+    ) -> None:
+        super().__init__(request, caller)
+        self.connection = connection
+        self.is_packed = is_packed
+        self.protocol = connection.protocol
+        self.reply: bytes | None = None
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """What is leased to the caller by the answer."""
+        parts = self.answer if isinstance(self.answer, list) else []
+        flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+        return [one for one in flat if isinstance(one, Delivery)]
+
+
+class _Ready:
+    """A reply that waits for those before it."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: bytes) -> None:
+        self.reply: bytes | None = reply
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, door: RespDoor, number: int) -> None:
+        self.door = door
+        self.number = number
+        self.protocol = 2
+        self.client_name = b""
+        self.caller: Caller | None = None
+        self.source = ""
+        self._transport: asyncio.Transport
+        self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
+        self._commands: deque[Command] = deque()
+        self._replies: deque[Asked | _Ready] = deque()
+        #: Calls that are not over, and the one that holds up what comes behind it.
+        self._open = 0
+        self._holder: Asked | None = None
+        self.is_stuck = False
+        self._is_paused = False
+        #: No command starts any more; it is closed once all replies have left.
+        self._is_ending = False
+        self.is_lost = False
+        #: Answers with deliveries that may not have left.
+        self._unsent: list[Asked] = []
+        # For the look at slow and silent connections, see `find_trouble`.
+        self._has_spoken = False
+        self.heard_s = self._began_s = door.loop_time()
+        self._came = self._came_at_look = 0
+        self._unsent_at_look = 0
+
+    # What happens to it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # That of uvloop is no subclass.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        # With TLS, the last bytes of the handshake would count as unsent, and nothing would say that they have left.
+        transport.set_write_buffer_limits(high=_TLS_BUFFER_BYTES if self.is_tls else 0)
+        self.source = _source_of(transport)
+        self.reset()
+        self.door.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.door.loop_time()
+        self._came += len(data)
+        if self._is_ending:
+            return
+        commands = self._reader.feed(data)
+        if commands:
+            self._has_spoken = True
+            self._commands += commands
+        self.start_commands()
+        if self._commands or self._reader.is_in_a_command:
+            self.door.check_arriving(self)
+
+    def eof_received(self) -> bool:
+        """A client may send its last commands and close its side; it waits for no messages then, and may be gone."""
+        self.end()
+        for one in list(self._replies):
+            if not isinstance(one, Asked):
+                continue
+            one.may_wait = False
+            if one.waits is not None and not one.waits.is_running:
+                self.door.drop(one)
+                self.over(one)
+        self.send_replies()
+        return not self.is_tls
+
+    def pause_writing(self) -> None:
+        self.is_stuck = True
+        self._unsent_at_look = 0
+        self._pause_or_resume()
+
+    def resume_writing(self) -> None:
+        self.is_stuck = False
+        self._unsent.clear()
+        self.start_commands()
+        self.door.soon(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        self._is_ending = True
+        self._commands.clear()
+        for one in self._replies:
+            if isinstance(one, Asked):
+                self.door.drop(one)
+        for asked in self._unsent:
+            self.door.put_back(asked)
+        self._unsent.clear()
+        self._replies.clear()
+        self.door.disconnected(self)
+
+    @property
+    def is_tls(self) -> bool:
+        return self._transport.get_extra_info("sslcontext") is not None
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of commands that have not started."""
+        return self._reader.buffered + sum([len(word) for command in self._commands for word in command])
+
+    @property
+    def unsent(self) -> int:
+        return 0 if self.is_lost else self._transport.get_write_buffer_size()
+
+    # Commands
+
+    def start_commands(self) -> None:
+        while self._commands and self._may_start():
+            command = self._commands.popleft()
+            if not self._start(command):
+                self._commands.appendleft(command)
+                break
+        if not self._commands and self._reader.error is not None and not self._is_ending:
+            self._reply(error_reply(self._reader.error))
+            self.door.limits.count_error(self._reader.error)
+            self.end()
+        self._pause_or_resume()
+
+    def _may_start(self) -> bool:
+        if self._holder is not None or self.is_stuck or self.is_lost:
+            return False
+        return len(self._replies) < MAX_UNANSWERED
+
+    def _start(self, words: Command) -> bool:
+        """False: not before earlier calls of the connection are over."""
+        name = words[0].upper()
+        try:
+            kind = REQUESTS.get(name)
+            if kind is None:
+                if not name.startswith(PREFIX) and name in _OF_HTTP:
+                    self._refuse_http()
+                    return True
+                if self._open and name in (b"AUTH", b"HELLO", b"RESET", b"QUIT"):
+                    return False
+                self._reply(run_command(self, name, words[1:]))
+                return True
+            if self.caller is None:
+                raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
+        except FairleadError as refused:
+            self._refuse(refused)
+            return True
+        is_packed = len(words) == 2 and words[1][:1] in _MAPS
+        try:
+            request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
+            joins = self.door.turns.joins(request)
+            if not joins and self._open:
+                return False
+            if not request.durable:
+                self.door.check_unread()
+        except FairleadError as refused:
+            self._refuse(refused, is_packed=is_packed)
+            return True
+        except Exception as unexpected:
+            _log.exception("a command could not be read, for a reason that nobody foresaw")
+            self._reply(error_reply(unexpected, packed=is_packed))
+            return True
+        size = sum(map(len, words))
+        asked = Asked(self, request, self.caller._replace(size=size), is_packed=is_packed)
+        asked.joins, asked.may_wait = joins, not self._is_ending
+        if not joins or request.patience_ms() is not None:
+            self._holder = asked
+        self._open += 1
+        self._replies.append(asked)
+        self.door.ask(asked)
+        return True
+
+    def _refuse(self, error: FairleadError, *, is_packed: bool = False) -> None:
+        self.door.limits.count_error(error)
+        self._reply(error_reply(error, packed=is_packed))
+
+    def _refuse_http(self) -> None:
+        _log.warning(
+            "HTTP was sent to the port of the Redis protocol", extra={"fields": {"peer": self.source}}
+        )
+        self._commands.clear()
+        self._transport.abort()
+
+    def _reply(self, reply: bytes) -> None:
+        self._replies.append(_Ready(reply))
+        self.door.soon(self)
+
+    def over(self, asked: Asked) -> None:
+        """The call has its answer or its error, and may be told."""
+        self._open -= 1
+        if self._holder is asked:
+            self._holder = None
+        if self.is_lost:
+            self.door.put_back(asked)
+            return
+        asked.reply = self._reply_of(asked)
+        self.door.soon(self)
+
+    def _reply_of(self, asked: Asked) -> bytes:
+        try:
+            if asked.error is not None:
+                if isinstance(asked.error, FairleadError):
+                    self.door.limits.count_error(asked.error)
+                return error_reply(asked.error, packed=asked.is_packed)
+            if asked.is_packed:
+                now_ms = self.door.now_ms() if tells_time(type(asked.request)) else 0
+                return bulk(encode_answer(asked.request, asked.answer, now_ms))
+            return reply_of(asked.answer, asked.protocol)
+        except Exception as unexpected:
+            _log.exception(
+                "an answer could not be written", extra={"fields": {"verb": asked.request.verb_name}}
+            )
+            return error_reply(unexpected, packed=asked.is_packed)
+
+    def send_replies(self) -> None:
+        """Those that are next in order, as one write; then commands that were held up."""
+        if self.is_lost:
+            return
+        ready: list[bytes] = []
+        sent: list[Asked] = []
+        while self._replies and (reply := self._replies[0].reply) is not None:
+            one = self._replies.popleft()
+            ready.append(reply)
+            if isinstance(one, Asked):
+                sent.append(one)
+        if ready:
+            self._transport.write(b"".join(ready))
+            if self.is_stuck:
+                self._unsent += [one for one in sent if one.deliveries]
+        if self._is_ending and not self._replies and not self._commands:
+            self._transport.close()
+        elif self._commands:
+            self.start_commands()
+
+    def _pause_or_resume(self) -> None:
+        must_pause = bool(self._commands) or self.is_stuck
+        if must_pause == self._is_paused or self.is_lost or self._transport.is_closing():
+            return
+        self._is_paused = must_pause
+        if must_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # For commands
+
+    def authenticate(self, key: bytes) -> None:
+        """Raises `Unauthenticated`, and then what was shown before counts no more."""
+        self.caller = None
+        self._admit(f"Bearer {key.decode(errors='replace')}")
+
+    def reset(self) -> None:
+        """As a new connection is: where keys are asked for, none has been shown."""
+        self.caller, self.protocol, self.client_name = None, 2, b""
+        self._reader.max_bytes, self._reader.max_arguments = (
+            MAX_BYTES_OF_STRANGERS,
+            MAX_ARGUMENTS_OF_STRANGERS,
+        )
+        if not self.door.asks_for_keys:
+            self._admit(None)
+
+    def _admit(self, authorization: str | None) -> None:
+        self.caller = self.door.layers.admit(authorization, self.source).caller
+        self._reader.max_bytes, self._reader.max_arguments = MAX_REQUEST_BYTES, MAX_ARGUMENTS
+
+    def quit(self) -> None:
+        self._commands.clear()
+        self.end()
+
+    def end(self) -> None:
+        """Close it once all replies have left."""
+        self._is_ending = True
+        self.door.soon(self)
+
+    def info(self) -> str:
+        return f"id={self.number} addr={self.source} name={self.client_name.decode(errors='replace')} resp={self.protocol}"
+
+    # For the door
+
+    def find_trouble(self, now_s: float, greeting_s: float, idle_s: float) -> Limit | None:
+        """Asked once in each period of the greeting: why it must be closed."""
+        came, self._came_at_look = self._came - self._came_at_look, self._came
+        unsent_before, self._unsent_at_look = self._unsent_at_look, self.unsent
+        if self.is_stuck and unsent_before and self._unsent_at_look >= unsent_before:
+            return Limit.UNREAD_BYTES
+        is_late = now_s - self._began_s > greeting_s
+        if is_late and not self._has_spoken:
+            return Limit.GREETING
+        if is_late and self._reader.buffered and came < LEAST_BYTES and not self._is_paused:
+            return Limit.GREETING
+        if not self._replies and now_s - self.heard_s > idle_s:
+            return Limit.IDLE
+        return None
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_quiet(self) -> bool:
+        return not self._replies and not self.unsent
+
+
+#: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind
+#: the last two.
+_MAPS = frozenset([bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF)])
+
+
+def _source_of(transport: asyncio.BaseTransport) -> str:
+    """As other doors name their peers."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return "unix:"
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family == socket.AF_INET6:
+        return f"ipv6:%5B{peer[0]}%5D:{peer[1]}"
+    return f"ipv4:{peer[0]}:{peer[1]}"

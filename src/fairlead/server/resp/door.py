@@ -1,0 +1,377 @@
+"""The door that speaks Redis: connections on an event loop, turns, one sync a turn, and a few threads for the rest.
+
+All that has arrived when the loop looks is one turn (`server.turn`). Durable answers leave when a helper thread has
+synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from fairlead.engine.broker import Broker
+from fairlead.errors import FairleadError, Overloaded
+from fairlead.middleware.rights import Rights
+from fairlead.middleware.stack import Layers
+from fairlead.model.addresses import join_address, split_address
+from fairlead.server.event_loop import EventLoop
+from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
+from fairlead.server.resp.connection import Asked, Connection
+from fairlead.server.sync_thread import SyncThread
+from fairlead.server.turn import Turned, Turns
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates
+
+_log = logging.getLogger("fairlead.resp")
+
+_GRACE_S = 2.0
+_THREADS = 4
+_BACKLOG = 1024
+#: Only connections with so much on the way are looked at when all of them together have too much.
+_MUCH = 64 * 1024
+
+
+class RespDoor:
+    """`address` is the real one after `start`. `socket_path`: also a Unix socket, for the user of this process alone.
+    `flight_address` is told to clients, for bulk verbs.
+    """
+
+    name = "resp"
+
+    def __init__(
+        self,
+        broker: Broker,
+        address: str,
+        limits: Limits | None = None,
+        *,
+        certificates: Certificates | None = None,
+        layers: Layers | None = None,
+        event_loop: EventLoop | None = None,
+        socket_path: str = "",
+        asks_for_keys: bool = False,
+        flight_address: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.address = address
+        self.limits = limits or Limits()
+        self.layers = layers or Layers(broker, limits=self.limits)
+        self.asks_for_keys = asks_for_keys
+        self.flight_address = flight_address
+        self.turns = Turns(broker, self.layers, self._wake)
+        self._broker = broker
+        self._certificates = certificates
+        self._socket_path = socket_path
+        self._own_loop = EventLoop() if event_loop is None else None
+        self._event_loop = event_loop or self._own_loop or EventLoop()
+        self._loop: asyncio.AbstractEventLoop
+        self._listeners: list[socket.socket] = []
+        self._servers: list[asyncio.AbstractServer] = []
+        self._pool = ThreadPoolExecutor(_THREADS, "fairlead-resp")
+        self._syncs = SyncThread(broker.engine.confirm, self._tell_synced)
+        self._connections: dict[int, Connection] = {}
+        self._last_number = 0
+        self._all_gone: asyncio.Event
+        #: Turns whose durable answers wait for a sync.
+        self._unsynced: deque[tuple[int, list[Asked]]] = deque()
+        self._is_syncing = False
+        self._is_stopped = False
+        self._is_turn_due = False
+        self._is_woken = False
+        #: Connections with replies to send, in the order in which they got them.
+        self._with_replies: dict[Connection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+
+    # Life
+
+    def start(self) -> None:
+        self._event_loop.start()
+        self._loop = self._event_loop.loop
+        host, port = split_address(self.address, may_pick_port=True)
+        family, _, _, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        self._listeners.append(listener)
+        bound = listener.getsockname()
+        self.address = join_address(str(bound[0]), int(bound[1]))
+        if self._socket_path:
+            self._listeners.append(_listen_at(self._socket_path))
+        self._event_loop.run(self._open())
+        self._syncs.start()
+        if self._certificates is not None:
+            self._certificates.tell_changes(lambda: self._event_loop.run(self._serve()))
+
+    def drain(self) -> None:
+        self.limits.close()
+
+    def stop(self) -> None:
+        """Stopping twice is fine."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self._event_loop.run(self._close())
+        self._pool.shutdown()
+        self._syncs.stop()
+        for listener in self._listeners:
+            listener.close()
+        if self._socket_path:
+            with contextlib.suppress(OSError):
+                os.unlink(self._socket_path)
+        if self._own_loop is not None:
+            self._own_loop.stop()
+
+    async def _open(self) -> None:
+        self._all_gone = asyncio.Event()
+        await self._serve()
+        self._look_later()
+
+    async def _serve(self) -> None:
+        """Also again with new certificates: open connections keep those that they began with."""
+        context = None if self._certificates is None else self._certificates.current.context
+        before, self._servers = self._servers, []
+        for listener in self._listeners:
+            # A server closes its socket, and the next one needs it.
+            own = listener.dup()
+            server: asyncio.AbstractServer
+            if listener.family == socket.AF_UNIX:
+                # Nobody listens in on it.
+                server = await self._loop.create_unix_server(self._new_connection, sock=own, backlog=_BACKLOG)
+            else:
+                server = await self._loop.create_server(
+                    self._new_connection, sock=own, backlog=_BACKLOG, ssl=context
+                )
+            self._servers.append(server)
+        for server in before:
+            server.close()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for timer in (self._timer, self._looking):
+            if timer is not None:
+                timer.cancel()
+        for connection in list(self._connections.values()):
+            connection.end()
+        if self._connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), _GRACE_S)
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    # Connections
+
+    def _new_connection(self) -> Connection:
+        self._last_number += 1
+        return Connection(self, self._last_number)
+
+    def connected(self, connection: Connection) -> None:
+        self._connections[connection.number] = connection
+        self._all_gone.clear()
+        if len(self._connections) > self.limits.settings.max_connections:
+            silent = min(self._connections.values(), key=lambda one: (not one.is_quiet(), one.heard_s))
+            self._cut(silent, Limit.CONNECTIONS)
+
+    def disconnected(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        self._with_replies.pop(connection, None)
+        if not self._connections:
+            self._all_gone.set()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def waiting_count(self) -> int:
+        return self.turns.waiting.count
+
+    def loop_time(self) -> float:
+        return self._loop.time()
+
+    def now_ms(self) -> int:
+        return self._broker.now_ms()
+
+    def check_arriving(self, connection: Connection) -> None:
+        """The largest goes when all connections together send too much that is not whole."""
+        if connection.arriving < _MUCH:
+            return
+        large = [one for one in self._connections.values() if one.arriving >= _MUCH]
+        if sum(one.arriving for one in large) > self.limits.settings.max_arriving_bytes:
+            self._cut(max(large, key=lambda one: one.arriving), Limit.ARRIVING_BYTES)
+
+    def check_unread(self) -> None:
+        """For a claim or a look: raises `Overloaded` while too much is written that nobody reads."""
+        most = self.limits.settings.max_inflight_bytes
+        if sum([one.unsent for one in self._connections.values() if one.is_stuck]) > most:
+            self.limits.refused(Limit.UNREAD_BYTES)
+            raise Overloaded("bytes of answers that nobody has read", most, RETRY_AFTER_MS)
+
+    def _cut(self, connection: Connection, limit: Limit) -> None:
+        self.limits.refused(limit)
+        fields = {"door": self.name, "peer": connection.source, "limit": str(limit)}
+        _log.info("a connection was closed", extra={"fields": fields})
+        connection.abort()
+
+    def _look_later(self) -> None:
+        self._looking = self._loop.call_later(self.limits.settings.greeting_ms / 1000, self._look)
+
+    def _look(self) -> None:
+        """Close connections that are slow or silent."""
+        settings = self.limits.settings
+        for connection in list(self._connections.values()):
+            limit = connection.find_trouble(
+                self._loop.time(), settings.greeting_ms / 1000, settings.idle_ms / 1000
+            )
+            if limit is not None:
+                self._cut(connection, limit)
+        self._look_later()
+
+    # Calls
+
+    def ask(self, asked: Asked) -> None:
+        if asked.joins:
+            self.turns.add(asked)
+            self._turn_soon()
+        else:
+            self._run_alone(asked)
+
+    def drop(self, asked: Asked) -> None:
+        self.turns.drop(asked)
+
+    def put_back(self, asked: Asked) -> None:
+        """Deliveries that nobody got return to their places."""
+        if deliveries := asked.deliveries:
+            self._pool.submit(self._release, asked, deliveries)
+
+    def _release(self, asked: Asked, deliveries: list[Any]) -> None:
+        # If it fails, their leases run out.
+        with contextlib.suppress(FairleadError):
+            Rights(self._broker, asked.caller).release(deliveries)
+
+    def soon(self, connection: Connection) -> None:
+        """It has a reply to send, or is to be closed."""
+        if not self._with_replies:
+            self._loop.call_soon(self._send)
+        self._with_replies[connection] = None
+
+    def _send(self) -> None:
+        connections, self._with_replies = self._with_replies, {}
+        for connection in connections:
+            connection.send_replies()
+
+    def _run_alone(self, asked: Asked) -> None:
+        future = self._loop.run_in_executor(self._pool, self.turns.run_alone, asked)
+        future.add_done_callback(lambda done: self._ran_alone(asked, is_over=done.result()))
+
+    def _ran_alone(self, asked: Asked, *, is_over: bool) -> None:
+        if asked.connection.is_lost:
+            self.turns.drop(asked)
+        elif not is_over and self.turns.wait_after(asked):
+            self._turn_soon()
+            return
+        self.turns.drop(asked)
+        asked.connection.over(asked)
+
+    # Turns
+
+    def _wake(self) -> None:
+        """A claim was woken, in any thread."""
+        if threading.get_ident() == self._event_loop.thread_id:
+            self._turn_soon()
+        elif not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._is_woken = False
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        try:
+            done = self.turns.run()
+        except Exception:
+            # It is not known which calls it had: nobody may wait for answers that do not come.
+            _log.exception("a turn failed in a way it should not")
+            for connection in list(self._connections.values()):
+                connection.abort()
+            return
+        self._finish(done)
+        self._send()
+        for call in done.again:
+            assert isinstance(call, Asked)
+            self._run_alone(call)
+        if self.turns.has_work:
+            self._turn_soon()
+        self._set_timer()
+
+    def _finish(self, done: Turned) -> None:
+        held: list[Asked] = []
+        for call in done.over:
+            assert isinstance(call, Asked)
+            if done.commit is not None and call.is_durable:
+                held.append(call)
+            else:
+                call.connection.over(call)
+        if held:
+            assert done.commit is not None
+            self._unsynced.append((done.commit, held))
+            self._sync()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        next_ms = self.turns.next_ms() if self.turns.waiting.count else None
+        if next_ms is not None:
+            delay_ms = next_ms - self._broker.clock.monotonic_ms()
+            self._timer = self._loop.call_later(max(0, delay_ms) / 1000, self._turn_soon)
+
+    def _sync(self) -> None:
+        """One sync at a time, which covers all turns that have been written."""
+        if self._unsynced and not self._is_syncing:
+            self._is_syncing = True
+            self._syncs.ask(self._unsynced[-1][0])
+
+    def _tell_synced(self, commit: int, failed: FairleadError | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._synced, commit, failed)
+
+    def _synced(self, commit: int, failed: FairleadError | None) -> None:
+        self._is_syncing = False
+        while self._unsynced and self._unsynced[0][0] <= commit:
+            for asked in self._unsynced.popleft()[1]:
+                if failed is not None:
+                    asked.answer, asked.error = None, failed
+                asked.connection.over(asked)
+        self._sync()
+
+
+def _listen_at(path: str) -> socket.socket:
+    """What a server that was killed left there is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not os.path.isfile(path):
+            os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+    listener.listen(_BACKLOG)
+    return listener

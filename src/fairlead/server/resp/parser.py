@@ -1,0 +1,159 @@
+"""Commands of the Redis protocol, from the bytes of a connection.
+
+By hand and not with hiredis, which is made for answers: it takes arrays of arrays, and a header of a few bytes that
+announces a billion elements keeps its process busy for seconds. A command is a flat array of bulk strings, or one line
+of words. This takes as long as hiredis does, because two expressions and a slice are all that an argument needs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fairlead.errors import FairleadError, InvalidRequest, LimitReached
+
+#: What a command may have, as in Redis; less before a connection has shown a key.
+MAX_ARGUMENTS = 1024 * 1024
+MAX_ARGUMENTS_OF_STRANGERS = 16
+MAX_BYTES_OF_STRANGERS = 16 * 1024
+MAX_LINE_BYTES = 64 * 1024
+
+_array = re.compile(rb"\*(-?\d{1,10})\r\n").match
+_bulk = re.compile(rb"\$(\d{1,10})\r\n").match
+_word = re.compile(rb"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']+))(?=\s|$)""").match
+_escape = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+#: Longer than any header.
+_HEADER_BYTES = 16
+
+Command = list[bytes]
+
+
+class CommandReader:
+    """After `error` is set nothing more is read; commands that were whole before it count."""
+
+    def __init__(self, max_bytes: int, max_arguments: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_arguments = max_arguments
+        self.error: FairleadError | None = None
+        #: What has come of the command that is not whole.
+        self._command: Command = []
+        self._left = 0
+        self._taken = 0
+        #: Bytes that are not read yet, and how many it takes to go on.
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._needed = 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of a command that is not whole."""
+        return self._taken + self._size
+
+    @property
+    def is_in_a_command(self) -> bool:
+        return bool(self._left or self._pieces)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that are whole now."""
+        if self.error is not None:
+            return []
+        if self._pieces:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size < self._needed:
+                return []
+            data = b"".join(self._pieces)
+        commands: list[Command] = []
+        try:
+            at = self._read(data, commands)
+        except FairleadError as wrong:
+            self.error = wrong
+            at = len(data)
+        self._pieces = [data[at:]] if at < len(data) else []
+        self._size = len(data) - at
+        return commands
+
+    def _read(self, data: bytes, commands: list[Command]) -> int:
+        """Returns where the first byte is that is not read yet."""
+        at, end = 0, len(data)
+        while at < end:
+            if not self._left:
+                header = _array(data, at)
+                if header is None:
+                    if data[at] == 42:  # *
+                        return self._wait_for_header(data, at, "*")
+                    line_end = data.find(b"\n", at)
+                    if line_end < 0:
+                        self._check_line(end - at)
+                        return self._wait(at, end - at + 1)
+                    if words := _words_of(data[at:line_end]):
+                        commands.append(words)
+                    at = line_end + 1
+                    continue
+                at = header.end()
+                self._left = int(header[1])
+                if self._left > self.max_arguments:
+                    raise InvalidRequest("command", f"at most {self.max_arguments} arguments", self._left)
+                self._left = max(0, self._left)
+                continue
+            bulk = _bulk(data, at)
+            if bulk is None:
+                if data[at] != 36:  # $
+                    raise InvalidRequest("command", "an array of bulk strings", data[at : at + 1])
+                return self._wait_for_header(data, at, "$")
+            start, length = bulk.end(), int(bulk[1])
+            if self._taken + length > self.max_bytes:
+                raise LimitReached("bytes in one request", self.max_bytes)
+            stop = start + length
+            if stop + 2 > end:
+                return self._wait(at, stop + 2 - at)
+            if data[stop : stop + 2] != b"\r\n":
+                raise InvalidRequest("command", "a line end behind a bulk string", data[stop : stop + 2])
+            self._command.append(data[start:stop])
+            self._taken += length
+            at = stop + 2
+            self._left -= 1
+            if not self._left:
+                commands.append(self._command)
+                self._command, self._taken = [], 0
+        return at
+
+    def _check_line(self, size: int) -> None:
+        most = min(MAX_LINE_BYTES, self.max_bytes)
+        if size > most:
+            raise InvalidRequest("command", f"a line of at most {most} bytes", "a longer one")
+
+    def _wait(self, at: int, needed: int) -> int:
+        self._needed = needed
+        return at
+
+    def _wait_for_header(self, data: bytes, at: int, kind: str) -> int:
+        """A header that does not match is wrong, or is not whole yet."""
+        header = data[at : at + _HEADER_BYTES]
+        if b"\n" in header or len(header) == _HEADER_BYTES:
+            raise InvalidRequest("command", f"a length behind {kind}", header)
+        return self._wait(at, len(header) + 1)
+
+
+def _words_of(line: bytes) -> Command:
+    """The words of a command that somebody typed; quotes are as in Redis."""
+    words: Command = []
+    at, line = 0, line.rstrip()
+    while at < len(line):
+        word = _word(line, at)
+        if word is None:
+            raise InvalidRequest("command", "words with balanced quotes", line[:80])
+        quoted, single, bare = word.groups()
+        if quoted is not None:
+            words.append(_escape.sub(_unescaped, quoted))
+        elif single is not None:
+            words.append(single.replace(b"\\'", b"'"))
+        else:
+            words.append(bare)
+        at = word.end()
+    return words
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    code = found[1]
+    return bytes.fromhex(code[1:].decode()) if len(code) == 3 else _ESCAPES.get(code, code)

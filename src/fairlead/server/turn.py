@@ -1,0 +1,288 @@
+"""Turns: what arrived at a door since the last look, carried out as one transaction with one write.
+
+`Turns` knows no socket, thread or loop. A door adds calls and runs turns:
+
+    turns.add(call)
+    done = turns.run()           # one turn: some calls are over, some wait, some stay for the next turn
+    engine.confirm(done.commit)  # before durable answers are told; None: nothing to confirm
+
+In a turn each request passes the layers and is refused alone if it fails its check. Then claims that wait are tried, in
+the order of their arrival, in the same transaction: an enqueue and the delivery that it leads to are one write. If the
+transaction is lost, every call that joined it gets `Unavailable`, and claims that waited before go on waiting. Claims
+that wait listen in the engine, so that commits of other doors, timers and tokens wake them too. The same calls at the
+same times on the same store lead to the same answers, so a test or a simulation can drive turns without a socket.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from fairlead.engine.broker import Broker
+from fairlead.engine.transaction import Transaction
+from fairlead.engine.turns import runs_alone
+from fairlead.errors import FairleadError
+from fairlead.middleware.stack import Layers
+from fairlead.model.consumer import NumberedClaim
+from fairlead.request import Caller, Request
+from fairlead.server.waiting_calls import WaitingCall, WaitingCalls
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Nack, Settle
+
+_log = logging.getLogger("fairlead.turn")
+
+#: Requests about which the script of a queue may be asked.
+_ASKS_HOOKS = (Enqueue, EnqueueMany, Exchange, Nack, Settle)
+
+
+class Call:
+    """A request, and once the call is over its answer or its error. `joins`: it may join a turn; the others are for
+    threads of a pool, see `run_alone`.
+    """
+
+    __slots__ = ("answer", "caller", "error", "joins", "may_wait", "request", "waits")
+
+    def __init__(self, request: Request[Any], caller: Caller) -> None:
+        self.request = request
+        self.caller = caller
+        self.joins = True
+        #: Whether somebody is there for whom a claim can wait.
+        self.may_wait = True
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        #: Set while it is a claim that waits for messages.
+        self.waits: WaitingCall | None = None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its answer must not leave before it is confirmed."""
+        return self.error is None and self.request.durable
+
+
+class Turned(NamedTuple):
+    #: Calls that are over, in the order in which they were carried out.
+    over: list[Call]
+    #: Claims that were woken and are to run alone once more.
+    again: list[Call]
+    #: What durable answers wait for.
+    commit: int | None
+
+
+class Turns:
+    """Used by one thread, but for `run_alone`. Whoever wakes a claim that waits calls `on_work`, in any thread and
+    under the engine's lock.
+    """
+
+    def __init__(self, broker: Broker, layers: Layers, on_work: Callable[[], None] = lambda: None) -> None:
+        self._engine = broker.engine
+        self._layers = layers.around(partial(broker.do, gathered=True))
+        self._alone = layers
+        self._calls: deque[Call] = deque()
+        self.waiting = WaitingCalls(broker, on_work)
+
+    def add(self, call: Call) -> None:
+        self._calls.append(call)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._calls) or self.waiting.has_woken()
+
+    def next_ms(self) -> int | None:
+        """When a turn must run although nothing has come, in steady time; None: never."""
+        return self.waiting.next_ms() if self.waiting.count else None
+
+    def run(self) -> Turned:
+        """One turn. Calls that did not fit stay for the next one."""
+        over: list[Call] = []
+        again: list[Call] = []
+        woken: list[WaitingCall] = []
+        if self.waiting.count:
+            for call in self.waiting.take_late():
+                self.drop(call)
+                over.append(call)
+            woken = self._without_alone(self.waiting.take_woken(), over, again)
+        if len(self._calls) == 1 and not woken and not self.waiting.count:
+            self._carry_out(self._calls.popleft(), over)
+        elif self._calls or woken:
+            over += self._run_together(woken)
+        return Turned(over, again, self._engine.unconfirmed())
+
+    def drop(self, call: Call) -> None:
+        """It waits no longer: its time is over, or its caller is gone."""
+        if call.waits is not None:
+            with self._engine.lock:
+                self.waiting.end(call)
+
+    # One transaction
+
+    def _run_together(self, woken: list[WaitingCall]) -> list[Call]:
+        """The calls that are over."""
+        over: list[Call] = []
+        arrived: list[Call] = []
+        tried: list[WaitingCall] = []
+        try:
+            with self._engine.transaction() as tx:
+                while self._calls and not tx.is_full:
+                    call = self._calls.popleft()
+                    arrived.append(call)
+                    self._carry_out(call, over)
+                self._hand_over(tx, woken, tried, over)
+        except FairleadError as lost:
+            if not arrived and not tried:
+                # It has not even begun: the engine is closed, or is another's.
+                arrived, tried, woken = [*self._calls], woken, []
+                self._calls.clear()
+                return self._undo(lost, arrived, tried, goes_on=False)
+            untried = [waits for waits in woken if waits not in tried]
+            return self._undo(lost, arrived, [*tried, *untried], goes_on=bool(arrived))
+        return over
+
+    def _undo(
+        self, lost: FairleadError, arrived: list[Call], waiting: list[WaitingCall], *, goes_on: bool
+    ) -> list[Call]:
+        """Nothing of the transaction was written. `goes_on`: claims that waited before are not to blame."""
+        with self._engine.lock:
+            for waits in waiting:
+                waits.call.answer = waits.call.error = None
+                if goes_on:
+                    self.waiting.resume(waits)
+                else:
+                    arrived.append(waits.call)
+            for call in arrived:
+                self.waiting.end(call)
+                call.answer, call.error = None, lost
+        return arrived
+
+    def _carry_out(self, call: Call, over: list[Call]) -> None:
+        try:
+            call.answer = self._layers.handle(call.request, call.caller)
+        except FairleadError as refused:
+            call.error = refused
+        except Exception as unexpected:
+            if self._engine.lock.is_owned:
+                # It ends the transaction.
+                raise
+            call.error = _noted(unexpected, call)
+        if call.error is None and not call.answer and call.request.patience_ms():
+            with self._engine.lock:
+                if call.may_wait and not self.waiting.must_end:
+                    self.waiting.begin(call)
+                    return
+        over.append(call)
+
+    def _hand_over(
+        self, tx: Transaction, woken: list[WaitingCall], tried: list[WaitingCall], over: list[Call]
+    ) -> None:
+        """Try the claims that were woken, then those that wait for queues of which this turn changed anything.
+        `tried` gets those that are over then.
+        """
+        for waits in woken:
+            if tx.is_full:
+                self.waiting.try_soon(waits)
+            elif not waits.is_over:
+                self._try(waits, tried, over)
+        if not self.waiting.count:
+            return
+        for queue_id in list(tx.memory.changes.counts):
+            queue = tx.memory.by_id.get(queue_id)
+            while queue is not None and queue.counts.ready and not tx.is_full:
+                # Whoever waits longer elsewhere is woken after the write, and goes first.
+                first = self.waiting.find_first(queue_id)
+                if first is None or not self._try(first, tried, over):
+                    break
+
+    def _try(self, waits: WaitingCall, tried: list[WaitingCall], over: list[Call]) -> bool:
+        """Whether the claim is over."""
+        call = waits.call
+        if not self.waiting.must_end:
+            try:
+                call.answer = self._layers.handle_again(call.request, call.caller)
+            except FairleadError as refused:
+                call.error = refused
+            if call.error is None and not call.answer:
+                self.waiting.listen(waits)
+                return False
+        self.waiting.end(call)
+        tried.append(waits)
+        over.append(call)
+        return True
+
+    # Calls that join no turn
+
+    def joins(self, request: Request[Any]) -> bool:
+        """Whether a request may join a turn. The others scan, ask a hook, write to the audit, work in steps or are as
+        large as a turn: a thread of their door's carries them out.
+        """
+        kind = type(request)
+        if kind.slow or kind.paged or kind.audited or kind.shows_messages:
+            return False
+        if self._engine.hooking.is_used and kind in _ASKS_HOOKS:
+            return False
+        return not runs_alone(request)
+
+    def run_alone(self, call: Call) -> bool:
+        """In any thread. False: a claim found nothing, and `wait_after` is to be called."""
+        request: Any = call.request
+        patience_ms = request.patience_ms()
+        try:
+            handle = self._alone.handle if call.waits is None else self._alone.handle_again
+            call.answer = handle(replace(request, wait=None) if patience_ms else request, call.caller)
+        except FairleadError as refused:
+            call.error = refused
+        except Exception as unexpected:
+            call.error = _noted(unexpected, call)
+        return call.error is not None or not patience_ms or not _is_empty(call.answer)
+
+    def wait_after(self, call: Call) -> bool:
+        """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and is over."""
+        with self._engine.lock:
+            waits = call.waits
+            if self.waiting.must_end or not call.may_wait:
+                self.waiting.end(call)
+            elif waits is None:
+                # Something may have come since it looked.
+                self.waiting.try_soon(self.waiting.begin(call))
+            elif waits.deadline_ms <= self._engine.clock.monotonic_ms():
+                self.waiting.end(call)
+            else:
+                waits.is_running = False
+                if waits.woken:
+                    self.waiting.try_soon(waits)
+                else:
+                    self.waiting.listen(waits)
+            return call.waits is not None
+
+    def _without_alone(
+        self, woken: list[WaitingCall], over: list[Call], again: list[Call]
+    ) -> list[WaitingCall]:
+        """Those that may join this turn."""
+        for waits in woken:
+            if waits.call.joins:
+                continue
+            if self.waiting.must_end:
+                self.drop(waits.call)
+                over.append(waits.call)
+            else:
+                # If it is woken from here on, it runs once more.
+                waits.is_running, waits.woken = True, False
+                again.append(waits.call)
+        return [waits for waits in woken if waits.call.joins]
+
+
+def _noted(unexpected: Exception, call: Call) -> Exception:
+    _log.error(
+        "a call failed in a way it should not",
+        exc_info=unexpected,
+        extra={"fields": {"verb": call.request.verb_name}},
+    )
+    return unexpected
+
+
+def _is_empty(answer: Any) -> bool:
+    return answer.count == 0 if isinstance(answer, NumberedClaim) else not answer

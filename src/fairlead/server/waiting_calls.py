@@ -1,0 +1,164 @@
+"""Claims of a door that wait for messages without a thread: entries that listen in the engine."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairlead.engine.broker import Broker
+from fairlead.engine.waiting import Listening, Waiter
+from fairlead.middleware.rights import Rights
+from fairlead.verbs.consumers import ConsumersClaim
+
+if TYPE_CHECKING:
+    from fairlead.server.turn import Call
+
+
+class WaitingCall(Waiter):
+    """One of them."""
+
+    __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "number", "owner")
+
+    def __init__(self, owner: WaitingCalls, call: Call, consumer: str, deadline_ms: int, number: int) -> None:
+        super().__init__(consumer)
+        self.owner = owner
+        self.call = call
+        self.deadline_ms = deadline_ms
+        #: When it is to be looked at although nobody wakes it.
+        self.due_ms = -1
+        #: Its place in the order of arrival.
+        self.number = number
+        #: Whether a thread of the pool tries it now.
+        self.is_running = False
+        self.listening: Listening
+
+    @property
+    def is_over(self) -> bool:
+        return self.call.waits is not self
+
+    def wake(self) -> None:
+        if not self.woken:
+            self.woken = True
+            if not self.is_running:
+                self.owner.tell(self)
+
+
+class WaitingCalls:
+    """Used by one thread and under the engine's lock, but for what says otherwise. Whoever wakes a claim calls
+    `on_woken`, in any thread.
+    """
+
+    def __init__(self, broker: Broker, on_woken: Callable[[], None]) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._on_woken = on_woken
+        self._number = 0
+        self._woken: deque[WaitingCall] = deque()
+        self._times: list[tuple[int, int, WaitingCall]] = []
+        self.count = 0
+
+    def has_woken(self) -> bool:
+        """Without the lock."""
+        return bool(self.count and self._woken)
+
+    def next_ms(self) -> int | None:
+        """When one is to be looked at although nobody wakes it, in steady time. Without the lock."""
+        while self._times and not _is_current(*self._times[0]):
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else None
+
+    @property
+    def must_end(self) -> bool:
+        """The server stops: what comes now stays for others."""
+        return self._engine.waits_over or self._engine.closed
+
+    def begin(self, call: Call) -> WaitingCall:
+        request: Any = call.request
+        deadline_ms = self._engine.clock.monotonic_ms() + (request.patience_ms() or 0)
+        self._number += 1
+        waits = WaitingCall(self, call, self._consumer_of(call), deadline_ms, self._number)
+        waits.listening = Listening(self._engine, request.queues(), waits)
+        self._keep(waits)
+        return waits
+
+    def listen(self, waits: WaitingCall) -> None:
+        """It has found nothing: sleep until it is woken."""
+        token_ms = waits.listening.listen()
+        due_ms = waits.deadline_ms
+        if token_ms is not None:
+            due_ms = min(due_ms, self._engine.clock.monotonic_ms() + token_ms)
+        if due_ms != waits.due_ms:
+            waits.due_ms = due_ms
+            heapq.heappush(self._times, (due_ms, waits.number, waits))
+
+    def end(self, call: Call) -> None:
+        """Ending twice is fine."""
+        if call.waits is not None:
+            call.waits.listening.leave()
+            call.waits = None
+            self.count -= 1
+
+    def resume(self, waits: WaitingCall) -> None:
+        """What became of it did not happen: it waits on, and is tried once more."""
+        if waits.is_over:
+            self._keep(waits)
+        else:
+            waits.listening.listen()
+        self.try_soon(waits)
+
+    def try_soon(self, waits: WaitingCall) -> None:
+        waits.woken = True
+        self._woken.append(waits)
+
+    def tell(self, waits: WaitingCall) -> None:
+        """In any thread."""
+        self._woken.append(waits)
+        self._on_woken()
+
+    def take_woken(self) -> list[WaitingCall]:
+        """In the order of their arrival. Without the lock."""
+        woken: dict[int, WaitingCall] = {}
+        while self._woken:
+            waits = self._woken.popleft()
+            if not waits.is_over and not waits.is_running:
+                woken[waits.number] = waits
+        return [woken[number] for number in sorted(woken)]
+
+    def take_late(self) -> list[Call]:
+        """Those whose time is over; others that are to be looked at count as woken. Without the lock."""
+        late: list[Call] = []
+        now_ms = self._engine.clock.monotonic_ms() if self._times else 0
+        while self._times and self._times[0][0] <= now_ms:
+            waits = self._times[0][2]
+            if not _is_current(*heapq.heappop(self._times)):
+                continue
+            if waits.deadline_ms <= now_ms and not waits.is_running:
+                late.append(waits.call)
+            else:
+                self.try_soon(waits)
+        return late
+
+    def find_first(self, queue_id: int) -> WaitingCall | None:
+        """The claim that waits longest for a queue, if it is one of these and may join a turn."""
+        first = next(iter(self._engine.waiters.of(queue_id)), None)
+        is_ours = isinstance(first, WaitingCall) and first.owner is self and first.call.joins
+        return first if is_ours else None  # type: ignore[return-value]
+
+    def _keep(self, waits: WaitingCall) -> None:
+        waits.call.waits = waits
+        waits.due_ms = -1
+        self.count += 1
+        self.listen(waits)
+
+    def _consumer_of(self, call: Call) -> str:
+        """As the engine knows it."""
+        request: Any = call.request
+        if isinstance(request, ConsumersClaim):
+            return request.name
+        return Rights(self._broker, call.caller).scoped_consumer(request.consumer)
+
+
+def _is_current(due_ms: int, number: int, waits: WaitingCall) -> bool:
+    return not waits.is_over and waits.due_ms == due_ms
