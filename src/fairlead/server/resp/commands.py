@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fairlead
 import fairlead.verbs  # fills the table
@@ -21,10 +21,40 @@ REQUESTS: dict[bytes, type[Request[Any]]] = {
     PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()
 }
 
+#: Stands before the command of a verb, and gives the request its number in a session.
+ONCE = b"FL.ONCE"
+_ONCE_USAGE = "FL.ONCE session number arrived FL.<VERB> ..., with whole numbers from 0 on"
+
+
+class Place(NamedTuple):
+    """The place of a request in a session, as `Caller` has it."""
+
+    session: str | None = None
+    number: int = 0
+    arrived: int = 0
+
+
+NO_PLACE = Place()
+
 _NO_TRANSACTIONS = (
     "commands that fairlead has; MULTI is not needed, because commands that arrive together are one write, and"
     " FL.EXCHANGE carries out several requests as one"
 )
+
+
+def read_once(words: list[bytes]) -> tuple[Place, list[bytes]]:
+    """The place of a request in its session, and its command."""
+    _, *place = words[:4]
+    command = words[4:]
+    if not command or command[0].upper() not in REQUESTS:
+        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(words[:5])))
+    session, number, arrived = place
+    if not (number.isdigit() and arrived.isdigit() and len(number) < 20 and len(arrived) < 20):
+        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(place)))
+    try:
+        return Place(session.decode(), int(number), int(arrived)), command
+    except UnicodeDecodeError:
+        raise InvalidRequest("session", "text in UTF-8", _shown(session)) from None
 
 
 def run_command(connection: Connection, name: bytes, words: list[bytes]) -> bytes:

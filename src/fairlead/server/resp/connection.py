@@ -18,7 +18,7 @@ from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.request import Caller, Request
 from fairlead.server.limits import Limit
 from fairlead.server.resp.arguments import read_words
-from fairlead.server.resp.commands import PREFIX, REQUESTS, run_command
+from fairlead.server.resp.commands import NO_PLACE, ONCE, PREFIX, REQUESTS, read_once, run_command
 from fairlead.server.resp.parser import (
     MAX_ARGUMENTS,
     MAX_ARGUMENTS_OF_STRANGERS,
@@ -199,7 +199,11 @@ class Connection(asyncio.Protocol):
     def _start(self, words: Command) -> bool:
         """False: not before earlier calls of the connection are over."""
         name = words[0].upper()
+        place = NO_PLACE
         try:
+            if name == ONCE:
+                place, words = read_once(words)
+                name = words[0].upper()
             kind = REQUESTS.get(name)
             if kind is None:
                 if not name.startswith(PREFIX) and name in _OF_HTTP:
@@ -230,7 +234,10 @@ class Connection(asyncio.Protocol):
             self._reply(error_reply(unexpected, packed=is_packed))
             return True
         size = sum(map(len, words))
-        asked = Asked(self, request, self.caller._replace(size=size), is_packed=is_packed)
+        caller = self.caller._replace(
+            session=place.session, number=place.number, arrived=place.arrived, size=size
+        )
+        asked = Asked(self, request, caller, is_packed=is_packed)
         asked.joins, asked.may_wait = joins, not self._is_ending
         if not joins or request.patience_ms() is not None:
             self._holder = asked
