@@ -68,17 +68,18 @@ class Server:
         self.settings = settings
         self.limits = Limits(settings.limits)
         self.doors: list[Door] = []
+        #: For all doors that speak through asyncio; the first of them starts it.
+        self.event_loop = EventLoop()
         #: What they show, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
         self._make_doors = make_doors or (
             lambda broker, settings, limits: open_doors(
-                broker, settings, limits, self.certificates, self._layers(broker), self._event_loop
+                broker, settings, limits, self.certificates, self._layers(broker), self.event_loop
             )
         )
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
         self._sockets: SocketWatch | None = None
-        self._event_loop = EventLoop()
         self._told = threading.Event()
         self._told_to_look = False
         self._hurry = threading.Event()
@@ -249,9 +250,10 @@ class Server:
             self._sockets.stop()
         for door in self.doors:
             _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
-        self._event_loop.stop()
         assert self._broker is not None
         self._broker.close()
+        # After the broker: a loop that hangs must not keep it from being closed.
+        self.event_loop.stop()
         if self._tracing is not None:
             self._tracing.close()
 
@@ -366,7 +368,13 @@ def open_doors(
         )
         doors.append(
             HttpDoor(
-                broker, addresses["http"], metrics, certificates=certificates, layers=layers, limits=limits
+                broker,
+                addresses["http"],
+                metrics,
+                event_loop,
+                certificates=certificates,
+                layers=layers,
+                limits=limits,
             )
         )
     return doors
