@@ -84,6 +84,13 @@ _GROUPS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 _MOST_BYTES = 1024 * 1024
 
 
+class LoadedSettings(NamedTuple):
+    """`sources` says where each setting that was given came from; what it lacks is a default."""
+
+    settings: ServerSettings
+    sources: Mapping[str, str]
+
+
 class _Given(NamedTuple):
     source: str
     path: str
@@ -100,6 +107,13 @@ def load_settings(
     thing wrong, with a note for each of the others; also for values that a stronger source would have
     replaced.
     """
+    return load_with_sources(file, environ, flags).settings
+
+
+def load_with_sources(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
+) -> LoadedSettings:
+    """As `load_settings`."""
     if file is None and environ.get("FAIRLEAD_CONFIG"):
         file = Path(environ["FAIRLEAD_CONFIG"])
     problems: list[tuple[str, str, str]] = []
@@ -136,7 +150,7 @@ def load_settings(
         for problem in problems[1:]:
             refused.add_note(": ".join(problem))
         raise refused
-    return _built(chosen)
+    return LoadedSettings(_built(chosen), source_of)
 
 
 def load_redaction(environ: Mapping[str, str]) -> RedactSettings:

@@ -77,7 +77,9 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when the server is ready, or raises `ServerDidNotStart`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
-        environment |= {SETTINGS[path].variable: str(value) for path, value in self._given.items()}
+        environment |= {
+            SETTINGS[path].variable: str(value) for path, value in self._given.items() if value is not None
+        }
         process = self._process = subprocess.Popen(
             self._command,
             env=environment,
