@@ -21,6 +21,7 @@ from fairlead.config.load import SETTINGS, LoadedSettings, load_with_sources
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
 from fairlead.server.arrow_memory import limit_arrow_memory
+from fairlead.server.bootstrap import key_in_environment
 from fairlead.server.fila import packages as fila_packages
 from fairlead.server.repeats import Repeats
 from fairlead.server.serve import Server, run
@@ -91,6 +92,7 @@ def serve(
     }
     loaded = load_with_sources(config, os.environ, flags | _split(setting or []))
     settings = loaded.settings
+    bootstrap_key = key_in_environment(os.environ, settings.auth)
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log, repeats=Repeats())
@@ -100,7 +102,7 @@ def serve(
         with suppress(ModuleNotFoundError):
             limit_arrow_memory(settings.limits.max_arrow_bytes)
     import_arrow_alone()
-    run_and_exit(Server(_with_doors_that_open(loaded)))
+    run_and_exit(Server(_with_doors_that_open(loaded), bootstrap_key=bootstrap_key))
 
 
 def _with_doors_that_open(loaded: LoadedSettings) -> ServerSettings:

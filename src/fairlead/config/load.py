@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from fairlead.config.reading import read_value
 from fairlead.config.server import (
+    BOOTSTRAP_KEY_VARIABLE,
     DOORS,
     AuthSettings,
     RedactSettings,
@@ -23,8 +24,9 @@ from fairlead.config.server import (
 )
 from fairlead.errors import InvalidRequest, SettingInvalid
 
-#: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
+#: Those that are no settings, most of them not read by a server. A * stands for any ending.
 OTHER_VARIABLES = (
+    BOOTSTRAP_KEY_VARIABLE,
     "FAIRLEAD_CONFIG",
     "FAIRLEAD_ADDR",
     "FAIRLEAD_PROJECT",
