@@ -23,7 +23,7 @@
 | members  | queue, stream, seq, 0 or 1  | `MemberRow`: live messages of a stream, of a cold chunk (0) or one with a row of its own (1) |
 | streams  | queue, stream               | `StreamRow`: which messages may pass earlier ones that wait      |
 | leases   | queue, group                | `LeaseRow`: the members of a claim that expire together          |
-| api_keys | id of a key                 | `KeyRecord`; under `adopted`, the last secret taken from a file  |
+| api_keys | id of a key                 | `KeyRecord`; under `adopted`, the bootstrap key as it was taken  |
 | runbooks | `/`, project                | the text of its runbook                                          |
 | external_queues | `/`, project         | the names of the queues that its runbook says live elsewhere     |
 | audit    | number of the entry         | `AuditRecord`                                                    |
