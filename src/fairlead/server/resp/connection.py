@@ -275,7 +275,8 @@ class Connection(asyncio.Protocol):
             self.door.check_unread()
         asked = Asked(self, first, self.caller._replace(size=sum(map(len, words))), is_packed=False)
         asked.running, asked.joins, asked.may_wait = running, joins, not self._is_ending
-        if not joins:
+        if not joins or not first.durable:
+            # A look comes before other requests, which must not be overtaken; most XADD and XACK make one request.
             self._holder = asked
         self._open += 1
         self._replies.append(asked)

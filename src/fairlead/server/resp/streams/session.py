@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from fairlead.engine.broker import Broker
@@ -59,12 +59,12 @@ class Session:
 
     def find_lease(self, queue: str, raw_id: bytes, consumer: str | None = None) -> LeaseRef | None:
         """The last lease that was sent to this consumer, or to those as which the connection has read."""
-        holders: Sequence[str] = [*self._consumers] if consumer is None else [self.holder(consumer)]
-        for holder in holders:
-            lease = self._sent.find(holder, queue, raw_id)
-            if lease is not None:
-                return lease
-        return None
+        holders: Iterable[str] = self._consumers if consumer is None else [self.holder(consumer)]
+        found = [self._sent.find(holder, queue, raw_id) for holder in holders]
+        # Claims are numbered in their order.
+        return max(
+            [lease for lease in found if lease is not None], key=lambda one: one.claim_id, default=None
+        )
 
     @contextmanager
     def creating(self, queue: str) -> Iterator[None]:
