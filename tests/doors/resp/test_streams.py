@@ -264,6 +264,17 @@ def test_ranges_are_over_what_is_live(place: Place, client: StreamClient, stream
     assert [about["first-entry"][0], about["last-entry"][0]] == [ids[0], ids[-1]]
 
 
+def test_completed_messages_that_are_kept_are_no_entries(
+    place: Place, client: StreamClient, stream: str
+) -> None:
+    _group(client, place.broker, stream, retain_completed="1h")
+    ids = [client.xadd(stream, {"n": n}) for n in range(3)]
+    client.read("workers", "ann", {stream: ">"}, count=1)
+    client.xack(stream, "workers", ids[0])
+    assert [entry_id for entry_id, _ in client.xrange(stream)] == ids[1:]
+    assert (client.xlen(stream), place.broker.stats(stream).done) == (2, 1)
+
+
 def test_a_reader_that_blocks_gets_what_comes(door: RespDoor, broker: Broker, stream: str) -> None:
     """In no thread of the server; of several streams those that have something."""
     reader = redis.Redis(port=_port(door), protocol=3, decode_responses=True)
@@ -299,6 +310,20 @@ def test_a_pipeline_keeps_the_order_of_its_commands(door: RespDoor, stream: str)
     assert [entry_id for entry_id, _ in read[0][1]] == ids
     assert (length, made) == (50, 1)
     client.close()
+
+
+def test_what_comes_behind_a_reader_that_blocks_waits(door: RespDoor, broker: Broker, stream: str) -> None:
+    wire = Wire(door.address)
+    wire.ask("XGROUP", "CREATE", stream, "workers", "0", "MKSTREAM")
+    read = pack("XREADGROUP", "GROUP", "workers", "ann", "BLOCK", 0, "STREAMS", stream, ">")
+    wire.send(read + read + pack("XLEN", stream))
+    wait_until(lambda: waiting_claims(broker, stream) == 1)
+    for n in (b"1", b"2"):
+        broker.enqueue(stream, n)
+        [[_, [[_, fields]]]] = wire.read()
+        assert fields == [b"payload", n]
+    assert wire.read() == 2
+    wire.close()
 
 
 def test_a_connection_that_closes_in_the_middle_leaves_nothing_behind(
