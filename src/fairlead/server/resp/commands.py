@@ -11,6 +11,7 @@ from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.request import VERBS, Request
 from fairlead.server.resp.arguments import usage_of
 from fairlead.server.resp.replies import OK, PONG, bulk, value_of
+from fairlead.server.resp.streams.commands import COMMANDS as STREAM_COMMANDS
 
 if TYPE_CHECKING:
     from fairlead.server.resp.connection import Connection
@@ -61,7 +62,11 @@ def run_command(connection: Connection, name: bytes, words: list[bytes]) -> byte
     """The reply. `words` are those behind the name, which is in upper case."""
     found = _COMMANDS.get(name)
     if found is None:
-        raise InvalidRequest("command", "FL.<VERB>, see FL.HELP, or a command of a connection", _shown(name))
+        raise InvalidRequest(
+            "command",
+            "FL.<VERB>, see FL.HELP, a command of Redis Streams, or one of a connection",
+            _shown(name),
+        )
     run, needs_key = found
     if needs_key and connection.caller is None:
         raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
@@ -145,7 +150,7 @@ def _command(connection: Connection, words: list[bytes]) -> bytes:
     names = [*[verb.name for verb in VERBS.values()]]
     match words[0].upper() if words else b"":
         case b"COUNT":
-            return b":%d\r\n" % (len(names) + len(_COMMANDS))
+            return b":%d\r\n" % (len(names) + len(_COMMANDS) + len(STREAM_COMMANDS))
         case b"DOCS":
             wanted = {word.upper() for word in words[1:]}
             docs = {
@@ -159,7 +164,8 @@ def _command(connection: Connection, words: list[bytes]) -> bytes:
             }
             return value_of(docs, connection.protocol)
         case b"LIST":
-            return value_of([*[f"FL.{name.upper()}" for name in names], *_COMMANDS], connection.protocol)
+            ours = [f"FL.{name.upper()}" for name in names]
+            return value_of([*ours, *_COMMANDS, *STREAM_COMMANDS], connection.protocol)
         case b"" | b"INFO":
             # Redis's entry of a command: no key of a command is a key of Redis.
             found = [[f"fl.{name}", -1, [], 0, 0, 0, [], [], [], []] for name in names]
