@@ -471,11 +471,16 @@ class Memory:
     # Hints about time
 
     def overdue(self, now_ms: int, most_members: int) -> list[GroupLease]:
-        """Leases whose time is over, until they have that many members together."""
+        """Leases whose time is over, until they have that many members together. Leases of one claim that end together
+        are not parted: whether a member was the first of its run is known while all of the run is held.
+        """
         found: list[GroupLease] = []
         members = 0
-        while self.expiries and self.expiries[0][0] <= now_ms and members < most_members:
-            lease = heappop(self.expiries)[1]
+        while self.expiries and self.expiries[0][0] <= now_ms:
+            lease = self.expiries[0][1]
+            if members >= most_members and not lease.ends_with(found[-1]):
+                break
+            heappop(self.expiries)
             if lease.live:
                 found.append(lease)
                 members += lease.live
