@@ -1207,14 +1207,15 @@ class Memory:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
+        if self.thinned_lanes:
+            # A key whose last lane is on disk takes no more turns than one whose lanes are in memory.
+            self._end_dry_lanes()
         if self.ended_deliveries:
             for _, queue_id, key in sorted(self.ended_deliveries):
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
             self._move_fronts()
-        if self.thinned_lanes:
-            self._end_dry_lanes()
 
     def fill_lanes(self) -> None:
         """At open, once all hot chunks are there: their ready messages stand in their lanes."""

@@ -424,3 +424,17 @@ def test_lanes_that_wait_for_tokens_go_out_in_the_same_order_whether_or_not_memo
         claimed = engine.do(Claim("q", 9, max_per_stream=5))
         assert [one.payload for one in claimed] == [b"0", b"1", b"2"]
         scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+def test_a_key_at_its_limit_that_loses_all_its_messages_at_once_gets_no_turn(hot: int) -> None:
+    """A lane that only the disk has ends before the key may take turns again."""
+    with sizes(hot=hot):
+        scene = Scene()
+        engine = scene.engine
+        engine.do(CreateQueue("limited", {"max_unsettled_per_key": 1}))
+        ids = engine.do(EnqueueMany("limited", [NewMessage(b"", fairness_key="k")] * 30))
+        assert len(scene.claim(5, "limited")) == 1
+        engine.do(Drop("limited", ids))
+        assert engine.memory.by_name["limited"].schedule.ring() == []
+        scene.check()
