@@ -65,8 +65,8 @@ BUGS = (
     Bug(
         "a completion is not counted",
         "engine/memory.py",
-        "        counts.leased -= len(numbers)\n",
-        "",
+        "        counts.leased -= len(numbers)\n        whole = ",
+        "        whole = ",
     ),
     Bug(
         "the number of a commit is given again",
@@ -103,7 +103,7 @@ BUGS = (
     Bug(
         "the fence is not stored with the rows",
         "store/kv/rocks.py",
-        "        raw.put(FENCE_KEY, fence.packed())\n",
+        "        put(FENCE_KEY, fence.packed())\n",
         "",
         "store",
     ),
@@ -122,13 +122,13 @@ BUGS = (
     Bug(
         "a lease that ended stays stored",
         "store/rows.py",
-        "                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))\n",
+        "            deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))\n",
         "                pass\n",
     ),
     Bug(
         "tokens that a claim took are not stored",
         "engine/memory.py",
-        "                self.changes.buckets.update(fact.plan.buckets)\n",
+        "                self.changes.buckets.update(plan.buckets)\n",
         "                pass\n",
     ),
     Bug(

@@ -27,6 +27,9 @@ class FactsSeen:
             match fact:
                 case f.ChunkEnqueued():
                     yield self._enqueued(fact, memory)
+                case f.ScatteredEnqueued():
+                    for chunk in fact.chunks():
+                        yield self._enqueued(f.ChunkEnqueued(chunk), memory)
                 case f.Claimed():
                     yield e.Leased(fact.lease.terms.consumer, self._members(fact.lease, fact.numbers, memory))
                 case f.LeaseCompleted():
@@ -40,6 +43,8 @@ class FactsSeen:
                     yield e.Moved(
                         fact.why or "", self._id(fact.number), target, fact.state, claim_id=fact.claim_id
                     )
+                case f.MessagesMoved():
+                    yield from self.events_of([*fact.one_by_one()], memory)
                 case f.MessageGone():
                     yield e.Moved(fact.why, self._id(fact.number), None, None, claim_id=fact.claim_id)
                 case f.MessageRestated():

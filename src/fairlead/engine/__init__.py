@@ -3,7 +3,8 @@
 `broker.py` is what users open: a `Surface` around the engine. `engine.py` has the lock, the transactions and
 `do(request)`; `transaction.py` is what a verb works with;
 `memory.py` has the one reducer; `cold.py` reads the messages that memory does
-not hold, and `demotion.py` chooses those that it need not hold any more; `moves.py` is how one message moves on;
+not hold, and `demotion.py` chooses those that it need not hold any more, and `known_waits.py` has those that wait where they are few;
+`moves.py` is how messages move on;
 `walk.py` and `walk_ids.py` meet many messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py`
 finds one by a part of its id, `blocked_streams.py` finds who holds up a stream, `tally.py` counts what passed,
 `measures.py` measures all queues and `observers.py` has who else is told of commits;

@@ -35,15 +35,20 @@ class AnswerSweep:
         self._ahead_ms = clock.now_ms() - clock.monotonic_ms()
         self._next_ms = clock.monotonic_ms() + REQUEST_KEPT_MS
 
-    def run(self, tx: Transaction) -> bool:
-        """One bounded step; False when there is nothing to forget."""
+    def is_due(self) -> bool:
+        """Whether it is time for a step."""
         steady_ms = self._clock.monotonic_ms()
         ahead_ms = self._clock.now_ms() - steady_ms
         if abs(ahead_ms - self._ahead_ms) >= _MIN_STEP_MS:
             self._ahead_ms = ahead_ms
             self._next_ms = steady_ms + REQUEST_KEPT_MS
-        if steady_ms < self._next_ms:
+        return steady_ms >= self._next_ms
+
+    def run(self, tx: Transaction) -> bool:
+        """One bounded step; False when there is nothing to forget."""
+        if not self.is_due():
             return False
+        steady_ms = self._clock.monotonic_ms()
         end = first_id_of(max(0, self._clock.now_ms() - REQUEST_KEPT_MS))
         old = tx.scan_records(Table.ANSWERS, end=end, limit=_STEP)
         if not old:

@@ -24,7 +24,7 @@ from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
 from fairlead.engine.memory import Memory, Queue
-from fairlead.engine.moves import run_due
+from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
@@ -65,6 +65,7 @@ from fairlead.records.facts import (
     LeaseSplit,
     QueueStored,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import COMMIT_SHIFT
@@ -74,6 +75,7 @@ from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import check_remembered
 
 Durability = Literal["fsync", "os"]
@@ -257,16 +259,31 @@ class Engine:
     def run_due(self) -> None:
         """Do whatever time has made due, in bounded steps that let others have the lock in between."""
         self._notice_clock_step()
+        is_worth_a_look = True
         while not self.closed:
             answers = self.hooking.ask_overdue()
-            with self.transaction(answers) as tx:
-                worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
-                worked = worked or self._answer_sweep.run(tx)
-                worked = worked or forget_full_buckets(tx) or demote_idle(tx)
-            if worked or answers.failures or self.operations.run_step():
+            if is_worth_a_look or answers.failures:
+                with self.transaction(answers) as tx:
+                    worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
+                    worked = worked or self._answer_sweep.run(tx)
+                    worked = worked or forget_full_buckets(tx) or demote_idle(tx)
+                if worked or answers.failures:
+                    is_worth_a_look = self._may_have_due()
+                    continue
+            is_worth_a_look = True
+            if self.operations.run_step():
                 continue
             if not self.evacuation.run_step():
                 return
+
+    def _may_have_due(self) -> bool:
+        """Whether a transaction of the timer may find work. One that finds none costs as much as many a verb. An engine
+        in trouble finds out in its transactions.
+        """
+        with self.lock:
+            if self._open is not None or self._is_stale or self._over is not None or self.memory.idle_buckets:
+                return True
+            return may_be_due(self.memory, self.time.now_ms()) or self._answer_sweep.is_due()
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
         with self.lock:
@@ -343,6 +360,7 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
+            self.memory.hold_scattered()
             yield tx
             self.memory.update_fronts()
         except BaseException as trouble:
@@ -406,6 +424,8 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
+            if self.memory.changes.scattered and type(request) not in _ENQUEUES:
+                self.memory.hold_scattered()
             work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
             answer: Answer = work(tx, request)
             self.memory.update_fronts()
@@ -623,13 +643,19 @@ def memory_of(store: KeyValueStore) -> Memory:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Many objects come, and none goes: Python's garbage collector would look through them again and again."""
+    """Many objects come, and none goes: Python's garbage collector would look through them again and again, also after
+    the opening, if they did not count as old then.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All objects become old at once, and none is looked at.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -652,7 +678,9 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
 
 
 #: The most frequent of the facts that `_may_be_lost` denies.
-_NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
+_NEVER_LOST = frozenset({ChunkEnqueued, ScatteredEnqueued, ChunkGrown, LeaseCompleted})
+#: Requests that do not look for messages.
+_ENQUEUES = frozenset({Enqueue, EnqueueMany})
 
 
 def _may_be_lost(fact: StateFact) -> bool:

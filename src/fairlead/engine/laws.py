@@ -126,6 +126,12 @@ def broken_laws_of_memory(
             front = next(message for message in messages if message.number == stream.front)
             lanes.setdefault((home_id, front.lane), []).append(front)
     for queue_id, queue in memory.by_id.items():
+        known = memory.known_waits.states(queue_id)
+        waiting = {
+            one.number: one.state for one in messages if one.is_waiting and one.state.queue_id == queue_id
+        }
+        if known is not None and known != waiting:
+            broken.append(f"{queue.name}: waiting messages are not those that are stored")
         broken += _late_looks(queue, [one for one in messages if one.state.queue_id == queue_id])
         found = _lanes(memory, queue)
         for lane in {*found, *(lane for of_queue, lane in lanes if of_queue == queue_id)}:

@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from fairlead.config import Settings
-from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
+from fairlead.decide.lifecycle import NOWHERE, Where, check_step, place_of
+from fairlead.decide.retry import has_jitter
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
 from fairlead.engine.cold import bring, bring_chunks, cached_weight, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
+from fairlead.engine.known_waits import KnownWaits
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
 from fairlead.engine.thinning import is_sparse
@@ -59,6 +61,7 @@ from fairlead.records.facts import (
     MessageGone,
     MessageMoved,
     MessageRestated,
+    MessagesMoved,
     Move,
     PagesStaged,
     PassAllowed,
@@ -66,6 +69,7 @@ from fairlead.records.facts import (
     QueueStored,
     ReadFact,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
     StatesRead,
     StreamRead,
@@ -78,7 +82,7 @@ from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Container, Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import find_last_cold
+from fairlead.store.cold_rows import find_last_cold, run_of_one
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
 from fairlead.store.stream_rows import has_members, read_members
@@ -98,6 +102,7 @@ class Queue:
         "blocks",
         "counts",
         "first_done_ms",
+        "has_jitter",
         "home_id",
         "is_dead_letter_queue",
         "is_ordered",
@@ -140,6 +145,8 @@ class Queue:
         self.takes_all = not (record.source_id or config.ttl_ms or config.max_messages or config.max_bytes)
         #: Whether streams order its messages. It does not change while the queue has messages.
         self.is_ordered = record.config.ordering != "none"
+        #: Whether chance decides about its retries.
+        self.has_jitter = has_jitter(record.config)
         #: The queue under which the rows of its messages are stored.
         self.home_id = record.source_id or record.queue_id
 
@@ -208,6 +215,7 @@ class Memory:
         "held",
         "hot_messages",
         "idle_buckets",
+        "known_waits",
         "last_queue_id",
         "max_body_bytes",
         "own",
@@ -249,6 +257,7 @@ class Memory:
         self.read_bodies: deque[Chunk] = deque()
         #: By block: the queue of each chunk that was found to be sparse since the last look of the timer.
         self.sparse: dict[int, int] = {}
+        self.known_waits = KnownWaits()
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
@@ -543,6 +552,7 @@ class Memory:
         chunk = self.chunk_of(fact.number)
         self._mark_own(chunk, fact.number)
         self._restate(fact.number, fact.state)
+        self.known_waits.restated(fact.state.queue_id, fact.number, fact.state)
         stream = self.stream_of(fact.number, fact.state.queue_id)
         if stream and not fact.state.done_ms:
             self._note_member(chunk, fact.number, stream)
@@ -744,6 +754,31 @@ class Memory:
         self.changes.runs[home_id, home_id, lane, number, False] = RunRow(number, 1, weight, is_alone=True)
         queue.schedule.add_cold(lane, weight, number)
 
+    def _scattered(self, fact: ScatteredEnqueued) -> None:
+        queue, columns, schedule = self.by_id[fact.queue_id], fact.columns, self.by_id[fact.queue_id].schedule
+        count = len(fact.numbers)
+        if not self._has_room_for(count) and self.demotion.may_begin(queue, fact.enqueued_ms):
+            for lane in columns.lanes:
+                self.demotion.found_no_room(queue, fact.enqueued_ms, [lane])
+        self._count_cold(queue, count)
+        counts = self._count(queue)
+        counts.ready += count
+        counts.bytes += columns.total_bytes()
+        schedule.add_cold_ones(columns.lanes_in_order(), columns.weights_in_order(), fact.numbers)
+        self.changes.scattered.append(fact)
+
+    def hold_scattered(self) -> None:
+        """Before a request of the same transaction that may look for messages: those that it scattered are in memory, as
+        other chunks of the transaction are. Behind enqueues alone nobody looks for them before they are written.
+        """
+        for fact in self.changes.scattered:
+            for chunk in fact.chunks():
+                self._keep_cold(chunk)
+                self.changes.new_chunks.append(chunk)
+                lane, home_id = chunk.columns.lanes[0], chunk.queue_id
+                self.changes.runs[home_id, home_id, lane, chunk.first, False] = run_of_one(chunk.head())
+        self.changes.scattered.clear()
+
     def _grown(self, fact: ChunkGrown) -> None:
         chunk, own = fact.chunk, fact.own
         queue = self.by_id[chunk.queue_id]
@@ -796,6 +831,8 @@ class Memory:
         if chunk.states is not None:
             # Some messages of the chunk begin with rows of their own.
             self.changes.chunks.add(chunk)
+        if own and self._wait_from_now(queue, chunk, own, columns):
+            own = {}
         for number, state in own.items():
             self._restate(number, state)
         entering = implied
@@ -812,6 +849,34 @@ class Memory:
                 self._note_life(queue, chunk, end_ms)
         self._schedule(queue, chunk, entering)
 
+    def _wait_from_now(
+        self, queue: Queue, chunk: Chunk, own: Mapping[int, OwnState], columns: Columns
+    ) -> bool:
+        """`_enter` for new messages that wait, all at once. False: some do more than that, and nothing was changed."""
+        if columns.streams is not None or columns.expires is not None:
+            return False
+        if not all(state.due_ms for state in own.values()):
+            return False
+        home_id, changes, counts = chunk.queue_id, self.changes, self._count(queue)
+        for number, state in own.items():
+            changes.own[home_id, number] = state
+        self.own.update(own)
+        counts.bytes += _bytes_of(chunk, [*own])
+        self._wait(queue, own)
+        return True
+
+    def _wait(self, queue: Queue, states: Mapping[int, OwnState]) -> None:
+        """Messages without streams wait for their times. Memory has their states until the transaction ends."""
+        changes, home_id = self.changes, queue.home_id
+        counts = self._count(queue)
+        counts.waiting += len(states)
+        self.known_waits.began(queue.record.queue_id, states, counts.waiting)
+        self.touched_states.update(states)
+        for number, state in states.items():
+            changes.due[home_id, state.due_ms, number] = True
+        first_ms = min([state.due_ms for state in states.values()])
+        queue.next_due_ms = min(queue.next_due_ms or first_ms, first_ms)
+
     # Cold chunks and lanes
 
     def _must_be_cold(self, queue: Queue, chunk: Chunk, weight: int) -> bool:
@@ -823,7 +888,7 @@ class Memory:
         if self._fits(queue, weight, chunk.columns):
             return False
         if not self._has_room_for(weight):
-            self.demotion.found_no_room(queue, chunk)
+            self.demotion.found_no_room(queue, chunk.enqueued_ms, chunk.columns.lanes)
         return True
 
     def _has_room_for(self, weight: int) -> bool:
@@ -979,6 +1044,8 @@ class Memory:
         """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it.
         Those that wait need not, unless others of their streams behind them do.
         """
+        if chunk.columns.streams is None:
+            return False
         members = self._hot_members(home, chunk)
         if not all(map(self.waits, members)):
             return True
@@ -1108,11 +1175,12 @@ class Memory:
 
     def is_kept(self, number: int, state: OwnState) -> bool:
         """Whether a lease, or the part of a stream or a lane in memory, has the message."""
-        queue = self.by_id[state.queue_id]
         if number in self.held:
             return True
-        if state.done_ms:
+        chunk = self.chunks.get(number >> BLOCK_SHIFT)
+        if state.done_ms or (state.due_ms and chunk is not None and chunk.columns.streams is None):
             return False
+        queue = self.by_id[state.queue_id]
         if stream := self.stream_of(number, state.queue_id):
             is_hot = _is_hot_member(self.chunk_of(number), state)
             is_known = is_hot or queue.streams.knows(stream, number, state.seq or number)
@@ -1400,9 +1468,17 @@ class Memory:
             for number in numbers:
                 queue.schedule.note_unsettled(self._lane_in(queue, number)[0][0])
         for number in own.keys() & set(numbers) if own else ():
-            if fact.plan is not None:
-                self._delete_run(queue, number)
-            self._restate(number, msgspec.structs.replace(own[number], claim_id=lease.terms.claim_id))
+            state, chunk = own[number], self.chunks.get(number >> BLOCK_SHIFT) or self.chunk_of(number)
+            # The front of a stream has another row, if any.
+            if fact.plan is not None and not self._is_member(queue, chunk, number):
+                lane = DEAD_LANE if queue.is_dead_letter_queue else _own_lane(chunk, number, state)
+                self.changes.runs[queue.home_id, terms.queue_id, lane, state.place, True] = None
+            leased = msgspec.structs.replace(state, claim_id=terms.claim_id)
+            own[number] = self.changes.own[chunk.queue_id, number] = leased
+
+    def _is_member(self, queue: Queue, chunk: Chunk, number: int) -> bool:
+        """Whether a stream orders the message."""
+        return chunk.columns.streams is not None and self.stream_of(number, queue.record.queue_id) != ""
 
     def _lease_in_streams(self, queue: Queue, numbers: Sequence[int], *, is_new: bool) -> None:
         for number in numbers:
@@ -1546,6 +1622,83 @@ class Memory:
         self._mark_own(chunk, number)
         self._enter(chunk, number, fact.state, fact.why)
 
+    def _moved_together(self, fact: MessagesMoved) -> None:
+        """As `_moved` for each of them, which decides wherever anything but lanes and times is to be changed."""
+        queue, numbers, states, lease = self.by_id[fact.queue_id], fact.numbers, fact.states, fact.lease
+        before = [] if lease is not None else [self.state_of(number) for number in numbers]
+        if not self._move_alike(queue, fact, before):
+            for one in fact.one_by_one():
+                self._moved(one)
+            return
+        home_id, counts, changes, ready = (
+            queue.home_id,
+            self._count(queue),
+            self.changes,
+            fact.why != "delayed",
+        )
+        check_step(fact.why, *_STEPS_TOGETHER[fact.why])
+        if lease is None:
+            counts.waiting -= len(numbers)
+            self.known_waits.ended(fact.queue_id, numbers)
+            for number, state in zip(numbers, before, strict=True):
+                changes.due[home_id, state.due_ms, number] = False
+        else:
+            counts.leased -= len(numbers)
+            for number in numbers:
+                del self.held[number]
+            self._leave(lease, len(numbers))
+            for block, members in by_chunk(numbers):
+                chunk = self.chunks[block]
+                implied = [number for number in members if chunk.state_of(number) == IMPLIED]
+                if implied:
+                    self._mark(chunk, implied, OWN)
+        for number, state in zip(numbers, states, strict=True):
+            self.own[number] = changes.own[home_id, number] = state
+        if ready:
+            counts.ready += len(numbers)
+            self._stand_at_tail(queue, numbers, states)
+            return
+        self._wait(queue, dict(zip(numbers, states, strict=True)))
+
+    def _move_alike(self, queue: Queue, fact: MessagesMoved, before: Sequence[OwnState]) -> bool:
+        """Whether nothing follows from these moves for streams, lives, and keys with a limit; and all of them are where
+        such a move begins.
+        """
+        if queue.is_dead_letter_queue or queue.record.config.max_unsettled_per_key:
+            return False
+        for block in {number >> BLOCK_SHIFT for number in fact.numbers}:
+            columns = self.chunk_of(block << BLOCK_SHIFT).columns
+            if columns.expires is not None or (columns.streams is not None and queue.is_ordered):
+                return False
+        if fact.lease is None:
+            waits = all(state.due_ms and state.queue_id == fact.queue_id for state in before)
+            return waits and self.held.keys().isdisjoint(fact.numbers)
+        return not fact.lease.is_numbered and [*map(self.held.get, fact.numbers)].count(fact.lease) == len(
+            fact.numbers
+        )
+
+    def _stand_at_tail(self, queue: Queue, numbers: Sequence[int], states: Sequence[OwnState]) -> None:
+        """Messages without a stream take places at the tails of their lanes, as `_stand` says it of one."""
+        runs, home_id, queue_id = self.changes.runs, queue.home_id, queue.record.queue_id
+        lanes: defaultdict[LaneName, list[int]] = defaultdict(list)
+        #: The latest message of a key sets its weight, whichever of its lanes it is in.
+        weights: dict[str, int] = {}
+        for number, state in zip(numbers, states, strict=True):
+            chunk = self.chunks[number >> BLOCK_SHIFT]
+            lane, weight = _own_lane(chunk, number, state), state.weight or chunk.weight_of(number)
+            runs[home_id, queue_id, lane, state.place, True] = RunRow(number, 0, weight)
+            lanes[lane].append(number)
+            weights[lane[0]] = weight
+        schedule, has_room = queue.schedule, self._has_room(queue)
+        for lane, some in lanes.items():
+            if has_room and not (schedule.cold_lanes and schedule.cold_from(lane)):
+                schedule.add(lane, weights[lane[0]], some)
+                # Memory has them as long as they stand in it.
+                self.touched_states.difference_update(some)
+            else:
+                schedule.add_cold(lane, weights[lane[0]], self.own[some[0]].place)
+                self.touched_states.update(some)
+
     def _load(self, number: int, state: OwnState) -> None:
         """At open: a message with a row of its own is leased, as a fact that follows says, or in a stream."""
         self._restate(number, state)
@@ -1574,6 +1727,7 @@ class Memory:
                 self._note_sparse(chunk)
         elif state.due_ms:
             counts.waiting -= 1
+            self.known_waits.ended(state.queue_id, [number])
             self.changes.due[chunk.queue_id, state.due_ms, number] = False
         else:
             counts.ready -= 1
@@ -1633,6 +1787,7 @@ class Memory:
         counts.bytes += chunk.columns.size_of(number & BLOCK_MASK)
         if state.due_ms:
             counts.waiting += 1
+            self.known_waits.began(state.queue_id, {number: state}, counts.waiting)
             self.changes.due[chunk.queue_id, state.due_ms, number] = True
             queue.next_due_ms = min(queue.next_due_ms or state.due_ms, state.due_ms)
         else:
@@ -1756,6 +1911,7 @@ class Memory:
                     self.cached_messages -= cached_weight(chunk)
                 else:
                     self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
+            self.known_waits.forget(queue.record.queue_id)
             self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
         self._discarded += queues
@@ -1771,9 +1927,17 @@ class Memory:
         self.ended_deliveries = [ended for ended in self.ended_deliveries if ended[1] not in gone]
 
 
+#: Where messages that move together come from, and where they go.
+_STEPS_TOGETHER: dict[str, tuple[Where, Where]] = {
+    "due": (Where.WAITING, Where.READY),
+    "retried": (Where.LEASED, Where.READY),
+    "delayed": (Where.LEASED, Where.WAITING),
+}
+
 #: One reducer for each kind of fact.
 _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
+    ScatteredEnqueued: Memory._scattered,
     ChunkGrown: Memory._grown,
     ChunkDemoted: Memory._demoted,
     ChunkThinned: Memory._thinned,
@@ -1781,6 +1945,7 @@ _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     LeaseCompleted: Memory._completed,
     LeaseSplit: Memory._split,
     MessageMoved: Memory._moved,
+    MessagesMoved: Memory._moved_together,
     MessageRestated: Memory._restated,
     MessageGone: Memory._ended,
     PassAllowed: Memory._pass_allowed,

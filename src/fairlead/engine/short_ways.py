@@ -1,4 +1,5 @@
-"""Short ways for requests about plain messages: bare enqueues, claims, and completions of one lease.
+"""Short ways for requests about plain messages: bare enqueues with or without delays, claims, and completions or
+failures of one lease.
 
 Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
 or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
@@ -12,26 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine import cold
 from fairlead.engine.chunk_messages import ChunkMessages
+from fairlead.engine.moves import fail_together
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
 from fairlead.engine.work.claim import is_good_at_a_glance
-from fairlead.engine.work.enqueue import to_columns
+from fairlead.engine.work.enqueue import own_where, to_columns, waiting_states
+from fairlead.engine.work.large import SETTLE_PART
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
-from fairlead.engine.work.settle import find_completed
-from fairlead.model.checks import find_columns, is_bare
+from fairlead.engine.work.settle import find_completed, find_failed
+from fairlead.errors import InvalidRequest
+from fairlead.model.checks import find_columns, is_bare_but_delay
 from fairlead.model.delivery import Delivery
+from fairlead.model.durations import to_ms
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, Settlement, SettleResult
-from fairlead.records.chunk import Chunk, Columns, Head
+from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.records.chunk import OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
 from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
 from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
+from fairlead.records.state import OwnState
 from fairlead.store.kv.port import Table
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
@@ -51,7 +58,7 @@ MAX_MESSAGES = 500
 def _enqueue_one(
     engine: Engine, request: Enqueue, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, str] | None:
-    if type(request.queue) is not str or not is_bare(request):
+    if type(request.queue) is not str or not is_bare_but_delay(request):
         return None
     queue = engine.memory.by_name.get(request.queue)
     if (
@@ -60,12 +67,27 @@ def _enqueue_one(
         or not engine.memory.has_room_for_lanes(engine.settings, queue, 1)
     ):
         return None
-    payload = request.payload
+    payload, delay_ms = request.payload, 0 if request.delay is None else _find_delay(request.delay)
+    if delay_ms is None:
+        return None
     engine.store.check_room(len(payload) + MESSAGE_BYTES)
     columns = Columns(((request.fairness_key,),), None, request.weight, None, [len(payload)])
     first, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
-    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, now_ms, columns, None), [payload])
-    return ChunkEnqueued(chunk), show_id(id_of(prefix, first))
+    head, queue_id = Head(first, prefix, now_ms, columns, None), queue.record.queue_id
+    if not delay_ms:
+        return ChunkEnqueued(Chunk.of(queue_id, head, [payload])), show_id(id_of(prefix, first))
+    chunk = Chunk.of(queue_id, head, [payload], bytearray([OWN]))
+    return ChunkEnqueued(chunk, {first: OwnState(queue_id, due_ms=now_ms + delay_ms)}), show_id(
+        id_of(prefix, first)
+    )
+
+
+def _find_delay(delay: object) -> int | None:
+    """None: it is wrong."""
+    try:
+        return to_ms(delay, "delay")
+    except InvalidRequest:
+        return None
 
 
 def _enqueue_many(
@@ -76,24 +98,29 @@ def _enqueue_many(
         return None
     first = messages[0]
     # If the first one is not plain, do not look at all of them in vain.
-    if type(first) is not NewMessage or not first.delay is first.ttl is first.dedup_key is None:
+    if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
         return None
     queue = engine.memory.by_name.get(request.queue)
     if queue is None or not queue.takes_all:
         return None
     given = find_columns(messages)
-    if given is None or not (given.delays is given.ttls is None and given.dedup_keys is None):
+    if given is None or given.ttls is not None or given.dedup_keys is not None:
         return None
-    columns = to_columns(queue, given, now_ms)
-    if engine.memory.must_scatter(queue, columns):
+    columns, delays = to_columns(queue, given, now_ms), given.delays
+    if delays is None and engine.memory.must_scatter(queue, columns):
         return None
     size = columns.total_bytes()
     if size > LARGE_BYTES or not engine.memory.has_room_for_lanes(engine.settings, queue, len(columns.lanes)):
         return None
     engine.store.check_room(size + MESSAGE_BYTES * len(columns.sizes))
     number, prefix = commit << COMMIT_SHIFT, id_prefix(id_ms, commit)
-    chunk = Chunk.of(queue.record.queue_id, Head(number, prefix, now_ms, columns, None), given.payloads)
-    return ChunkEnqueued(chunk), shown_ids(prefix, chunk.numbers)
+    head, queue_id = Head(number, prefix, now_ms, columns, None), queue.record.queue_id
+    if delays is None:
+        chunk = Chunk.of(queue_id, head, given.payloads)
+        return ChunkEnqueued(chunk), shown_ids(prefix, chunk.numbers)
+    chunk = Chunk.of(queue_id, head, given.payloads, own_where(delays))
+    waiting = waiting_states(queue, chunk.numbers, delays, now_ms)
+    return ChunkEnqueued(chunk, waiting), shown_ids(prefix, chunk.numbers)
 
 
 def _claim(
@@ -139,19 +166,22 @@ def _claim(
             continue
         for number in members:
             state = own.get(number)
-            count = 1 if state is None else state.deliveries + 1
-            found.append(Delivery(stored, state, name, group, until_ms, count, None, number))
+            delivered = 1 if state is None else state.deliveries + 1
+            found.append(Delivery(stored, state, name, group, until_ms, delivered, None, number))
     terms = LeaseTerms(group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", "", request.started)
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 
 
-def _complete(
+def _settle(
     engine: Engine, request: Settle, commit: int, now_ms: int, id_ms: int
 ) -> tuple[StateFact, list[SettleResult]] | None:
     items = request.items
-    if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES or type(items[0]) is not Complete:
+    if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES:
         return None
-    return _complete_one(engine, items[0]) if len(items) == 1 else _complete_many(engine, items)
+    kind = type(items[0])
+    if kind is Complete:
+        return _complete_one(engine, items[0]) if len(items) == 1 else _complete_many(engine, items)
+    return _fail(engine, items, commit, now_ms) if kind is Fail and len(items) <= SETTLE_PART else None
 
 
 def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[SettleResult]] | None:
@@ -186,10 +216,24 @@ def _complete_many(engine: Engine, items: list[Settlement]) -> tuple[StateFact, 
     return LeaseCompleted(completed.lease, completed.numbers), completed.results()
 
 
+def _fail(
+    engine: Engine, items: list[Settlement], commit: int, now_ms: int
+) -> tuple[StateFact, list[SettleResult]] | None:
+    memory = engine.memory
+    failed = find_failed(memory, items)
+    if failed is None or engine.store.room() <= 0:
+        return None
+    members, places = failed.members, count(commit << COMMIT_SHIFT)
+    together = fail_together(
+        memory, members.lease, members.numbers, failed.said, now_ms=now_ms, next_place=places.__next__
+    )
+    return None if together is None else (together.fact, failed.results(together.decisions))
+
+
 #: The way that may be open to requests of each type. A way looks at the request first, and gives up if it is unusual.
 SHORT_WAYS: dict[type, ShortWay] = {
     Enqueue: _enqueue_one,
     EnqueueMany: _enqueue_many,
     Claim: _claim,
-    Settle: _complete,
+    Settle: _settle,
 }

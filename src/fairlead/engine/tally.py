@@ -17,7 +17,9 @@ from fairlead.records.facts import (
     LeaseCompleted,
     MessageGone,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
@@ -59,6 +61,9 @@ class Tally:
         dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
         self._queues[fact.chunk.queue_id].enqueued += fact.chunk.count - fact.duplicates - dead
 
+    def _scattered(self, fact: ScatteredEnqueued, memory: Memory) -> None:
+        self._queues[fact.queue_id].enqueued += len(fact.numbers)
+
     def _completed(self, fact: LeaseCompleted, memory: Memory) -> None:
         self._queues[fact.lease.terms.queue_id].completed += len(fact.numbers)
 
@@ -67,6 +72,10 @@ class Tally:
             self._queues[fact.state.queue_id].completed += 1
         elif fact.ends_failed_try:
             self._queues[fact.state.source_queue_id or fact.state.queue_id].failed += 1
+
+    def _moved_together(self, fact: MessagesMoved, memory: Memory) -> None:
+        if fact.lease is not None:
+            self._queues[fact.queue_id].failed += len(fact.numbers)
 
     def _gone(self, fact: MessageGone, memory: Memory) -> None:
         if fact.why == "completed":
@@ -115,9 +124,11 @@ class Tally:
 
 _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
     ChunkEnqueued: Tally._enqueued,
+    ScatteredEnqueued: Tally._scattered,
     Claimed: Tally._delivered,
     LeaseCompleted: Tally._completed,
     MessageMoved: Tally._moved,
+    MessagesMoved: Tally._moved_together,
     MessageGone: Tally._gone,
     QueueDeleted: Tally._deleted,
 }

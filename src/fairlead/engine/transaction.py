@@ -301,6 +301,9 @@ class Transaction:
         """
         if queue.is_dead_letter_queue:
             return []
+        known = None if after != (0, 0) else self.memory.known_waits.first(queue.record.queue_id, limit)
+        if known is not None:
+            return known
         return read_due(self.store, self.memory.changes, queue.home_id, after, limit)
 
     def done(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
@@ -335,6 +338,15 @@ class Transaction:
         self._place = 0
         return self.commit << COMMIT_SHIFT | self._blocks - 1 << BLOCK_SHIFT
 
+    def next_shared_blocks(self, count: int) -> range:
+        """The first numbers of that many fresh chunks, one block after the other. No enqueue joins a chunk before them."""
+        first = self.next_shared_block()
+        commits, blocks = divmod(self._blocks + count - 2, MAX_BLOCKS)
+        for _ in range(commits):
+            self._next_commit()
+        self._blocks = blocks + 1
+        return range(first, first + (count << BLOCK_SHIFT), 1 << BLOCK_SHIFT)
+
     def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
         """The chunk that messages with these columns can join; None: they need a chunk of their own."""
         if not self._growing:
@@ -348,6 +360,10 @@ class Transaction:
     def let_grow(self, chunk: Chunk) -> None:
         """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
         self._growing[chunk.queue_id] = chunk
+
+    def let_none_grow(self, queue: Queue) -> None:
+        """No later enqueue joins a chunk of the queue that is there now."""
+        self._growing.pop(queue.record.queue_id, None)
 
     def next_place(self) -> int:
         """A place at the tail: greater than every number given out before, less than every later one."""

@@ -148,9 +148,14 @@ def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
 
 def is_bare(message: Enqueued) -> bool:
     """Whether a message is nothing but a payload with a key and a weight, and good at a glance."""
+    return message.delay is None and is_bare_but_delay(message)
+
+
+def is_bare_but_delay(message: Enqueued) -> bool:
+    """`is_bare` for a message that may also have a delay, good or not."""
     if message.headers or message.throttle_keys:
         return False
-    if not (message.stream is message.delay is message.dedup_key is message.ttl is None):
+    if not (message.stream is message.dedup_key is message.ttl is None):
         return False
     payload, weight = message.payload, message.weight
     if type(payload) is not bytes or type(weight) is not int:

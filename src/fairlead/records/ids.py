@@ -65,13 +65,14 @@ def id_of(prefix: bytes, number: int) -> bytes:
 
 
 def shown_ids(prefix: bytes, numbers: range) -> list[str]:
-    """The ids of consecutive numbers of one commit as text."""
+    """The ids of numbers of one commit as text."""
     if len(numbers) == 1:
         return [show_id(id_of(prefix, numbers[0]))]
     count, low = len(numbers), id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
-    if count < _MANY:
+    if count < _MANY or numbers.step > 1:
         head = show_id(prefix + bytes(_LOW_BYTES))[:19]
-        halves = range(low, low + count * _STRIDE, _STRIDE)
+        stride = numbers.step * _STRIDE
+        halves = range(low, low + count * stride, stride)
         # A dash before the last six bytes.
         return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
     digits = _in_steps(low.to_bytes(_LOW_BYTES, "big"), count).hex().encode()
@@ -104,6 +105,8 @@ def _strides(width: int, count: int) -> int:
 def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     """The raw ids of several numbers of one commit."""
     first, count = numbers[0], len(numbers)
+    if count == 1:
+        return [id_of(prefix, first)]
     if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
         return [*ids_of_run(prefix, range(first, first + count))]
     # Their commit adds the same to each product, so it is taken away once.

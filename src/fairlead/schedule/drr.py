@@ -19,7 +19,7 @@ turn on, unless the configuration does (`weight_of`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -262,6 +262,16 @@ class Scheduler:
         state.cold.add(name)
         if was_empty:
             self._head_changed(lane)
+
+    def add_cold_ones(self, names: Iterable[LaneName], weights: Iterable[int], places: Iterable[int]) -> None:
+        """`add_cold` for one message after the other. Nearly always its lane goes on on disk already."""
+        keys = self._state.keys
+        self._state.version += 1
+        for name, weight, place in zip(names, weights, places, strict=True):
+            key: Any = keys.get(name[0])
+            if len(name) == 1 and type(key) is Key and key.active and key.cold_from and key.weight == weight:
+                continue
+            self.add_cold(name, weight, place)
 
     def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
         """The next messages of a lane came from disk, where it goes on at that place; 0: nowhere."""

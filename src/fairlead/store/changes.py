@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
+from fairlead.records.facts import ScatteredEnqueued
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
@@ -39,6 +40,7 @@ class Changes:
         "queues",
         "records",
         "runs",
+        "scattered",
         "staged_pages",
         "streams",
         "thinned",
@@ -46,6 +48,8 @@ class Changes:
 
     def __init__(self) -> None:
         self.new_chunks: list[Chunk] = []
+        #: New chunks of one message each that memory does not hold.
+        self.scattered: list[ScatteredEnqueued] = []
         #: Chunks of which some messages got rows of their own, or are gone.
         self.chunks: set[Chunk] = set()
         self.new_leases: dict[int, GroupLease] = {}
@@ -89,6 +93,7 @@ class Changes:
         #: question about all of it takes the place of many.
         self.has_others = False
         self.others: tuple[Collection[Any], ...] = (
+            self.scattered,
             self.own,
             self.cooled,
             self.thinned,
@@ -126,6 +131,7 @@ class Changes:
         """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
         home_id, queue_ids = home.queue_id, (home.queue_id, home.dlq_id)
         self.new_chunks[:] = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
+        self.scattered[:] = [fact for fact in self.scattered if fact.queue_id != home_id]
         for chunks in (self.chunks, self.cooled):
             chunks -= {chunk for chunk in chunks if chunk.queue_id == home_id}
         for leases in (self.new_leases, self.ended_leases):

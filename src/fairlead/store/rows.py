@@ -92,7 +92,13 @@ from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import read_cold_chunks, read_states, scan_cold_chunks, write_runs
+from fairlead.store.cold_rows import (
+    read_cold_chunks,
+    read_states,
+    scan_cold_chunks,
+    write_runs,
+    write_scattered,
+)
 from fairlead.store.index_rows import read_done, read_due, read_lives, write_indexes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_keys import numbers_in as _numbers_in
@@ -297,6 +303,8 @@ def write_changes(batch: Batch, changes: Changes) -> None:
 
 
 def _write_others(batch: Batch, changes: Changes) -> None:
+    for fact in changes.scattered:
+        write_scattered(batch, fact)
     for chunk in changes.cooled.difference(changes.new_chunks) if changes.cooled else ():
         key = _key(chunk.queue_id, chunk.first)
         batch.put(Table.COLD, key, _encode(chunk.head()))
@@ -330,11 +338,15 @@ def _write_others(batch: Batch, changes: Changes) -> None:
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
+    # Messages that wait for the same time share their state.
+    last, raw = None, b""
     for (queue_id, number), state in changes.own.items():
         if state is None:
             batch.delete(Table.OWN, _key_of_two(queue_id, number))
-        else:
-            batch.put(Table.OWN, _key_of_two(queue_id, number), _encode(state))
+            continue
+        if state is not last:
+            last, raw = state, _encode(state)
+        batch.put(Table.OWN, _key_of_two(queue_id, number), raw)
 
 
 def _write_streams(batch: Batch, changes: Changes) -> None:

@@ -238,7 +238,15 @@ def test_short_ways_are_taken_for_plain_messages_and_not_inside_a_transaction(is
         both.do(lambda _: Claim("q", 3))
         pairs, both.deliveries = both.deliveries, []
         both.do(lambda index, pairs=pairs: Settle([Complete(pair[index]) for pair in pairs]))  # type: ignore[misc]
-    assert short.taken == {Enqueue: 3, EnqueueMany: 3, Claim: 6, Settle: 6}
+        both.do(lambda _: Enqueue("q", b"x", delay="2s"))
+        both.do(lambda _: EnqueueMany("q", [NewMessage(b"x"), NewMessage(b"x", delay="2s")]))
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Fail(pair[index], "no use")]))  # type: ignore[misc]
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Complete(pair[index])]))  # type: ignore[misc]
+    assert short.taken == {Enqueue: 6, EnqueueMany: 6, Claim: 12, Settle: 12}
     assert not any(both.engines[1].taken.values())
     assert rows_of(both.stores[0]) == rows_of(both.stores[1])
 

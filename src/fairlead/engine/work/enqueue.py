@@ -28,7 +28,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
-from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered
+from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered, ScatteredEnqueued
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, ids_of, shown_ids
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
@@ -250,13 +250,11 @@ def _add_alone(
     tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
 ) -> Iterator[tuple[bytes, range]]:
     """Each message in a chunk of its own."""
-    for one, payload in zip(columns.one_by_one(), messages.payloads, strict=True):
-        head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, one, None)
-        chunk = Chunk.of(queue.record.queue_id, head, [payload])
-        tx.add(ChunkEnqueued(chunk))
-        # None joins a chunk that is before this one.
-        tx.let_grow(chunk)
-        yield chunk.prefix, chunk.numbers
+    numbers = tx.next_shared_blocks(messages.length)
+    tx.let_none_grow(queue)
+    fact = ScatteredEnqueued(queue.record.queue_id, numbers, tx.now_ms, tx.id_ms, columns, messages.payloads)
+    tx.add(fact)
+    return fact.by_commit()
 
 
 def _add_chunk(
@@ -272,7 +270,7 @@ def _add_chunk(
     head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None)
     states = None
     if messages.delays is not None:
-        states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
+        states = own_where(messages.delays)
     chunk = Chunk.of(queue.record.queue_id, head, messages.payloads, states)
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
@@ -283,11 +281,20 @@ def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: r
     """The states of the messages that have a delay."""
     if messages.delays is None:
         return {}
-    return {
-        number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
-        for number, delay in zip(numbers, messages.delays, strict=True)
-        if delay
-    }
+    return waiting_states(queue, numbers, messages.delays, tx.now_ms)
+
+
+def own_where(delays: Sequence[int]) -> bytearray:
+    """The states of messages in their chunk: those that have a delay have rows of their own."""
+    return bytearray([OWN if delay else IMPLIED for delay in delays])
+
+
+def waiting_states(
+    queue: Queue, numbers: Sequence[int], delays: Sequence[int], now_ms: int
+) -> dict[int, OwnState]:
+    """The states of the messages that have a delay. Those with the same one share their state."""
+    states = {delay: OwnState(queue.record.queue_id, due_ms=now_ms + delay) for delay in {*delays} - {0}}
+    return {number: states[delay] for number, delay in zip(numbers, delays, strict=True) if delay}
 
 
 def to_columns(

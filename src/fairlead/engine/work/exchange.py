@@ -120,6 +120,7 @@ def _take(tx: Transaction, work: Work) -> tuple[list[SettleResult], list[str], l
     if work.claim is not None:
         # What was just settled and enqueued is there for the claim.
         tx.memory.update_fronts()
+        tx.memory.hold_scattered()
         facts = len(tx.facts)
         try:
             deliveries = claim_now(tx, in_turn(tx, queues), work.claim, expire=False)
