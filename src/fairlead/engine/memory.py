@@ -483,11 +483,16 @@ class Memory:
     # Hints about time
 
     def overdue(self, now_ms: int, most_members: int) -> list[GroupLease]:
-        """Leases whose time is over, until they have that many members together."""
+        """Leases whose time is over, until they have that many members together. Leases of one claim that end together
+        are not parted: whether a member was the first of its run is known while all of the run is held.
+        """
         found: list[GroupLease] = []
         members = 0
-        while self.expiries and self.expiries[0][0] <= now_ms and members < most_members:
-            lease = heappop(self.expiries)[1]
+        while self.expiries and self.expiries[0][0] <= now_ms:
+            lease = self.expiries[0][1]
+            if members >= most_members and not lease.ends_with(found[-1]):
+                break
+            heappop(self.expiries)
             if lease.live:
                 found.append(lease)
                 members += lease.live
@@ -1276,14 +1281,15 @@ class Memory:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
+        if self.thinned_lanes:
+            # A key whose last lane is on disk takes no more turns than one whose lanes are in memory.
+            self._end_dry_lanes()
         if self.ended_deliveries:
             for _, queue_id, key in sorted(self.ended_deliveries):
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
             self._move_fronts()
-        if self.thinned_lanes:
-            self._end_dry_lanes()
 
     def fill_lanes(self) -> None:
         """At open, once all hot chunks are there: their ready messages stand in their lanes."""

@@ -76,9 +76,15 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
         numbers = [number for first, count in row.runs for number in range(first, first + count)]
         return cls(row.terms, numbers)
 
+    def ends_with(self, other: GroupLease) -> bool:
+        """Whether both are of one claim and expire at the same time."""
+        mine, others = self.terms, other.terms
+        return mine.claim_id == others.claim_id and mine.expires_ms == others.expires_ms
+
     def __lt__(self, other: GroupLease) -> bool:
         """For a heap of expiries: leases that expire together end in the order of their claims."""
-        return self.terms.group < other.terms.group
+        mine, others = self.terms, other.terms
+        return (mine.claim_id, mine.group) < (others.claim_id, others.group)
 
 
 def to_runs(numbers: Sequence[int], *, in_order: bool = False) -> list[tuple[int, int]]:

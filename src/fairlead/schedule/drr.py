@@ -375,6 +375,11 @@ class Scheduler:
         return name in self._state.lanes if len(name) > 1 else self._state.is_active(name[0])
 
     @property
+    def has_throttled(self) -> bool:
+        """Whether a lane needs tokens."""
+        return bool(self._state.lanes)
+
+    @property
     def lane_count(self) -> int:
         """How many lanes have messages."""
         return len(self._state.keys) - self._state.inactive + len(self._state.lanes)

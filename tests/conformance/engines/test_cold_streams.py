@@ -399,3 +399,42 @@ def test_the_next_front_of_a_lane_that_lost_its_messages_sets_the_weight_of_the_
         (key,) = scene.engine.do(Stats("q", True)).keys
         assert (key.weight, key.pending) == (5, 2)
         scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1_000_000])
+def test_lanes_that_wait_for_tokens_go_out_in_the_same_order_whether_or_not_memory_knows_that_a_stream_is_over(
+    hot: int,
+) -> None:
+    """Memory that holds no message has seen rows of a stream, and does not know that none is left."""
+    with sizes(hot):
+        scene = Scene()
+        engine = scene.engine
+        engine.do(Enqueue("q", b"streamed", stream="s"))
+        engine.do(Settle([Complete(one) for one in engine.do(Claim("q"))]))
+        engine.do(ConfigSet("throttle:t:rate", "1"))
+        engine.do(
+            EnqueueMany("q", [NewMessage(b"0", throttle_keys=["t"]), NewMessage(b"1", throttle_keys=["t"])])
+        )
+        (first,) = engine.do(Claim("q"))
+        engine.do(Enqueue("q", b"2", throttle_keys=["t", "u"]))
+        assert engine.do(Claim("q", max_per_stream=5)) == []
+        engine.do(Settle([Release(first)]))
+        engine.do(ConfigSet("throttle:t:rate", "20"))
+        scene.clock.advance(ms=400)
+        claimed = engine.do(Claim("q", 9, max_per_stream=5))
+        assert [one.payload for one in claimed] == [b"0", b"1", b"2"]
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+def test_a_key_at_its_limit_that_loses_all_its_messages_at_once_gets_no_turn(hot: int) -> None:
+    """A lane that only the disk has ends before the key may take turns again."""
+    with sizes(hot=hot):
+        scene = Scene()
+        engine = scene.engine
+        engine.do(CreateQueue("limited", {"max_unsettled_per_key": 1}))
+        ids = engine.do(EnqueueMany("limited", [NewMessage(b"", fairness_key="k")] * 30))
+        assert len(scene.claim(5, "limited")) == 1
+        engine.do(Drop("limited", ids))
+        assert engine.memory.by_name["limited"].schedule.ring() == []
+        scene.check()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fairlead import Complete, Delivery, Extend, NewMessage
-from fairlead.engine import memory
+from fairlead.engine import memory, moves
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import QueueNotFound, StoreFull
@@ -126,6 +126,22 @@ def test_a_lease_that_was_moved_ends_then_and_the_others_of_its_claim_when_they_
         clock.advance(ms=1)
         assert again.stats("q").leased == left
         passed_ms = end_ms
+
+
+def test_of_a_run_that_expires_in_several_steps_only_the_first_message_has_failed(
+    broker: Broker, look_again: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when a member has a lease apart, and leases of another claim end between the two."""
+    broker.create_queue("s", visibility_timeout="10s", retry="immediate")
+    broker.enqueue_many("s", [NewMessage(b"%d" % n, stream="in order") for n in range(3)])
+    run = broker.claim("s", limit=3, max_per_stream=3)
+    broker.claim("q", limit=2)
+    broker.settle([Extend(run[1])])
+    monkeypatch.setattr(moves, "STEP_MESSAGES", 1)
+    again = look_again()
+    clock.advance(ms=10_000)
+    returned = again.claim("s", limit=3, max_per_stream=3)
+    assert [(one.payload, one.attempts) for one in returned] == [(b"0", 1), (b"1", 0), (b"2", 0)]
 
 
 def test_a_lease_whose_expiry_is_not_written_expires_later(
