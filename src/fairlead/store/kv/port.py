@@ -63,7 +63,7 @@ class Table(IntEnum):
     MEMBERS = 31
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, gc=False):
     """Changes for one `write`. A backend carries them out then, in any order.
 
     A key occurs at most once in a batch, and no key that is put lies in a range that the same batch deletes.
