@@ -59,11 +59,13 @@ class Broker(Surface):
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
         """`gathered`: see `Engine.do`."""
-        answer: Any = self.engine.do(request, caller, gathered=gathered)
-        ahead_ms = self.engine.time.ahead_ms
-        if ahead_ms:
-            answer = shown_pages(answer, ahead_ms) if request.paged else shown(answer, ahead_ms)
-        return cast(Answer, answer)
+        engine = self.engine
+        answer = engine.do(request, caller, gathered=gathered) if gathered else engine.do(request, caller)
+        ahead_ms = engine.time.ahead_ms
+        if not ahead_ms:
+            return answer
+        moved: Any = answer
+        return cast(Answer, shown_pages(moved, ahead_ms) if request.paged else shown(moved, ahead_ms))
 
     def kinds_of_write(self, token: str, queue: str) -> set[bool]:
         """Which kinds of messages a staged write has: dead letters (True) and others (False)."""

@@ -189,7 +189,7 @@ def _wrong_lease_indexes(memory: Memory) -> list[str]:
     """Leases are found by what they are asked for, and each that can expire is found when it does."""
     found = []
     leases = set(memory.held.values())
-    listed = {(expires_ms, lease) for expires_ms, lease in memory.expiries}
+    listed = {(expires_ms, lease) for expires_ms, _, lease in memory.expiries}
     for lease in leases:
         name = f"lease {lease.terms.group:x}"
         if not lease.is_numbered and (lease.terms.expires_ms, lease) not in listed:

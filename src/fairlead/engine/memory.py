@@ -93,7 +93,7 @@ DEFAULT_BODY_BYTES = 64 << 20
 #: Cold chunks, or streams, that are looked at in one go when too many are in memory.
 _LET_GO_AT_ONCE = 500
 #: Leases that ended before their time are forgotten when there are more of them than this, and than others.
-_MIN_ENDED = 1000
+_MIN_ENDED = 100
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -263,9 +263,9 @@ class Memory:
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
-        #: Heap of (expiry, lease). A lease without members is skipped when its time comes, or goes with many others;
-        #: and how many may have none.
-        self.expiries: list[tuple[int, GroupLease]] = []
+        #: Heap of (expiry, claim, lease): a tie of numbers costs less than one of leases. A lease without members is skipped
+        #: when its time comes, or goes with many others; and how many may have none.
+        self.expiries: list[tuple[int, int, GroupLease]] = []
         self._ended_expiries = 0
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
@@ -489,7 +489,7 @@ class Memory:
         found: list[GroupLease] = []
         members = 0
         while self.expiries and self.expiries[0][0] <= now_ms:
-            lease = self.expiries[0][1]
+            lease = self.expiries[0][2]
             if members >= most_members and not lease.ends_with(found[-1]):
                 break
             heappop(self.expiries)
@@ -498,7 +498,7 @@ class Memory:
                 members += lease.live
         for lease in found:
             # They stay until their members have moved, which makes these entries out of date.
-            heappush(self.expiries, (lease.terms.expires_ms, lease))
+            heappush(self.expiries, (lease.terms.expires_ms, lease.terms.claim_id, lease))
         return found
 
     def end_of_retention(self, queue: Queue) -> int | None:
@@ -1505,7 +1505,7 @@ class Memory:
         lease.live = len(numbers)
         queue.leases[terms.group] = lease
         if terms.expires_ms != NEVER_EXPIRES_MS:
-            heappush(self.expiries, (terms.expires_ms, lease))
+            heappush(self.expiries, (terms.expires_ms, terms.claim_id, lease))
         of_consumer = self.by_consumer.get(terms.consumer)
         if of_consumer is None:
             of_consumer = self.by_consumer[terms.consumer] = set()
@@ -1864,7 +1864,7 @@ class Memory:
             _discard(self.by_token, terms.token, lease)
 
     def _forget_ended_expiries(self) -> None:
-        self.expiries = [expiry for expiry in self.expiries if expiry[1].live]
+        self.expiries = [expiry for expiry in self.expiries if expiry[2].live]
         heapify(self.expiries)
         self._ended_expiries = 0
 
@@ -2004,5 +2004,6 @@ def _discard(index: dict[str, set[GroupLease]], name: str, lease: GroupLease) ->
     leases = index.get(name)
     if leases is not None:
         leases.discard(lease)
-        if not leases:
+        # The set of consumers without a name stays: a queue of single messages would make it anew for each claim.
+        if not leases and name:
             del index[name]

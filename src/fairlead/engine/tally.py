@@ -52,9 +52,9 @@ class Tally:
     def note(self, facts: Sequence[StateFact], memory: Memory) -> None:
         """Under the lock, once the facts are written and before memory forgets what they changed."""
         for fact in facts:
-            kind = type(fact)
-            if kind in _NOTES:
-                _NOTES[kind](self, fact, memory)
+            note = _NOTES.get(type(fact))
+            if note is not None:
+                note(self, fact, memory)
 
     def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
         # What is quarantined never was a message of the queue.
@@ -112,7 +112,8 @@ class Tally:
                 by_key[chunk.lane_of(members[0])[0]] += len(members)
                 continue
             if len(members) == len(columns.lanes) == chunk.count:
-                by_key.update([lane[0] for lane in columns.lanes])
+                for name in columns.lanes:
+                    by_key[name[0]] += 1
                 continue
             if len(members) == chunk.count:
                 lanes = Counter(columns.lane_at)

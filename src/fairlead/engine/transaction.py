@@ -405,10 +405,10 @@ class Transaction:
     def _stored(self, chunk: Chunk) -> ChunkMessages:
         is_ordered = self.memory.by_id[chunk.queue_id].is_ordered
         if chunk.payloads is not None:
-            return ChunkMessages(chunk, chunk.payloads, is_ordered=is_ordered)
+            return ChunkMessages(chunk, chunk.columns, chunk.payloads, is_ordered)
         unread = self._engine.unread
         if chunk.block not in unread:
-            unread[chunk.block] = ChunkMessages(chunk, (), is_ordered=is_ordered)
+            unread[chunk.block] = ChunkMessages(chunk, chunk.columns, (), is_ordered)
         return unread[chunk.block]
 
 

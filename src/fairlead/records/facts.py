@@ -49,7 +49,7 @@ class QueueDeleted(msgspec.Struct, frozen=True):
     last_queue_id: int
 
 
-class ChunkEnqueued(msgspec.Struct, frozen=True):
+class ChunkEnqueued(msgspec.Struct, frozen=True, gc=False):
     """`own`: the states of messages that begin with rows of their own: they wait, or are dead. At open `ready`
     names the messages that are implied and not leased; None, for a new chunk, means all that are implied.
 
@@ -129,7 +129,7 @@ class ChunkThinned(msgspec.Struct, frozen=True):
     after: Chunk
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
     never scheduled.
     """
@@ -139,7 +139,7 @@ class Claimed(msgspec.Struct, frozen=True):
     plan: ClaimPlan | None
 
 
-class LeaseCompleted(msgspec.Struct, frozen=True):
+class LeaseCompleted(msgspec.Struct, frozen=True, gc=False):
     """Members of a lease are done and gone."""
 
     lease: GroupLease

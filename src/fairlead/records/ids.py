@@ -36,7 +36,7 @@ _STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
 _VARIANT = 2 << 62
 _LOW_BYTES = 8
 _DIGITS = 2 * _LOW_BYTES
-#: From so many on, filling in digits pays.
+#: From so many on, filling in digits and adding large numbers pay.
 _MANY = 32
 #: Where the digits of the second half are in an id as text: a dash is before the last twelve.
 _DIGIT_PLACES = [*range(19, 23), *range(24, 36)]
@@ -107,10 +107,12 @@ def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     first, count = numbers[0], len(numbers)
     if count == 1:
         return [id_of(prefix, first)]
-    if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
-        return [*ids_of_run(prefix, range(first, first + count))]
     # Their commit adds the same to each product, so it is taken away once.
     base = id_base(first) - (first >> COMMIT_SHIFT << COMMIT_SHIFT) * _STRIDE
+    if count < _MANY:
+        return [prefix + (base + number * _STRIDE).to_bytes(_LOW_BYTES, "big") for number in numbers]
+    if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
+        return [*ids_of_run(prefix, range(first, first + count))]
     halves = [base + number * _STRIDE for number in numbers]
     return [*map(_pack_id, repeat(prefix), halves)]
 

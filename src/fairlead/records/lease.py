@@ -11,7 +11,7 @@ import msgspec
 NEVER_EXPIRES_MS = (1 << 63) - 1
 
 
-class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
+class LeaseTerms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the members of a lease have in common.
 
     `claim_id` is the fencing token: it contains the epoch, so a claim that a power cut undid shares it with no
@@ -37,7 +37,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
         return self.expires_ms == NEVER_EXPIRES_MS
 
 
-class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
+class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The stored form. `runs` are (first number, count) of consecutive members; those of a numbered claim are in
     its order, so that it reads the same after a reopening.
     """
@@ -82,9 +82,8 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
         return mine.claim_id == others.claim_id and mine.expires_ms == others.expires_ms
 
     def __lt__(self, other: GroupLease) -> bool:
-        """For a heap of expiries: leases that expire together end in the order of their claims."""
-        mine, others = self.terms, other.terms
-        return (mine.claim_id, mine.group) < (others.claim_id, others.group)
+        """By group: in the heap of expiries those of one claim that expire together stand by each other."""
+        return self.terms.group < other.terms.group
 
 
 def to_runs(numbers: Sequence[int], *, in_order: bool = False) -> list[tuple[int, int]]:

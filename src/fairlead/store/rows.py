@@ -321,12 +321,15 @@ def write_changes(batch: Batch, changes: Changes) -> None:
         new = changes.new_chunks and set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
-    for group, lease in changes.new_leases.items():
-        if group not in changes.ended_leases:
-            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
-    for group, lease in changes.ended_leases.items():
-        if group not in changes.new_leases:
-            deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
+    new_leases, ended_leases = changes.new_leases, changes.ended_leases
+    if new_leases:
+        for group, lease in new_leases.items():
+            if group not in ended_leases:
+                puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
+    if ended_leases:
+        for group, lease in ended_leases.items():
+            if group not in new_leases:
+                deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
     for queue_id, counts in changes.counts.items():
         puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
     changes.has_others = any(changes.others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -383,8 +383,8 @@ def _lanes(
     if len(keys) == 1:
         return ((keys[0], *(throttle_keys[0] if throttle_keys else ())),), None
     if throttle_keys is None:
-        distinct = tuple(dict.fromkeys(keys))
-        return tuple(zip(distinct, strict=True)), _indexes(keys, distinct)
+        distinct = [*dict.fromkeys(keys)]
+        return tuple([(key,) for key in distinct]), _indexes(keys, distinct)
     names = [(key, *throttled) for key, throttled in zip(keys, throttle_keys, strict=True)]
     lanes = tuple(dict.fromkeys(names))
     return lanes, _indexes(names, lanes)
@@ -393,7 +393,9 @@ def _lanes(
 def _indexes(names: Sequence[Hashable], distinct: Sequence[Hashable]) -> bytes | list[int] | None:
     if len(distinct) == 1:
         return None
-    indexes = map({name: at for at, name in enumerate(distinct)}.__getitem__, names)
+    indexes: Iterable[int] = range(len(distinct))
+    if len(distinct) < len(names):
+        indexes = map({name: at for at, name in enumerate(distinct)}.__getitem__, names)
     return bytes(indexes) if len(distinct) <= _MAX_BYTE else list(indexes)
 
 

@@ -239,8 +239,8 @@ def _find_own_prefix(memory: Memory, stored: object) -> bytes | None:
     """
     if type(stored) is not ChunkMessages:
         return None
-    chunk = memory.chunks.get(stored.block)
-    return stored.prefix if chunk is not None and chunk.prefix == stored.prefix else None
+    chunk, prefix = memory.chunks.get(stored.chunk.block), stored.chunk.prefix
+    return prefix if chunk is not None and chunk.prefix == prefix else None
 
 
 def goodbye(engine: Engine, request: Goodbye, caller: Caller) -> int:

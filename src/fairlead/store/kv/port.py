@@ -64,7 +64,7 @@ class Table(IntEnum):
     SESSION_ENDS = 32
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, gc=False):
     """Changes for one `write`. A backend carries them out then, in any order.
 
     A key occurs at most once in a batch, and no key that is put lies in a range that the same batch deletes.

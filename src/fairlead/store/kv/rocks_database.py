@@ -52,7 +52,9 @@ class Database:
         self._cursors: dict[Table, tuple[int, Raw]] = {}
         self._generation = 0
         self._empty_ranges = [EmptyRanges() for _ in Table]
-        #: A write and a read of another thread change the empty ranges: the generation decides which counts.
+        #: For whoever changes the empty ranges. A lock costs more than all else that a write does with them, so a write
+        #: first looks without it whether it has to: it begins its generation before, and a read looks at the generation
+        #: after it has noted a range. So one of the two sees the other.
         self._noting = threading.Lock()
         #: A read that walks over more deleted rows fails; 0: no limit. For tests.
         self.max_walked_rows = 0
@@ -125,10 +127,14 @@ class Database:
             # A cursor also ends at a block that it cannot read: then this raises.
             raw.iterator.status()
             with self._noting:
+                if generation != self._generation:
+                    return found
+                for first, last in cursor.empty:
+                    self._empty_ranges[table].note(first, last)
                 if generation == self._generation:
                     self._cursors[table] = (generation, raw)
-                    for first, last in cursor.empty:
-                        self._empty_ranges[table].note(first, last)
+                else:
+                    self._empty_ranges[table].clear()
             return found
 
         return self.read(table, ask)
@@ -151,14 +157,16 @@ class Database:
         """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
         not empty any more.
         """
-        with self._noting:
-            self._generation += 1
-            if self._cursors:
-                self._cursors.clear()
-            for table, key, _ in puts:
-                ranges = self._empty_ranges[table]
-                # Most rows are put behind all ranges.
-                if ranges.end is None or key < ranges.end:
+        self._generation += 1
+        if self._cursors:
+            self._cursors.clear()
+        empty_ranges = self._empty_ranges
+        for table, key, _ in puts:
+            ranges = empty_ranges[table]
+            end = ranges.end
+            # Most rows are put behind all ranges.
+            if end is None or key < end:
+                with self._noting:
                     ranges.fill(key)
 
     def forget_reads(self) -> None:
