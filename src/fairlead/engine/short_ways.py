@@ -155,6 +155,18 @@ def _claim(
     until_ms, queue_id = now_ms + lease_ms, record.queue_id
     own = memory.own
     found: list[Delivery] = []
+    terms = LeaseTerms(
+        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+    )
+    if len(numbers) == 1 and not own:
+        # The same as below, without its loops.
+        number = numbers[0]
+        chunk = memory.chunks[number >> BLOCK_SHIFT]
+        if chunk.payloads is None:
+            return None
+        stored = ChunkMessages(chunk, chunk.columns, chunk.payloads, queue.is_ordered)
+        found.append(Delivery(stored, None, name, group, until_ms, 1, None, number))
+        return Claimed(GroupLease(terms, numbers), numbers, plan), found
     has_states = bool(own) and not own.keys().isdisjoint(numbers)
     for block, members in by_block(numbers):
         chunk = memory.chunks[block]
@@ -169,9 +181,6 @@ def _claim(
             state = own.get(number)
             delivered = 1 if state is None else state.deliveries + 1
             found.append(Delivery(stored, state, name, group, until_ms, delivered, None, number))
-    terms = LeaseTerms(
-        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
-    )
     return Claimed(GroupLease(terms, numbers), numbers, plan), found
 
 
