@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,9 +14,14 @@ import redis
 from redis import ResponseError
 
 from fairlead import Broker
+from fairlead.errors import Unavailable
+from fairlead.request import LOCAL
 from fairlead.server.resp.door import RespDoor
-from fairlead.testing import ManualClock, open_in_memory
+from fairlead.server.resp.streams.commands import COMMANDS, Running
+from fairlead.server.resp.streams.session import Session, Shared
+from fairlead.testing import ManualClock, open_in_memory, run_server
 from fairlead.testing.engine import waiting_claims
+from fairlead.verbs.consumers import ConsumersList
 from tests.doors.resp.conftest import opened
 from tests.doors.resp.streams_program import StreamClient, redis_cli
 from tests.doors.resp.wire import Wire, pack
@@ -53,7 +59,11 @@ def client(place: Place) -> Iterator[StreamClient]:
 
 
 def _port(door: RespDoor) -> int:
-    return int(door.address.rpartition(":")[2])
+    return _port_of(door.address)
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def _group(client: StreamClient, broker: Broker, stream: str, **options: Any) -> None:
@@ -218,6 +228,22 @@ def test_a_group_ends_and_another_may_come(place: Place, client: StreamClient, s
     assert [info["name"] for info in client.xinfo_groups(stream)] == ["others"]
 
 
+def test_two_groups_cannot_come_into_a_queue_at_once(place: Place, stream: str) -> None:
+    session = Session(Shared(place.broker), LOCAL)
+    first, second = [
+        Running(COMMANDS[b"XGROUP"], session, [b"CREATE", stream.encode(), name, b"0"])
+        for name in (b"a", b"b")
+    ]
+    assert isinstance(first.advance(None, None), ConsumersList)
+    with pytest.raises(Unavailable, match="send this one again"):
+        second.advance(None, None)
+    # Its connection is lost.
+    first.close()
+    third = Running(COMMANDS[b"XGROUP"], session, [b"CREATE", stream.encode(), b"c", b"0"])
+    assert isinstance(third.advance(None, None), ConsumersList)
+    third.close()
+
+
 def test_the_entries_of_a_consumer_that_is_deleted_return(
     place: Place, client: StreamClient, stream: str
 ) -> None:
@@ -262,6 +288,15 @@ def test_ranges_are_over_what_is_live(place: Place, client: StreamClient, stream
     about = client.xinfo_stream(stream)
     assert (about["length"], about["groups"]) == (6, 1)
     assert [about["first-entry"][0], about["last-entry"][0]] == [ids[0], ids[-1]]
+
+
+def test_a_range_of_large_entries_is_cut(place: Place, client: StreamClient, stream: str) -> None:
+    """To about 64 MiB, from either end."""
+    _group(client, place.broker, stream)
+    ids = [client.xadd(stream, {"payload": "x" * (8 << 20)}) for _ in range(10)]
+    assert [entry_id for entry_id, _ in client.xrange(stream)] == ids[:8]
+    assert [entry_id for entry_id, _ in client.xrevrange(stream)] == ids[:1:-1]
+    place.broker.delete_queue(stream)
 
 
 def test_completed_messages_that_are_kept_are_no_entries(
@@ -337,6 +372,28 @@ def test_a_connection_that_closes_in_the_middle_leaves_nothing_behind(
     wait_until(lambda: waiting_claims(broker, stream) == 0)
     broker.enqueue(stream, b"x")
     assert broker.stats(stream).ready == 1
+
+
+def test_a_program_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    """With its group, what its consumers had in hand, and the same ids; acknowledged by id, because no server has sent it."""
+    with run_server(tmp_path / "data", resp=True, flight=False) as server:
+        client = StreamClient(_port_of(server.addresses["resp"]), 3, is_async=False)
+        client.xgroup_create("s", "workers", mkstream=True)
+        ids = [client.xadd("s", {"n": n}) for n in range(3)]
+        client.read("workers", "ann", {"s": ">"}, count=2)
+        assert client.xack("s", "workers", ids[0]) == 1
+        client.close()
+        server.kill()
+        server.start()
+        client = StreamClient(_port_of(server.addresses["resp"]), 3, is_async=False)
+        with pytest.raises(ResponseError, match=r"^BUSYGROUP "):
+            client.xgroup_create("s", "workers", mkstream=True)
+        assert client.read("workers", "ann", {"s": "0"}) == {"s": [(ids[1], {"n": "1"})]}
+        assert client.xack("s", "workers", ids[1]) == 1
+        assert client.read("workers", "ann", {"s": ">"}) == {"s": [(ids[2], {"n": "2"})]}
+        later = client.xadd("s", {"n": 3})
+        assert _position(later) > _position(ids[2])
+        client.close()
 
 
 def test_redis_cli_runs_the_commands(door: RespDoor, stream: str) -> None:

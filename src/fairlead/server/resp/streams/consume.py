@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fairlead.errors import InvalidRequest, MessageNotFound, QueueNotFound
 from fairlead.model.delivery import Delivery
@@ -37,6 +38,15 @@ _MODES: dict[bytes, Callable[[LeaseRef], Settlement]] = {
 }
 
 
+class _Reading(NamedTuple):
+    group: str
+    queues: list[str]
+    consumer: str
+    limit: int
+    block_ms: int | None
+    must_ack: bool
+
+
 def xreadgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, _XREADGROUP)
     given.must_be(b"GROUP")
@@ -57,7 +67,8 @@ def xreadgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
         if missing := (yield from missing_group(session, queue, group)):
             return missing
     if set(ids) == {b">"}:
-        return (yield from _read_new(session, group, queues, consumer, count, block_ms, must_ack=must_ack))
+        reading = _Reading(group, queues, consumer, count, block_ms, must_ack)
+        return (yield from _read_new(session, reading))
     if b">" in ids:
         raise InvalidRequest("id", "> for all streams, or the ids of entries for all", "both")
     history: dict[str, list[Entry]] = {}
@@ -66,25 +77,17 @@ def xreadgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return _by_stream(history, session.protocol)
 
 
-def _read_new(
-    session: Session,
-    group: str,
-    queues: list[str],
-    consumer: str,
-    count: int,
-    block_ms: int | None,
-    *,
-    must_ack: bool,
-) -> Steps[bytes]:
+def _read_new(session: Session, reading: _Reading) -> Steps[bytes]:
+    queues, consumer, block_ms = reading.queues, reading.consumer, reading.block_ms
     wait = None if block_ms is None else show_ms(block_ms or _FOREVER_MS)
-    claim = Claim(queues[0] if len(queues) == 1 else queues, count, wait, consumer)
+    claim = Claim(queues[0] if len(queues) == 1 else queues, reading.limit, wait, consumer)
     try:
         found: list[Delivery] = yield claim
     except QueueNotFound as gone:
-        return no_group(gone.queue, group)
+        return no_group(gone.queue, reading.group)
     if not found:
         return NO_ARRAY[session.protocol]
-    if must_ack:
+    if reading.must_ack:
         session.remember(consumer, found)
     else:
         # Before the entries leave: what is lost on the way is not delivered again, as the caller wishes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairlead.errors import InvalidRequest, QueueNotFound
@@ -29,8 +29,9 @@ from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.inspect import Stats
 
-#: Entries that XRANGE gives without COUNT, and at most.
+#: What a range gives without COUNT, and at most: so many entries, and about so many bytes.
 MAX_RANGE = 10_000
+MAX_RANGE_BYTES = 64 * 1024 * 1024
 #: The first look for the last entries goes so far back; each further one twice as far.
 _FIRST_SPAN_MS = 1000
 _PAGE = 1000
@@ -176,12 +177,13 @@ def _count(given: Words) -> int:
 def _first(queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[MessageInfo]]:
     """The first live messages of a range."""
     found: list[MessageInfo] = []
-    after = ""
-    while len(found) < count:
+    size, after = 0, ""
+    while len(found) < count and size < MAX_RANGE_BYTES:
         page: list[MessageInfo] = yield _browse(queue, start, end, after, count)
         if not page:
             break
         found += [info for info in page if _is_within(info, start, end)]
+        size += _bytes_of(page)
         after = page[-1].id
     return found[:count]
 
@@ -198,17 +200,22 @@ def _last(session: Session, queue: str, start: EntryId, end: EntryId, count: int
     while True:
         lower = max(start, EntryId(lower_ms, 0))
         found = (yield from _tail(queue, lower, upper, count - len(found))) + found
-        if len(found) >= count or lower.ms <= first_ms:
+        if len(found) >= count or lower.ms <= first_ms or _bytes_of(found) >= MAX_RANGE_BYTES:
             return found
         span_ms *= 2
         upper, lower_ms = EntryId(lower.ms - 1, MAX_SEQ), lower.ms - span_ms
 
 
 def _tail(queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[MessageInfo]]:
-    kept: deque[MessageInfo] = deque(maxlen=count)
-    after = ""
+    """The last entries between two ids, which are all looked at."""
+    kept: deque[MessageInfo] = deque()
+    size, after = 0, ""
     while page := (yield _browse(queue, start, end, after, _PAGE)):
-        kept.extend([info for info in page if _is_within(info, start, end)])
+        found = [info for info in page if _is_within(info, start, end)]
+        kept.extend(found)
+        size += _bytes_of(found)
+        while len(kept) > count or (kept and size - len(kept[0].payload) >= MAX_RANGE_BYTES):
+            size -= len(kept.popleft().payload)
         after = page[-1].id
     return [*kept]
 
@@ -222,3 +229,7 @@ def _browse(queue: str, start: EntryId, end: EntryId, after: str, limit: int) ->
 
 def _is_within(info: MessageInfo, start: EntryId, end: EntryId) -> bool:
     return info.where != "done" and start <= entry_id_of_text(info.id) <= end
+
+
+def _bytes_of(infos: Iterable[MessageInfo]) -> int:
+    return sum([len(info.payload) for info in infos])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairlead.errors import LimitReached, QueueNotFound
+from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.views import MessageInfo, QueueInfo
 from fairlead.server.resp.replies import value_of
 from fairlead.server.resp.streams.entry_ids import EntryId, entry_id_of_text
@@ -44,7 +45,7 @@ def pending_entries(session: Session, queue: str, *, of_holder: str | None = Non
         raise QueueNotFound(queue)
     timeout_ms = about.config.visibility_timeout_ms
     found: list[Pending] = []
-    after: str | None = None
+    size, after = 0, None
     while page := (yield Peek(queue, _PAGE, "leased", after=after)):
         now_ms = session.now_ms()
         found += [
@@ -54,6 +55,10 @@ def pending_entries(session: Session, queue: str, *, of_holder: str | None = Non
         ]
         if len(found) > MAX_PENDING:
             raise LimitReached("pending entries for this command", MAX_PENDING)
+        if of_holder is not None:
+            size += sum([len(info.payload) for info in page if info.consumer == of_holder])
+        if size > MAX_ANSWER_BYTES:
+            raise LimitReached("bytes of pending entries for this command", MAX_ANSWER_BYTES)
         after = page[-1].id
     return sorted(found, key=lambda one: one.entry_id)
 

@@ -14,7 +14,7 @@ from fairlead.request import Caller
 from fairlead.server.sent_deliveries import SentDeliveries
 
 #: Names of consumers that are remembered for one connection.
-_MAX_CONSUMERS = 100
+_MAX_CONSUMERS = 16
 
 
 class Shared:
