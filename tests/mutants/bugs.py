@@ -28,7 +28,7 @@ BUGS = (
     Bug(
         "a late ack is accepted",
         "engine/work/settle.py",
-        "    if [delivery.claim_id for delivery in deliveries].count(lease.terms.claim_id) < count:\n        return None\n",
+        "    if claim_ids.count(lease.terms.claim_id) < count or set(map(type, claim_ids)) != {int}:\n        return None\n",
         "",
     ),
     Bug(
