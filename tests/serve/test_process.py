@@ -328,7 +328,8 @@ def tell():
 data = Path(sys.argv[1])
 fairlead.open(data).close()
 tell()
-server = Server(ServerSettings(data=data), lambda *given: [])
+settings = ServerSettings(data=data, resp="off", flight="127.0.0.1:0", grpc="off", http="off")
+server = Server(settings, lambda *given: [])
 run(server, ready=lambda: (tell(), server.tell_to_stop()))
 """
 

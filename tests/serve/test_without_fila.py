@@ -117,11 +117,11 @@ def test_an_address_that_somebody_gave_is_refused_where_it_was_given(tmp_path: P
 
 
 def test_only_the_default_address_is_given_up_and_not_the_last_door() -> None:
-    assert packages.settings_without(loaded(), WHY).addresses().keys() == {"flight", "http"}
+    assert packages.settings_without(loaded(), WHY).addresses().keys() == {"resp", "flight", "http"}
     off = loaded(grpc="off")
     assert packages.settings_without(off, WHY) == off.settings
     with pytest.raises(SettingInvalid, match=r"settings: grpc: .*fairlead\[fila\]"):
-        packages.settings_without(loaded(flight="off", http="off"), WHY)
+        packages.settings_without(loaded(resp="off", flight="off", http="off"), WHY)
 
 
 def test_packages_that_are_too_old_for_the_generated_classes_are_as_good_as_none(
