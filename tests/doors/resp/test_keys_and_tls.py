@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from fairlead import Broker, errors
-from fairlead.config import TlsSettings
+from fairlead.config import LimitSettings, TlsSettings
 from fairlead.middleware.stack import Layers
 from fairlead.model.access import NewKey
 from fairlead.server.certificates import Certificates
@@ -141,7 +141,7 @@ def test_tls_is_spoken_and_certificates_are_read_again(tmp_path: Path) -> None:
     pki = Pki(tmp_path, mutual=False)
     broker = open_in_memory()
     broker.create_queue("q")
-    with opened(broker, certificates=pki.certificates) as door:
+    with opened(broker, LimitSettings(greeting_ms=2000), certificates=pki.certificates) as door:
         before = _connect(door, pki.context(shows=False))
         assert before.do(Enqueue("q", b"x" * 300_000))
         plain = Wire(door.address)

@@ -139,6 +139,8 @@ class RespDoor:
     async def _serve(self) -> None:
         """Also again with new certificates: open connections keep those that they began with."""
         context = None if self._certificates is None else self._certificates.current.context
+        # A client that does not speak TLS is sent an alert, and kept until then if it does not hang up.
+        handshake_s = None if context is None else self.limits.settings.greeting_ms / 1000
         before, self._servers = self._servers, []
         for listener in self._listeners:
             # A server closes its socket, and the next one needs it.
@@ -149,7 +151,11 @@ class RespDoor:
                 server = await self._loop.create_unix_server(self._new_connection, sock=own, backlog=_BACKLOG)
             else:
                 server = await self._loop.create_server(
-                    self._new_connection, sock=own, backlog=_BACKLOG, ssl=context
+                    self._new_connection,
+                    sock=own,
+                    backlog=_BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=handshake_s,
                 )
             self._servers.append(server)
         for server in before:
