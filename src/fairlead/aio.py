@@ -21,7 +21,8 @@ from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.gather import Gatherer, Work
-from fairlead.client.requests import Put, Settling
+from fairlead.client.requests import Put
+from fairlead.client.settling import Settling
 from fairlead.client.tls import TlsChoice
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery

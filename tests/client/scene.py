@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.client.client import Client
-from fairlead.client.core import Core, Options
+from fairlead.client.core import Core
+from fairlead.client.options import Options
 from fairlead.client.transport import FlightTransport, Stream
 from fairlead.clock import Clock
 from fairlead.server.flight import FlightDoor
