@@ -28,10 +28,10 @@ def replace_work_under_ids(
     engine = engine_of(scene.broker)
     do = engine.do
 
-    def replaced(request: Any, caller: Caller = LOCAL) -> object:
+    def replaced(request: Any, caller: Caller = LOCAL, **how: Any) -> object:
         if not caller.is_once:
-            return do(request, caller)
-        return replacement(lambda: do(request, caller), caller)
+            return do(request, caller, **how)
+        return replacement(lambda: do(request, caller, **how), caller)
 
     patch.setattr(engine, "do", replaced)
 
