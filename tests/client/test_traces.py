@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from fairlead import NewMessage, errors
-from fairlead.aio import AsyncClient
+from fairlead.client.async_client import AsyncClient
 from fairlead.client.client import Client
 from fairlead.client.core import Core
 from fairlead.client.options import Options

@@ -23,10 +23,14 @@ from fairlead import (
     errors,
     surface,
 )
-from fairlead.aio import AsyncClient
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
+from fairlead.client.async_client import AsyncClient
 from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
+from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.resp.async_client import AsyncRespClient
+from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
+from fairlead.client.resp.client import RespClient
 from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
@@ -34,8 +38,10 @@ from fairlead.testing.engine import waiting_claims
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, UpdateQueue
 from fairlead.verbs.settle import Settle
-from tests.client.scene import PATIENCE_S, Scene, until
+from tests.client.scene import PATIENCE_S, Scene, flight_only, until
 from tests.turns import turn
+
+BOTH_PROTOCOLS = True
 
 #: Methods beside the verbs.
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches", "close"}
@@ -105,13 +111,19 @@ def test_a_surface_has_a_method_for_every_verb_and_no_other(kind: type) -> None:
     assert methods - OTHER_FORMS == VERBS.keys() - (BLOCKING_ONLY if kind is AsyncSurface else set())
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("kind", [Client, AsyncClient, RespClient, AsyncRespClient])
 def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> None:
     assert public(kind) == CLIENTS_OWN
 
 
 @pytest.mark.parametrize(
-    ("blocking", "awaited"), [(ClientConsumers, AsyncConsumers), (ClientStaging, AsyncStaging)]
+    ("blocking", "awaited"),
+    [
+        (ClientConsumers, AsyncConsumers),
+        (ClientStaging, AsyncStaging),
+        (BulkConsumers, AsyncBulkConsumers),
+        (BulkStaging, AsyncBulkStaging),
+    ],
 )
 def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
     blocking: type, awaited: type
@@ -242,8 +254,6 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ids that are none": lambda x: x.drop("q", ["nonsense"]),
     "an exchange of nonsense": lambda x: x.exchange([Settle("nonsense")]),
     "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
-    "an id for another verb": lambda x: x.once(Stats("q"), "018bcfe5-6800-7000-8000-00000000001a"),
-    "an exchange with an id that is none": lambda x: turn(x, "me", request_id="nonsense"),
     "an unack": lambda x: x.ack("q", "nonsense"),
 }
 
@@ -258,6 +268,21 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
         call(client)
     assert (type(ours.value), ours.value.message) == (type(engines.value), engines.value.message)
     assert ours.value.fields.keys() == engines.value.fields.keys()
+
+
+@flight_only
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.once(Stats("q"), "018bcfe5-6800-7000-8000-00000000001a"),
+        lambda x: turn(x, "me", request_id="nonsense"),
+    ],
+    ids=["for another verb", "that is none"],
+)
+def test_an_id_is_refused_with_the_engines_error(
+    client: Client, scene: Scene, call: Callable[[Any], object]
+) -> None:
+    test_what_the_engine_refuses_is_refused_with_the_same_error(client, scene, call)
 
 
 def test_what_cannot_travel_is_refused(client: Client) -> None:

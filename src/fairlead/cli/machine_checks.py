@@ -26,7 +26,7 @@ CORE = {
     "google-crc32c": "google_crc32c",
 }
 EXTRAS = {
-    "client": {"pyarrow": "pyarrow.flight"},
+    "client": {"hiredis": "hiredis", "pyarrow": "pyarrow.flight"},
     "server": {
         "pyarrow": "pyarrow.flight",
         "grpcio": "grpc",
@@ -34,6 +34,10 @@ EXTRAS = {
         "grpcio-reflection": "grpc_reflection.v1alpha",
         "protobuf": "google.protobuf",
         "prometheus-client": "prometheus_client",
+        "hiredis": "hiredis",
+        "uvloop": "uvloop",
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
         "typer": "typer",
         "rich": "rich",
         "cryptography": "cryptography.x509",
