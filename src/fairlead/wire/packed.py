@@ -93,6 +93,8 @@ def _item_row(item: object) -> object:
     if type(item) is Complete and type(item.delivery) is Delivery and item.progress == 0:
         return (COMPLETE, item.delivery.raw_id, item.delivery.claim_id)
     if type(item) is Row:
+        if item.action == COMPLETE and item.progress is None:
+            return item.action, item.id, item.lease
         return _trimmed(astuple(item), (None,) * _ITEM_FIELDS)
     if not isinstance(item, Settlement):
         return plain(item)

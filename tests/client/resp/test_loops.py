@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,6 +51,31 @@ def test_a_delivery_that_was_started_ahead_goes_back_when_the_loop_is_left(site:
     loop.close() if kind == "blocking" else client.wait(loop.aclose())
     assert site.counts() == (2, 0, 0, 0)
     assert [info.payload for info in site.broker.peek("q")] == [b"1", b"2"]
+
+
+def test_a_loop_that_is_left_while_it_connects_claims_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = site.connect("blocking")
+    connections = client._core.connections
+    take, connects, may_go_on = connections.take, threading.Event(), threading.Event()
+
+    def slow(within_s: float) -> Any:
+        connects.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return take(within_s)
+
+    monkeypatch.setattr(connections, "take", slow)
+    loop = client.consume("q")
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(loop), daemon=True)
+    waiting.start()
+    assert connects.wait(PATIENCE_S)
+    loop.close()
+    may_go_on.set()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert waiting_claims(site.broker, "q") == 0
 
 
 def run(site: Site, work: Callable[[Any], Any], address: str = "") -> None:

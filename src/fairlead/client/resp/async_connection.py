@@ -222,6 +222,8 @@ class AsyncConnections:
     async def _connect_shared(self) -> AsyncConnection:
         if self._connecting is None:
             self._connecting = self._loop.create_task(self._connect())
+            # All who wait for it may have given up by then.
+            self._connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
         connecting = self._connecting
         try:
             # Others may wait for it too.
@@ -262,20 +264,19 @@ class AsyncConnections:
                 connection = await self._open_one()
                 self._open.add(connection)
                 reply = await connection.ask(greeting_command(self._identity.api_key), self._timeout_s)
-        except TimeoutError:
-            raise NoAnswerInTime(sent=False) from None
-        except ConnectionBroken as broken:
+            if self._is_closed:
+                raise ClientClosed()
+            connection.greeting = read_greeting(reply)
+        except BaseException as trouble:
+            if connection is not None:
+                connection.close()
+            if isinstance(trouble, TimeoutError):
+                raise NoAnswerInTime(sent=False) from None
+            if not isinstance(trouble, ConnectionBroken):
+                raise
             if connection is not None and (hopeless := await self._why_hopeless(connection)):
                 raise TlsFailed(str(self._identity.endpoint), hopeless) from None
-            raise ConnectionBroken(str(broken), sent=False) from None
-        if self._is_closed:
-            connection.close()
-            raise ClientClosed()
-        try:
-            connection.greeting = read_greeting(reply)
-        except BaseException:
-            connection.close()
-            raise
+            raise ConnectionBroken(str(trouble), sent=False) from None
         self.flight_address = connection.greeting.flight_address
         return connection
 

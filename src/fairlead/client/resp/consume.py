@@ -195,7 +195,12 @@ class RespConsumption:
 
     def _wait_for_answer(self) -> bool:
         if self._connection is None:
-            self._connection = self._core.connections.take(self._core.options.timeout_ms / 1000)
+            connection = self._core.connections.take(self._core.options.timeout_ms / 1000)
+            with self._changed:
+                self._connection = connection
+                if self._is_closed:
+                    # Nobody could end a claim that is sent now.
+                    return True
         if not self._is_sent:
             self._send()
         return self._receive()
