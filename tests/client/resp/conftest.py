@@ -16,7 +16,8 @@ class Site:
 
     def __init__(self, **options: Any) -> None:
         self.broker = open_in_memory(durability="os")
-        self.broker.create_queue("q")
+        # Longer than any test: what comes back was given back.
+        self.broker.create_queue("q", visibility_timeout="1h")
         self.door = RespDoor(self.broker, "127.0.0.1:0", **options)
         self.door.start()
         self._clients: list[Any] = []

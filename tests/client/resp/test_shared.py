@@ -196,6 +196,26 @@ def test_a_connection_that_cannot_be_made_is_everybodys_trouble_and_nothing_was_
     assert third.ended() == b"c"
 
 
+def test_of_commands_that_could_not_be_written_the_last_was_not_carried_out(
+    shared: SharedConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Caller(shared, "a")
+    until(lambda: peer.accepted)
+    peer.hear()
+    second = Caller(shared, "b")
+    queued(shared, 1)
+    third = Caller(shared, "c")
+    queued(shared, 2)
+
+    def broken(self: BlockingConnection, data: bytes, within_s: float) -> None:
+        raise ConnectionBroken("reset", sent=True)
+
+    monkeypatch.setattr(BlockingConnection, "send", broken)
+    peer.answer("a")
+    assert first.ended() == b"a"
+    assert [caller.ended().sent for caller in (second, third)] == [True, False]
+
+
 def test_an_interrupted_leader_hands_over(
     shared: SharedConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
