@@ -1,4 +1,4 @@
-"""RocksDB alone: the same ids and bodies through rocksdict with the options of the store's `messages` family.
+"""RocksDB alone: the same ids and bodies through rocksdict with the options of the table that has payloads.
 
 Ids and bodies are made beforehand, and nothing is encoded, indexed, scheduled or counted: no queue can be
 faster.
@@ -11,15 +11,17 @@ from types import TracebackType
 
 from rocksdict import Cache, Rdict, WriteBatch
 
-from fairlead.store.rocks.options import CACHE_BYTES, database_options, family_options
+from fairlead.store.kv.port import Table
+from fairlead.store.kv.rocks_options import family_name, family_options
+from fairlead.store.rocks.options import CACHE_BYTES, database_options
 
-FAMILY = "messages"
+FAMILY = family_name(Table.PAGES)
 
 
 class Bare:
     def __init__(self, path: Path, *, synced: bool) -> None:
         cache = Cache(CACHE_BYTES)
-        options = family_options(cache)[FAMILY]
+        options = family_options(cache, compacts=True)[FAMILY]
         self._db = Rdict(str(path), database_options(cache), column_families={FAMILY: options})
         self._family = self._db.get_column_family_handle(FAMILY)
         self._column = self._db.get_column_family(FAMILY)

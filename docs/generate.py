@@ -26,6 +26,7 @@ from docs.rows import row_types, rows_table
 from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.engine.work import WORK
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
 from fairlead.fields import Field, fields_of
 from fairlead.model import limits
@@ -39,6 +40,7 @@ from fairlead.server.resp.arguments import usage_of
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
+from fairlead.verbs.sessions import session_rule
 from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
 
@@ -84,8 +86,10 @@ LIMITS = {
     "MAX_DURATION_MS": "any duration",
     "MIN_LEASE_MS": "the shortest visibility timeout",
     "MAX_LEASE_MS": "the longest visibility timeout",
-    "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the id of a request may be; beyond is `RequestExpired`",
-    "MAX_ANSWERED": "request ids that one request says were answered",
+    "MAX_SESSION_NAME_BYTES": "the name of a session, in UTF-8",
+    "MAX_SESSION_ANSWERS": "answers of a session that have not arrived; beyond is `SessionFull`",
+    "MAX_SESSION_BYTES": "those answers together; one may exceed it",
+    "SESSION_KEPT_MS": "how long a session is remembered that nobody uses, and up to an hour longer",
     "MAX_LET_BY": "single messages of a stream that are let by; past it a release keeps order, and says so",
     "MAX_READ_AHEAD_ROWS": "ready messages that memory holds, over all queues; the others are read when they are wanted",
     "STEP_MESSAGES": "messages that one call of an operator's verb changes, and ids that it takes",
@@ -211,7 +215,9 @@ WHEN = {
     "FormatTooOld": "the directory was written by an earlier fairlead, and there is no converter",
     "BrokerClosed": "a call after `close`",
     "BrokerForked": "a call in a process forked from the one that opened the broker",
-    "RequestExpired": "a request id older than ten minutes, or far ahead; nothing was carried out",
+    "SessionExpired": "a request of a session that was not opened, or is forgotten; nothing was carried out now",
+    "RequestExpired": "a number of a session whose answer has arrived; nothing was carried out",
+    "SessionFull": "a session has as many answers that have not arrived as are remembered; nothing was carried out",
     "QueueFull": "an enqueue beyond `max_messages` or `max_bytes`",
     "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",
     "StoreFull": "the disk is below its reserve (requests that can grow the store) or full (any write)",
@@ -349,9 +355,16 @@ def verbs_reference() -> Iterator[str]:
         yield f"* Audited: {_audited(request)}. After a lost answer, a client {_repeated(request)}."
         yield f"* Below the disk reserve: {ROOMS[request.room]}"
         yield f"* {_answered(request)}"
+        yield f"* In a session: {SESSION_RULES[session_rule(request, is_one_transaction=request in WORK)]}"
         yield ""
 
 
+#: What a session does with a verb.
+SESSION_RULES = {
+    "remembered": "has one effect, and its answer is remembered.",
+    "runs": "simply runs, as often as it is sent.",
+    "refused": "refused.",
+}
 #: What `Room` means for a caller.
 ROOMS = {
     Room.READS: "writes nothing.",
@@ -413,7 +426,7 @@ def _repeated(request: type[Request[Any]]) -> str:
     if request.repeatable:
         return "repeats it"
     if request.bulk:
-        return "repeats it under an id or token, and it takes effect once"
+        return "repeats it under a number or token, and it takes effect once"
     return "raises `AnswerLost`"
 
 

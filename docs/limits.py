@@ -83,7 +83,7 @@ ROWS = {
     Limit.HTTP_CONNECTIONS: Row(
         "connections; the one that has kept us waiting longest makes room", "64", "HTTP", "closed"
     ),
-    Limit.HTTP_REQUEST: Row("a line of 64 KiB, 100 headers", "of Python's library", "HTTP", "414, 431"),
+    Limit.HTTP_REQUEST: Row("the line of a request with its headers", "48 to 64 KiB", "HTTP", "414, 431"),
     Limit.AUTHENTICATION: Row(
         "calls without a valid key, where keys are asked for", "none", "all", "`Unauthenticated`"
     ),

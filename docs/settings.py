@@ -18,7 +18,7 @@ MEANINGS = {
     "resp": "address of the door that speaks Redis, or `off`",
     "resp_socket": "absolute path of a Unix socket on which that door listens, too; only for the user of the server; empty is none",
     "flight": "address of the Arrow Flight door, for `fairlead.connect`, or `off`; port 0 picks a free one",
-    "grpc": "address of the gRPC door, for clients of fila.v1, or `off`",
+    "grpc": "address of the gRPC door, for clients of fila.v1, or `off`; without the extra `fila` it is off, and an address that is given is refused",
     "http": "address of health and metrics, or `off`",
     "insecure_public": "allow addresses that are not loopback although keys or TLS are missing",
     "tls.cert": "certificate of this server in PEM, those above it behind it; for every door, read again when it changes; empty is no TLS",

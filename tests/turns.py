@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from fairlead import Delivery, NewMessage
-from fairlead.model.ids import IdSource, show_id
 from fairlead.model.settle import Settlement, SettleResult
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
@@ -42,15 +42,14 @@ def turn(
     settle: Sequence[Settlement] = (),
     enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
     claim: Mapping[str, Any] | None = None,
-    request_id: Any = None,
-    answered: Any = (),
+    place: Mapping[str, Any] | None = None,
 ) -> Turn:
-    """Make the turn through any face that has `exchange` and `once`."""
+    """Make the turn through any face that has `exchange` and `once`; `place` is one in a session."""
     requests = requests_of(consumer, settle, enqueue, claim)
-    if request_id is None and answered == ():
+    if place is None:
         answers = x.exchange(requests)
     else:
-        answers = x.once(Exchange(requests), request_id, answered=answered)
+        answers = x.once(Exchange(requests), **place)
     return sorted_answers(requests, answers)
 
 
@@ -66,6 +65,13 @@ def sorted_answers(requests: Sequence[Request[Any]], answers: Sequence[Any]) -> 
     return found
 
 
-def new_id(broker: Any) -> str:
-    """A request id of this moment."""
-    return show_id(IdSource().next(broker.clock.now_ms(), 1)[0])
+def new_place(x: Any) -> dict[str, Any]:
+    """The first place in a session of its own, for `once`."""
+    session = uuid4().hex
+    x.open_session(session)
+    return {"session": session, "number": 1}
+
+
+def next_place(place: Mapping[str, Any]) -> dict[str, Any]:
+    """The place behind this one, whose answer has arrived."""
+    return {"session": place["session"], "number": place["number"] + 1, "arrived": place["number"]}

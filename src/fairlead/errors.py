@@ -294,18 +294,37 @@ class ClientForked(Rejected):
         )
 
 
+class SessionExpired(Rejected):
+    """A session that is not known: it was never opened, belongs to another key, or nobody used it for a day. Whether
+    the request was carried out before can no longer be known.
+    """
+
+    code = "session_expired"
+
+    def __init__(self, session: str, number: int) -> None:
+        super().__init__(
+            f"session {session!r} was not opened, or is forgotten because it was not used for a day: "
+            f"whether request {number} was carried out before is not known, and it was not carried out now; "
+            "open another session with open_session",
+            session=session,
+            number=number,
+        )
+
+
 class RequestExpired(Rejected):
-    """A request id whose own time is too far from now: whether it was carried out before can no longer be
-    known.
+    """The number of a request whose answer has arrived, as its client said: the answer is forgotten, and the request
+    is not carried out again.
     """
 
     code = "request_expired"
 
-    def __init__(self, request_id: str, age_ms: int) -> None:
+    def __init__(self, session: str, number: int, arrived: int) -> None:
         super().__init__(
-            f"expected request_id {request_id!r} to be at most 10 minutes old or ahead, it is {age_ms} ms old; nothing was carried out, use a new id",
-            request_id=request_id,
-            age_ms=age_ms,
+            f"expected a number above {arrived}, up to which all answers of session {session!r} have arrived, "
+            f"got {number}; nothing was carried out, give a new request a higher number",
+            session=session,
+            number=number,
+            arrived=arrived,
         )
 
 
@@ -498,6 +517,22 @@ class Overloaded(Unavailable):
             what=what,
             limit=limit,
             retry_after_ms=retry_after_ms,
+        )
+
+
+class SessionFull(Unavailable):
+    """A session has as many answers that have not arrived as the broker remembers. Nothing was carried out."""
+
+    code = "session_full"
+
+    def __init__(self, session: str, answers: int, size: int) -> None:
+        super().__init__(
+            f"session {session!r} has {answers} answers of {size} bytes that have not arrived, "
+            "and takes no request with 1,024 of them or 1 MiB; nothing was carried out, "
+            "say up to which number answers have arrived, and send it again",
+            session=session,
+            answers=answers,
+            bytes=size,
         )
 
 

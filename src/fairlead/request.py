@@ -52,16 +52,19 @@ class Caller(NamedTuple):
     key_id: str | None
     name: str
     source: str
-    #: The id under which the answer to this request is remembered; None: it is not.
-    request_id: str | None = None
-    #: Ids of earlier requests whose answers have arrived. The broker forgets these answers.
-    answered: Sequence[str] = ()
+    #: The session that the request belongs to; None: its answer is not remembered.
+    session: str | None = None
+    #: The number of the request in its session, from 1 on.
+    number: int = 0
+    #: All answers up to this number have arrived. The broker forgets them.
+    arrived: int = 0
     #: Bytes that the request takes in memory, as its door counts them.
     size: int = 0
 
     @property
-    def is_once(self) -> bool:
-        return self.request_id is not None or self.answered != ()
+    def claim_token(self) -> str | None:
+        """Of a claim in a session. No caller with a key can say it: the id of its key stands before its own tokens."""
+        return None if self.session is None else f"session:{self.key_id or ''}:{self.session}:{self.number}"
 
     @property
     def who(self) -> str:
@@ -90,8 +93,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     shows_messages: ClassVar[bool] = False
     #: Whether carrying it out twice ends like once, so that a client may repeat it after a lost answer.
     repeatable: ClassVar[bool] = False
-    #: Whether its answer can be remembered under a request id, in the same commit as its effects.
-    remembered: ClassVar[bool] = False
+    #: Whether its answer holds a secret that must not be stored, so that no session can remember it.
+    answers_secret: ClassVar[bool] = False
     #: Whether it has a channel of its own at the Flight door, with columns or a stream of answers.
     bulk: ClassVar[bool] = False
     #: The field whose values travel in the columns of a record batch, beside the other fields; "" for none.

@@ -23,6 +23,7 @@ from fairlead.model.intent import Intent
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.message import NewMessage
+from fairlead.model.session import SessionInfo
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
 from fairlead.model.views import (
@@ -62,6 +63,7 @@ from fairlead.verbs.operate import (
     Unhold,
 )
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 
 P = ParamSpec("P")
@@ -408,15 +410,14 @@ class Surface:
         """Carry out any request."""
         raise NotImplementedError
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
-        """Carry out an `Enqueue`, `EnqueueMany`, `Settle` or `Exchange` under an id, a UUIDv7.
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        """Carry out a request of a session that `open_session` made, under a number: 1, 2, 3, ...
 
-        The same id within ten minutes gives the same answer with no second effect, and of a claim in an
-        exchange what is still leased. Later or with a clock that is off by more, `RequestExpired`, and nothing
-        is carried out. `answered` are the ids of earlier requests whose answers have arrived: the broker
-        forgets them, and they must not be sent again.
+        The same number again gives the same answer with no second effect, and of a claim what is still leased.
+        Requests may be under way at the same time, also out of order. `arrived` says that all answers up to that
+        number have arrived: the broker forgets them, and refuses their numbers with `RequestExpired`. It remembers
+        1,024 answers or 1 MiB; then `SessionFull`. A refused request is not remembered. Verbs in several steps
+        are refused in a session, unless they may be repeated anyway.
         """
         raise NotImplementedError
 
@@ -546,9 +547,16 @@ class Surface:
 
         The answers are in the order of the requests. Effects are in a fixed order: extends, completes, fails,
         releases, enqueues, claim. A request that is refused as a whole spoils the whole call before any of it
-        runs. `once(Exchange(requests), request_id)` makes the call safe to repeat.
+        runs. In a session the call is safe to repeat, see `once`.
         """
         return self.do(Exchange(requests))
+
+    def open_session(self, session: str) -> SessionInfo:
+        """Make a session, or see how far one has come; `once` carries out its requests.
+
+        A session belongs to the API key that opened it. It is forgotten when nobody has used it for a day.
+        """
+        return self.do(OpenSession(session))
 
     # Acts of operators, by id or filter, without a lease token. `dry_run` shows what would change.
 
@@ -897,9 +905,9 @@ class AsyncSurface:
         raise NotImplementedError
 
     def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+        self, request: Request[Answer], *, session: str, number: int, arrived: int = 0
     ) -> Awaitable[Answer]:
-        """Carry out a request under an id; see `Surface.once`."""
+        """Carry out a request of a session; see `Surface.once`."""
         raise NotImplementedError
 
     create_queue = _awaited(Surface.create_queue)
@@ -919,6 +927,7 @@ class AsyncSurface:
     nack = _awaited(Surface.nack)
     goodbye = _awaited(Surface.goodbye)
     exchange = _awaited(Surface.exchange)
+    open_session = _awaited(Surface.open_session)
     retry = _awaited(Surface.retry)
     reset = _awaited(Surface.reset)
     drop = _awaited(Surface.drop)

@@ -45,7 +45,7 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(
     seen = {(check["area"], check["name"]) for check in found["checks"]}
     assert seen == {
         *(("machine", name) for name in ("python", "clock", "open files", "hook host", "hook confinement")),
-        *(("packages", name) for name in ("needed", "client", "server", "otel")),
+        *(("packages", name) for name in ("needed", "client", "server", "fila", "otel")),
         *(("spark", name) for name in ("packages", "java")),
         *(
             ("data", name)
@@ -135,7 +135,8 @@ def test_a_clock_from_before_fairlead_is_bad() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "level"), [("needed", "bad"), ("server", "warn"), ("client", "warn"), ("otel", "info")]
+    ("extra", "level"),
+    [("needed", "bad"), ("server", "warn"), ("client", "warn"), ("fila", "info"), ("otel", "info")],
 )
 def test_a_missing_package_counts_by_what_needs_it(extra: str, level: str) -> None:
     found = machine_checks.extra(extra, {"rich": "rich", "no-such-thing": "no_such_thing.part"})
@@ -159,7 +160,8 @@ def test_the_extras_looked_for_are_those_of_the_package() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def names(wanted: list[str]) -> set[str]:
-        return {re.match(r"[\w-]+", line)[0] for line in wanted}  # type: ignore[index]
+        own = re.compile(r"(?!fairlead\[)[\w-]+")
+        return {found[0] for line in wanted if (found := own.match(line))}
 
     assert names(declared["dependencies"]) == set(machine_checks.CORE)
     assert {extra: names(declared["optional-dependencies"][extra]) for extra in machine_checks.EXTRAS} == {

@@ -161,6 +161,12 @@ class Scene:
         self._clients.append(client)
         return client, transport
 
+    def restart_door(self) -> None:
+        """Another server takes the place of this one, at the same address and with the same data."""
+        self.door.stop()
+        self.door = FlightDoor(self.broker, self.address)
+        self.door.start()
+
     def counts(self, queue: str = "q") -> tuple[int, int, int, int]:
         """ready, waiting, leased, dead"""
         stats = self.broker.stats(queue)

@@ -18,7 +18,6 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
 from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of
-from tests.turns import new_id
 
 BOTH_PROTOCOLS = True
 
@@ -59,8 +58,8 @@ def test_the_life_of_a_message(scene: Scene) -> None:
         await client.config.delete("a")
         (message_id, deliveries) = await client.exchange([Enqueue("q", b"x"), Claim("q")])
         assert [(found.id, found.payload) for found in deliveries] == [(message_id, b"x")]
-        request_id = new_id(scene.broker)
-        ids = [await client.once(Enqueue("q", b"y"), request_id) for _ in range(2)]
+        assert (await client.open_session("mine")).last == 0
+        ids = [await client.once(Enqueue("q", b"y"), session="mine", number=1) for _ in range(2)]
         assert ids == [scene.broker.peek("q")[0].id] * 2
 
     run(scene, work)

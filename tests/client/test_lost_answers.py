@@ -10,28 +10,32 @@ import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, errors
 from fairlead.client.client import Client
-from fairlead.errors import AnswerLost, Overloaded, RequestExpired, ServerStopping, ServerUnreachable
-from fairlead.model.ids import find_id, show_id
-from fairlead.model.limits import MAX_ANSWERED
+from fairlead.errors import AnswerLost, Overloaded, ServerStopping, ServerUnreachable, SessionExpired
 from fairlead.request import LOCAL, Caller
-from fairlead.testing import ManualClock
-from fairlead.testing.engine import engine_of, rows_in
+from fairlead.testing.engine import engine_of, forget_sessions, rows_in
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigDelete
+from fairlead.verbs.enqueue import Enqueue
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.queues import CreateQueue
+from fairlead.verbs.settle import Settle
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
+from fairlead.wire.numbered import Numbered
 from tests.client.scene import PATIENCE_S, Scene, until
-from tests.turns import turn
+from tests.turns import new_place, next_place, turn
 
 
-def replace_work_under_ids(
+def replace_numbered_work(
     scene: Scene, patch: pytest.MonkeyPatch, replacement: Callable[[Callable[[], object], Caller], object]
 ) -> None:
-    """`replacement` runs in the place of each request that has an id, and gets its work as a function."""
+    """`replacement` runs in the place of each request that has a number, and gets its work as a function."""
     engine = engine_of(scene.broker)
     do = engine.do
 
-    def replaced(request: Any, caller: Caller = LOCAL, **how: Any) -> object:
-        if not caller.is_once:
-            return do(request, caller, **how)
-        return replacement(lambda: do(request, caller, **how), caller)
+    def replaced(request: Any, caller: Caller = LOCAL) -> object:
+        if caller.session is None:
+            return do(request, caller)
+        return replacement(lambda: do(request, caller), caller)
 
     patch.setattr(engine, "do", replaced)
 
@@ -43,8 +47,8 @@ def test_an_enqueue_whose_answer_is_lost_is_one_message(scene: Scene, times: int
     message_id = client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
     assert scene.broker.find(message_id).payload == b"once"
-    ids = {decode(metadata, EnqueueCall).request_id for metadata in transport.requests("enqueue")}
-    assert (len(transport.requests("enqueue")), len(ids)) == (times + 1, 1)
+    places = {place_of(decode(metadata, EnqueueCall)) for metadata in transport.requests("enqueue")}
+    assert (len(transport.requests("enqueue")), len(places)) == (times + 1, 1)
 
 
 def test_a_batch_whose_answer_is_lost_keeps_its_order_and_ids(scene: Scene) -> None:
@@ -158,37 +162,37 @@ def test_a_verb_of_which_nothing_was_sent_is_tried_again(scene: Scene) -> None:
     assert client.create_queue("new").name == "new"
 
 
+def place_of(call: Numbered) -> tuple[str, int, int]:
+    return call.session, call.number, call.arrived
+
+
 def test_the_server_remembers_only_the_last_request(scene: Scene) -> None:
     client, transport = scene.client()
     for _ in range(10):
         client.enqueue("q", b"")
     client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
-    client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
-    told = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
-    assert [list(call.answered) for call in told] == [[]] + [[call.request_id] for call in told[:-1]]
-    stored = {key[:16] for key in rows_in(scene.broker, "answers")}
-    remembered = [call.request_id for call in told if find_id(call.request_id) in stored]
-    assert remembered == [told[-1].request_id]
-    settles = [decode(metadata, SettleCall) for metadata in transport.requests("settle")]
-    assert list(settles[1].answered) == [settles[0].request_id]
+    calls = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
+    assert [(call.number, call.arrived) for call in calls] == [(n, n - 1) for n in range(1, 11)]
+    (settle,) = [decode(metadata, SettleCall) for metadata in transport.requests("settle")]
+    assert place_of(settle) == (calls[0].session, 11, 10), "requests of all kinds share a session"
+    assert len(rows_in(scene.broker, "answers")) == 1
 
 
-def test_a_request_that_was_refused_does_not_make_the_server_forget(scene: Scene) -> None:
-    """Nothing of it was committed, so what it says was answered must be said again."""
+def test_after_a_request_that_was_refused_the_server_forgets_the_one_before(scene: Scene) -> None:
     client, transport = scene.client()
     client.enqueue("q", b"")
     with pytest.raises(errors.QueueNotFound):
         client.enqueue("nowhere", b"")
     client.enqueue("q", b"")
-    first, _, third = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
-    assert list(third.answered) == [first.request_id]
+    calls = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
+    assert [(call.number, call.arrived) for call in calls] == [(1, 0), (2, 1), (3, 2)]
+    assert len(rows_in(scene.broker, "answers")) == 1
 
 
-def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
+def test_requests_under_way_together_have_a_session_each_and_later_ones_use_them_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, transport = scene.client()
-    turn(client, "me")
     together = threading.Barrier(2)
 
     def meet(work: Callable[[], object], caller: Caller) -> object:
@@ -196,7 +200,7 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
         return work()
 
     with monkeypatch.context() as patch:
-        replace_work_under_ids(scene, patch, meet)
+        replace_numbered_work(scene, patch, meet)
         threads = [threading.Thread(target=client.exchange, args=([],)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -204,15 +208,39 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
             thread.join()
     turn(client, "me")
     calls = [decode(metadata, ExchangeCall) for metadata in transport.requests("exchange")]
-    assert sorted(told for call in calls for told in call.answered) == sorted(
-        call.request_id for call in calls[:-1]
-    )
+    assert sorted(call.number for call in calls) == [1, 1, 2]
+    assert all(call.arrived == call.number - 1 for call in calls)
+    assert len({call.session for call in calls}) == 2
 
 
-def test_requests_that_the_caller_says_are_answered_leave_no_room_for_our_own(scene: Scene) -> None:
-    client, _ = scene.client()
-    turn(client, "me")
-    turn(client, "me", answered=[client._core.new_id() for _ in range(MAX_ANSWERED)])
+def test_a_session_that_the_server_has_forgotten_is_followed_by_another(scene: Scene) -> None:
+    client, transport = scene.client()
+    client.enqueue("q", b"1")
+    forget_sessions(scene.broker)
+    client.enqueue("q", b"2")
+    client.enqueue("q", b"3")
+    assert scene.payloads() == [b"1", b"2", b"3"]
+    numbers = [decode(metadata, EnqueueCall).number for metadata in transport.requests("enqueue")]
+    assert numbers == [1, 2, 1, 2]
+
+
+def test_after_a_restart_a_repeat_has_no_second_effect_and_the_session_goes_on(scene: Scene) -> None:
+    client, transport = scene.client()
+    transport.lose("enqueue")
+    client.enqueue("q", b"once")
+    scene.restart_door()
+    client.enqueue("q", b"more")
+    assert scene.payloads() == [b"once", b"more"]
+    sessions = {decode(metadata, EnqueueCall).session for metadata in transport.requests("enqueue")}
+    assert len(sessions) == 1
+
+
+def test_an_opening_whose_answer_is_lost_opens_one_session(scene: Scene) -> None:
+    client, transport = scene.client()
+    transport.lose("request", 3)
+    client.enqueue("q", b"once")
+    assert scene.payloads() == [b"once"]
+    assert len(rows_in(scene.broker, "session_ends")) == 1
 
 
 def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(scene: Scene) -> None:
@@ -279,7 +307,7 @@ def test_a_server_that_is_stopping_is_one_to_come_back_to(
 def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the first copy was carried out can no longer be known: a new id might do it twice."""
+    """Whether the first copy was carried out can no longer be known: a new number might do it twice."""
     client, transport = scene.client()
     transport.lose("enqueue")
     seen = 0
@@ -289,25 +317,13 @@ def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
         seen += 1
         if seen == 1:
             return work()
-        raise RequestExpired(str(caller.request_id), 700_000)
+        raise SessionExpired(str(caller.session), caller.number)
 
-    replace_work_under_ids(scene, monkeypatch, too_old)
+    replace_numbered_work(scene, monkeypatch, too_old)
     with pytest.raises(AnswerLost):
         client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
     assert len(transport.requests("enqueue")) == 2
-
-
-@pytest.mark.parametrize("hours", [-3, 3])
-def test_a_clock_that_is_hours_off_does_not_matter(scene: Scene, hours: int) -> None:
-    clock = ManualClock(now_ms=scene.broker.clock.now_ms() + hours * 3_600_000)
-    client, transport = scene.client(clock=clock)
-    for at in range(3):
-        client.enqueue("q", b"%d" % at)
-    (delivery,) = client.claim("q")
-    assert client.settle([Complete(delivery)])[0].ok
-    assert scene.payloads() == [b"1", b"2"]
-    assert len(transport.requests("enqueue")) == 4
 
 
 def test_a_heartbeat_whose_answer_is_lost_loses_nothing(scene: Scene) -> None:
@@ -321,13 +337,53 @@ def test_a_heartbeat_whose_answer_is_lost_loses_nothing(scene: Scene) -> None:
     assert client.settle([Complete(delivery)])[0].outcome == "completed"
 
 
-def test_a_request_id_given_by_the_caller_is_used(scene: Scene) -> None:
-    client, _ = scene.client()
-    request_id = show_id(find_id(client._core.new_id()) or b"")
+def test_a_session_of_the_callers_own_is_used(scene: Scene) -> None:
+    client, transport = scene.client()
+    place = new_place(client)
+    transport.lose("exchange")
     for _ in range(2):
-        done = turn(client, "me", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+        done = turn(client, "me", enqueue={"q": [NewMessage(b"once")]}, place=place)
     assert scene.payloads() == [b"once"]
     assert done.enqueued == {"q": [scene.broker.peek("q")[0].id]}
+    assert client.open_session(place["session"]).last == 1
+
+
+OWN: dict[str, Callable[[Client], Any]] = {
+    "enqueue": lambda client: Enqueue("q", b"new"),
+    "settle": lambda client: Settle([Release(client.claim("q")[0])]),
+    "claim": lambda client: Claim("q"),
+    "config.delete": lambda client: ConfigDelete("a"),
+    "create_queue": lambda client: CreateQueue("new"),
+    "stats": lambda client: Stats("q"),
+}
+
+
+@pytest.mark.parametrize("verb", OWN)
+def test_each_verb_can_be_repeated_in_a_session_of_the_callers_own(scene: Scene, verb: str) -> None:
+    client, transport = scene.client()
+    client.config.set("a", "b")
+    client.enqueue("q", b"x")
+    place, request = new_place(client), OWN[verb](client)
+    transport.lose({"claim": "claim", "enqueue": "exchange", "settle": "exchange"}.get(verb, "request"), 2)
+    first = client.once(request, **place)
+    before = scene.counts()
+    assert repr(client.once(request, **place)) == repr(first)
+    assert scene.counts() == before
+    if verb == "config.delete":
+        with pytest.raises(errors.ConfigKeyNotFound):
+            client.once(request, **next_place(place))
+
+
+def test_a_caller_in_its_own_session_is_told_when_its_number_has_arrived(scene: Scene) -> None:
+    client, _ = scene.client()
+    place = new_place(client)
+    client.once(Enqueue("q", b"a"), **place)
+    client.once(Enqueue("q", b"b"), **next_place(place))
+    with pytest.raises(errors.RequestExpired):
+        client.once(Enqueue("q", b"a"), **place)
+    with pytest.raises(errors.SessionExpired):
+        client.once(Enqueue("q", b"a"), session="unknown", number=1)
+    assert scene.payloads() == [b"a", b"b"]
 
 
 def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[errors.FairleadError]) -> None:
@@ -338,7 +394,7 @@ def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[err
             raise answers.pop(0)
         return work()
 
-    replace_work_under_ids(scene, monkeypatch, refuse)
+    replace_numbered_work(scene, monkeypatch, refuse)
 
 
 def test_the_transport_of_these_tests_loses_answers_after_the_work(scene: Scene) -> None:

@@ -35,8 +35,10 @@ from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.consumers import ConsumersRead
 from fairlead.verbs.inspect import Stats
-from fairlead.verbs.queues import CreateQueue, UpdateQueue
+from fairlead.verbs.queues import CreateQueue, Pause, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
 from tests.client.scene import PATIENCE_S, Scene, flight_only, until
 from tests.turns import turn
@@ -254,7 +256,17 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ids that are none": lambda x: x.drop("q", ["nonsense"]),
     "an exchange of nonsense": lambda x: x.exchange([Settle("nonsense")]),
     "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
+    "a session without a name": lambda x: x.open_session(""),
     "an unack": lambda x: x.ack("q", "nonsense"),
+}
+
+WRONG_IN_A_SESSION: dict[str, Callable[[Any], object]] = {
+    "a verb of many steps in a session": lambda x: x.once(Purge("q"), session="s", number=1),
+    "a verb of pages in a session": lambda x: x.once(ConsumersRead("c", "q", 1, 1), session="s", number=1),
+    "a number that is none": lambda x: x.once(Pause("q"), session="s", number=0),
+    "a claim with a number that is none": lambda x: x.once(Claim("q"), session="s", number=None),
+    "an exchange in a session that is not open": lambda x: turn(x, "me", place={"session": "s", "number": 1}),
+    "an act in a session that is not open": lambda x: x.once(Pause("q"), session="s", number=1),
 }
 
 
@@ -271,15 +283,8 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
 
 
 @flight_only
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: x.once(Stats("q"), "018bcfe5-6800-7000-8000-00000000001a"),
-        lambda x: turn(x, "me", request_id="nonsense"),
-    ],
-    ids=["for another verb", "that is none"],
-)
-def test_an_id_is_refused_with_the_engines_error(
+@pytest.mark.parametrize("call", WRONG_IN_A_SESSION.values(), ids=WRONG_IN_A_SESSION.keys())
+def test_a_place_in_a_session_is_refused_with_the_engines_error(
     client: Client, scene: Scene, call: Callable[[Any], object]
 ) -> None:
     test_what_the_engine_refuses_is_refused_with_the_same_error(client, scene, call)

@@ -50,6 +50,7 @@ RIGHT: dict[str, Any] = {
     "message_id": ANY_ID,
     "ids": [ANY_ID],
     "requests": [],
+    "session": "s",
 }
 WRONG: list[Any] = [None, True, 0, -1, math.nan, "", "a/b/c", b"", b"\xff", [], [None], {}, {"a": 1}, {1: 2}]
 #: Written anywhere on the disk of the server; tests/hostile has its paths.

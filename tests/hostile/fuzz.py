@@ -133,7 +133,10 @@ def request(chance: random.Random, sound: Sound = _SOUND) -> Frames:
         fields = mangle(chance, encode({field: chance.choice(NASTY), "queue": "gone"}))
         metadata = encode({"verb": chance.choice(_VERBS), "fields": fields})
     if chance.random() < 0.5 and call:
-        call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
+        call = {
+            **call,
+            chance.choice([*call, "rows", "session", "number", "arrived", "token"]): chance.choice(NASTY),
+        }
         metadata = packed(verb, call)
     compression = chance.choice([None, None, "zstd", "lz4"])
     header, body = (b"", b"") if batch is None else batch_parts(batch, compression=compression)

@@ -9,7 +9,7 @@ import pytest
 from fairlead.testing.server import ServerProcess
 
 PATIENCE_S = 60.0
-_LAST = b"Connection: close\r\n\r\n"
+_LAST = b"Host: x\r\nConnection: close\r\n\r\n"
 
 
 def talk(address: str, raw: bytes) -> bytes:
@@ -37,11 +37,13 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "an address that is none": (get(b"http://[::1/healthz"), 400),
     "a path that climbs": (get(b"/../../etc/passwd"), 404),
     "the same in other letters": (get(b"/metrics/%2e%2e/%2e%2e/etc/passwd"), 404),
-    "a zero byte": (get(b"/\0healthz"), 404),
+    "a zero byte": (get(b"/\0healthz"), 400),
     "a method nobody has": (b"BREW / HTTP/1.1\r\n" + _LAST, 501),
-    "a method that may not": (b"POST /healthz HTTP/1.1\r\nContent-Length: -5\r\n" + _LAST, 405),
+    "a method that may not": (b"POST /healthz HTTP/1.1\r\nContent-Length: 5\r\n" + _LAST, 405),
+    "a length below nothing": (get(b"/healthz", b"Content-Length: -5"), 400),
+    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
     "a version to come": (b"GET / HTTP/9.9\r\n" + _LAST, 505),
-    "a version long gone": (b"GET /healthz\r\n\r\n", 505),
+    "a version long gone": (b"GET /healthz\r\n\r\n", 400),
     "a version that is none": (b"GET / HTTP/1." + b"9" * 5000 + b"\r\n" + _LAST, 400),
     "no HTTP": (b"\x16\x03\x01\x02\0\x01" + bytes(range(32, 255)) + b"\r\n\r\n", 400),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
@@ -85,13 +87,15 @@ def test_metrics_are_shown_whatever_is_said_to_be_acceptable(server: ServerProce
 def test_requests_in_a_row_are_all_answered_and_a_body_is_not_taken_for_one(server: ServerProcess) -> None:
     address = server.addresses["http"]
     assert (
-        talk(address, b"GET /healthz HTTP/1.1\r\n\r\n" * 100 + get(b"/healthz")).count(b"HTTP/1.1 200 ")
+        talk(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 100 + get(b"/healthz")).count(
+            b"HTTP/1.1 200 "
+        )
         == 101
     )
     assert (
         talk(
             address,
-            b"GET /healthz HTTP/1.1\r\nContent-Length: 30\r\n\r\nGET /metrics HTTP/1.1\r\n\r\nxxxxxxx",
+            b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
         ).count(b"HTTP/1.1 ")
         == 1
     )

@@ -7,16 +7,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import pyarrow.flight as flight
 import pytest
 
 import fairlead
 from fairlead import NewMessage, errors
-from fairlead.model.ids import IdSource, show_id
 from fairlead.testing.server import PATIENCE_S, ServerProcess
-from fairlead.wire.calls import EnqueueCall
-from fairlead.wire.rows import MessageRow
-from tests.doors.flight.raw import RawChannel
 
 
 def until_no_intent(client: fairlead.Client) -> None:
@@ -101,16 +96,3 @@ def test_a_request_to_a_server_that_stands_still_is_answered_once_when_it_goes_o
         own_server.resume_process()
         assert waits.result(PATIENCE_S)
         assert client.stats("q").ready == 2
-
-
-@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000, -(1 << 40), 1 << 45])
-def test_a_client_whose_clock_is_wrong_is_told_so_and_nothing_is_carried_out(
-    own_server: ServerProcess, ahead_ms: int
-) -> None:
-    wrong = show_id(IdSource().next(max(0, time.time_ns() // 1_000_000 + ahead_ms), 1)[0])
-    with flight.connect(f"grpc://{own_server.address}") as connection:
-        channel = RawChannel(connection, "enqueue")
-        answer, _ = channel.call(EnqueueCall([("q", 1)], request_id=wrong, rows=[MessageRow(b"x")]))
-        assert answer.error is not None
-        assert answer.error.code == "request_expired"
-        assert RawChannel(connection, "request").ask("stats", queue="q").ready == 0

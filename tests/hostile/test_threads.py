@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fairlead import Complete, NewMessage, errors
-from fairlead.model.ids import IdSource, show_id
 from fairlead.testing import Step, open_in_memory
 from fairlead.testing.steps import observe
-from tests.turns import turn
+from tests.turns import new_place, next_place, turn
 
 THREADS, TURNS = 8, 60
 
@@ -32,17 +31,15 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
         observe(broker, watch)
 
         def work(seed: int) -> tuple[set[str], set[str]]:
-            chance, ids = random.Random(seed), IdSource()
-            before: str | None = None
+            chance = random.Random(seed)
+            place = new_place(broker)
             made, completed = set[str](), set[str]()
             for at in range(TURNS):
-                request = show_id(ids.next(broker.clock.now_ms(), 1)[0])
                 held = broker.claim("q", limit=3, consumer=f"c{seed}")
                 asked = {
                     "settle": [Complete(delivery) for delivery in held],
                     "enqueue": {"q": [NewMessage(f"{seed}/{at}".encode())] * 2},
-                    "request_id": request,
-                    "answered": [before] if before else [],
+                    "place": place,
                 }
                 first = turn(broker, f"c{seed}", **asked)  # type: ignore[arg-type]
                 for _ in range(chance.randrange(3)):
@@ -50,10 +47,10 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
                     assert (again.settled, again.enqueued) == (first.settled, first.enqueued)
                 made.update(first.enqueued["q"])
                 completed.update(result.id for result in first.settled if result.outcome == "completed")
-                if before:
-                    with pytest.raises(errors.InvalidRequest, match="answered"):
-                        turn(broker, "", request_id=before)
-                before = request
+                if at:
+                    with pytest.raises(errors.RequestExpired):
+                        turn(broker, "", place={**place, "number": at, "arrived": 0})
+                place = next_place(place)
             return made, completed
 
         with ThreadPoolExecutor(THREADS) as threads:

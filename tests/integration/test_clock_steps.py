@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from fairlead import Complete, Fail, NewMessage
-from fairlead.model.ids import IdSource, show_id
 from fairlead.testing import ManualClock
 from tests.integration.world import World
-from tests.turns import turn
+from tests.turns import new_place, turn
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 YEAR = 365 * 24 * HOUR
@@ -231,24 +230,24 @@ def test_small_corrections_of_the_clock_change_no_time_that_is_shown(world: Worl
 def test_a_repeated_request_has_no_second_effect_when_the_clock_steps_and_steps_back(
     world: World, step_ms: int
 ) -> None:
-    request_id = show_id(IdSource().next(world.clock.now_ms(), 1)[0])
-    first = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    place = new_place(world.broker)
+    first = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, place=place)
     world.clock.jump(ms=step_ms)
     world.clock.advance(ms=4 * MINUTE)
     world.clock.jump(ms=-step_ms)
     world.clock.advance(ms=4 * MINUTE)
-    again = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    again = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, place=place)
     assert again.enqueued == first.enqueued
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_a_repeated_request_has_no_second_effect_after_a_restart_with_a_wrong_clock(world: World) -> None:
-    request_id = show_id(IdSource().next(world.clock.now_ms(), 1)[0])
-    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    place = new_place(world.broker)
+    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, place=place)
     world.reboot(jump_ms=HOUR)
     world.broker.run_due()
     world.clock.jump(ms=-HOUR)
-    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, place=place)
     assert world.counts("q") == (1, 0, 0, 0)
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from fairlead import Broker, Complete, Delivery, Extend, Fail, NewMessage, Release, Start
-from fairlead.model.ids import IdSource, show_id
 from fairlead.model.settle import Settlement
 from fairlead.testing import ManualClock, Storage
-from tests.turns import turn
+from tests.turns import new_place, turn
 
 
 @pytest.fixture
@@ -47,10 +46,10 @@ def test_only_what_a_power_cut_must_not_undo_waits_for_the_disk(
     broker: Broker, store: Storage, said: Said, syncs: int, by_request: bool
 ) -> None:
     first, second = broker.claim("q", limit=2, started=False)
+    place = new_place(broker)
     before = store.sync_calls
     if by_request:
-        request_id = show_id(IdSource().next(broker.clock.now_ms(), 1)[0])
-        (result,) = turn(broker, "", settle=[said(first)], request_id=request_id).settled
+        (result,) = turn(broker, "", settle=[said(first)], place=place).settled
     else:
         (result,) = broker.settle([said(first)])
     assert result.ok

@@ -28,7 +28,7 @@ BUGS = (
     Bug(
         "a late ack is accepted",
         "engine/work/settle.py",
-        "    if [delivery.claim_id for delivery in deliveries].count(lease.terms.claim_id) < count:\n        return None\n",
+        "    if claim_ids.count(lease.terms.claim_id) < count or set(map(type, claim_ids)) != {int}:\n        return None\n",
         "",
     ),
     Bug(
@@ -47,7 +47,7 @@ BUGS = (
     Bug(
         "the states of a chunk are not written",
         "store/rows.py",
-        '        batch.put(Table.STATES, key, bytes(chunk.states or b""))\n        chunk.has_states_row = True\n',
+        '        batch.puts.append((_STATES, key, bytes(chunk.states or b"")))\n        chunk.has_states_row = True\n',
         "        chunk.has_states_row = True\n",
     ),
     Bug(
@@ -59,14 +59,14 @@ BUGS = (
     Bug(
         "a lease is not written",
         "store/rows.py",
-        "                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))\n",
+        "            puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))\n",
         "                pass\n",
     ),
     Bug(
         "a completion is not counted",
         "engine/memory.py",
-        "        counts.leased -= len(numbers)\n",
-        "",
+        "        counts.leased -= len(numbers)\n        whole = ",
+        "        whole = ",
     ),
     Bug(
         "the number of a commit is given again",
@@ -103,7 +103,7 @@ BUGS = (
     Bug(
         "the fence is not stored with the rows",
         "store/kv/rocks.py",
-        "        raw.put(FENCE_KEY, fence.packed())\n",
+        "        put(FENCE_KEY, fence.packed())\n",
         "",
         "store",
     ),
@@ -122,13 +122,13 @@ BUGS = (
     Bug(
         "a lease that ended stays stored",
         "store/rows.py",
-        "                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))\n",
+        "            deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))\n",
         "                pass\n",
     ),
     Bug(
         "tokens that a claim took are not stored",
         "engine/memory.py",
-        "                self.changes.buckets.update(fact.plan.buckets)\n",
+        "                self.changes.buckets.update(plan.buckets)\n",
         "                pass\n",
     ),
     Bug(
@@ -217,9 +217,9 @@ BUGS = (
     ),
     Bug(
         "a remembered answer has a second effect",
-        "engine/work/exchange.py",
-        "    if kept is not None:\n        assert work.request_id is not None\n",
-        "    if kept is not None and not work.items:\n        assert work.request_id is not None\n",
+        "engine/work/numbered.py",
+        "    if number in session.sizes:\n",
+        "    if number in session.sizes and not isinstance(request, Settle):\n",
     ),
     Bug(
         "a commit is written twice",

@@ -12,8 +12,6 @@ shortest sequence that fails and the command that replays it.
 from __future__ import annotations
 
 import os
-import random
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fairlead import Broker, Complete, Fail, NewMessage, Release, Start
 from fairlead.errors import InvalidRequest, MessageNotFound
 from fairlead.model.delivery import Delivery
-from fairlead.model.ids import IdSource
 from fairlead.model.settle import DeliveryRef
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.stored import stored_requests
@@ -64,10 +61,11 @@ class TheLawOfFailure(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.spec = Order(given, LEASE_MS, self.clock.now_ms())
         self.handed: list[Delivery] = []
-        self.ids = IdSource(random.Random(0).randbytes)
-        self.requests: list[str] = []
+        #: The last number, and up to where answers have arrived.
+        self.number = self.arrived = 0
         self._open()
         self.broker = self._broker()
+        self.broker.open_session("ann")
         self.broker.create_queue("q", visibility_timeout=f"{LEASE_MS}ms", **given.options())
 
     def _open(self) -> None:
@@ -192,6 +190,9 @@ class TheLawOfFailure(RuleBasedStateMachine):
 
         With `heard`, the caller says that it got the answers to its requests before.
         """
+        self.number += 1
+        if heard:
+            self.arrived = self.number - 1
         said = (
             sorted(
                 self._said(batch, False),
@@ -204,13 +205,10 @@ class TheLawOfFailure(RuleBasedStateMachine):
             "settle": [_item(word) for word in said],
             "enqueue": {"q": self._messages(into)} if into else {},
             "claim": {"queue": "q", "limit": 100, "max_per_stream": most},
-            "request_id": str(uuid.UUID(bytes=self.ids.next(self.clock.now_ms(), 1)[0])),
-            "answered": self.requests if heard else [],
+            "place": {"session": "ann", "number": self.number, "arrived": self.arrived},
         }
         answer = turn(self.broker, "ann", **call)
-        for request in call["answered"]:
-            assert uuid.UUID(request).bytes not in stored_requests(self.store)
-        self.requests = [call["request_id"]] if heard else [*self.requests, call["request_id"]]
+        assert stored_requests(self.store) == {*range(self.arrived + 1, self.number + 1)}
         assert [result.outcome for result in answer.settled] == self.spec.settle(said)
         for message_id, stream in zip(answer.enqueued.get("q", []), into, strict=True):
             self.spec.enqueue(message_id, stream)

@@ -446,7 +446,7 @@ def test_no_client_shows_its_key(tmp_path: Path) -> None:
 
 def test_a_key_file_with_something_else_in_it_is_refused_without_being_quoted(tmp_path: Path) -> None:
     file = tmp_path / "bootstrap.key"
-    file.write_text(WRONG_KEY + "x")
+    file.write_text(WRONG_KEY + "\tx")
     file.chmod(0o600)
     command = [
         sys.executable,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, DeadFilter, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
-from fairlead.middleware.once import scoped_id
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.model.ids import IdSource, show_id
@@ -18,7 +17,7 @@ from fairlead.testing import laws
 from tests.faces.table import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
 from tests.security.test_rights_table import everything_in
-from tests.turns import turn
+from tests.turns import new_place, next_place, turn
 
 THEIRS, OURS, OURS_TAKEN = "shop/orders.eu", "store/orders.eu", "store/taken"
 _ids = IdSource()
@@ -38,10 +37,6 @@ def stranger(scene: Scene) -> AdmittedCaller:
 
 def owner(scene: Scene) -> AdmittedCaller:
     return scene.with_grants(*[f"{right}:shop/*" for right in Right])
-
-
-def new_request(scene: Scene) -> str:
-    return show_id(_ids.next(scene.clock.now_ms(), 1)[0])
 
 
 def code_of(call: Callable[[], object]) -> str:
@@ -177,7 +172,7 @@ def test_a_prefix_finds_ones_own_behind_any_number_of_others(scene: Scene) -> No
         scene.with_grants("admin:somewhere/*").find(own[:10])
 
 
-# Tokens, request ids, names
+# Tokens, sessions, names
 
 
 def test_the_same_claim_token_of_two_keys_is_two(scene: Scene) -> None:
@@ -192,80 +187,74 @@ def test_the_same_claim_token_of_two_keys_is_two(scene: Scene) -> None:
 
 
 def test_a_claim_token_does_not_reach_what_a_request_of_another_claimed(scene: Scene) -> None:
-    one, two, request = scene.with_grants("consume:q"), scene.with_grants("consume:q"), new_request(scene)
+    one, two = scene.with_grants("consume:q"), scene.with_grants("consume:q")
+    place = new_place(one)
     scene.broker.create_queue("q")
     scene.broker.enqueue("q", b"a")
-    (got,) = turn(one, "me", claim={"queue": "q"}, request_id=request).deliveries
-    for guess in (
-        f"exchange:{request}",
-        f"{one.caller.key_id}/exchange:{request}",
-        f"exchange:{scoped_id(str(one.caller.key_id), request)}",
-    ):
+    (got,) = turn(one, "me", claim={"queue": "q"}, place=place).deliveries
+    token = f"session:{one.caller.key_id}:{place['session']}:1"
+    for guess in (token, f"{one.caller.key_id}/{token}"):
         assert two.claim("q", token=guess) == []
-    assert turn(one, "me", claim={"queue": "q"}, request_id=request).deliveries[0].id == got.id
+    assert turn(one, "me", claim={"queue": "q"}, place=place).deliveries[0].id == got.id
 
 
-def test_the_same_request_id_of_two_keys_is_two(scene: Scene) -> None:
-    one, two, request = owner(scene), stranger(scene), new_request(scene)
+def test_the_same_session_of_two_keys_is_two(scene: Scene) -> None:
+    one, two = owner(scene), stranger(scene)
+    place = new_place(one)
+    two.open_session(place["session"])
     one.create_queue(THEIRS)
     two.create_queue(OURS)
-    first = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, request_id=request)
-    second = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
+    first = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, place=place)
+    second = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, place=place)
     # Neither was kept from having its effect, nor told of the other's.
     assert (list(first.enqueued), list(second.enqueued)) == ([THEIRS], [OURS])
     assert [got.payload for got in second.deliveries] == [b"b"]
-    again = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
+    again = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, place=place)
     assert again.enqueued == second.enqueued
-    assert (
-        turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
-    )
+    again = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, place=place)
+    assert again.enqueued == first.enqueued
     assert [scene.broker.stats(queue).totals.enqueued for queue in (THEIRS, OURS)] == [1, 1]
 
 
-def test_saying_that_anothers_request_was_answered_does_not_make_it_forgotten(scene: Scene) -> None:
-    one, two, request = owner(scene), stranger(scene), new_request(scene)
+def test_saying_that_anothers_answer_arrived_does_not_make_it_forgotten(scene: Scene) -> None:
+    one, two = owner(scene), stranger(scene)
+    place = new_place(one)
     one.create_queue(THEIRS)
-    first = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)
-    for guess in (request, scoped_id(str(one.caller.key_id), request)):
-        turn(two, "me", answered=[guess])
-    assert (
-        turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
-    )
+    work: dict[str, Any] = {"enqueue": {THEIRS: [NewMessage(b"a")]}}
+    first = turn(one, "me", **work, place=place)
+    assert code_of(lambda: turn(two, "me", place=next_place(place))) == "session_expired"
+    two.open_session(place["session"])
+    turn(two, "me", place=next_place(place))
+    assert turn(one, "me", **work, place=place).enqueued == first.enqueued
     assert scene.broker.stats(THEIRS).ready == 1
     # One's own is.
-    turn(one, "me", answered=[request])
-    assert (
-        code_of(lambda: turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request))
-        == "invalid_request"
-    )
+    turn(one, "me", place=next_place(place))
+    assert code_of(lambda: turn(one, "me", **work, place=place)) == "request_expired"
 
 
 @pytest.mark.parametrize(
-    "answered", [None, 5, "text", {"a": 1}, [5], [None], ["x"], [b"x"], ["0" * 36] * 20_000]
+    "wrong",
+    [
+        {"session": 5},
+        {"session": b"x"},
+        {"session": ""},
+        {"session": ["x"]},
+        {"number": None},
+        {"number": "1"},
+        {"number": 1 << 70},
+        {"arrived": None},
+        {"arrived": 1},
+        {"arrived": [0]},
+    ],
+    ids=str,
 )
-def test_answered_that_is_none_is_refused_as_without_a_key(scene: Scene, answered: Any) -> None:
+def test_a_place_that_is_none_is_refused_as_without_a_key(scene: Scene, wrong: dict[str, Any]) -> None:
+    place = {"session": "s", "number": 1, **wrong}
     with pytest.raises(errors.InvalidRequest) as ours:
-        turn(owner(scene), "me", answered=answered)
+        turn(owner(scene), "me", place=place)
     with pytest.raises(errors.InvalidRequest) as engines:
-        turn(scene.broker, "me", answered=answered)
+        turn(scene.broker, "me", place=place)
     assert str(ours.value) == str(engines.value)
-
-
-@pytest.mark.parametrize("request_id", [5, b"x", "x", "", "00000000-0000-4000-8000-000000000000", ["x"]])
-def test_a_request_id_that_is_none_is_refused_as_without_a_key(scene: Scene, request_id: Any) -> None:
-    with pytest.raises(errors.InvalidRequest) as ours:
-        turn(owner(scene), "me", request_id=request_id)
-    with pytest.raises(errors.InvalidRequest) as engines:
-        turn(scene.broker, "me", request_id=request_id)
-    assert str(ours.value) == str(engines.value)
-
-
-def test_an_old_request_is_refused_by_the_name_that_its_sender_knows(scene: Scene) -> None:
-    request = new_request(scene)
-    scene.clock.advance(seconds=3600)
-    with pytest.raises(errors.RequestExpired) as expired:
-        turn(owner(scene), "me", request_id=request)
-    assert request in str(expired.value)
 
 
 def test_a_goodbye_in_the_name_of_another_releases_nothing(scene: Scene) -> None:

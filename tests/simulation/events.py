@@ -128,11 +128,13 @@ class StreamOpened(NamedTuple):
 
 
 class RequestRemembered(NamedTuple):
-    request_id: bytes
+    """The key of the row: the session, and the number."""
+
+    key: bytes
 
 
 class RequestsForgotten(NamedTuple):
-    request_ids: Sequence[bytes]
+    keys: Sequence[bytes]
 
 
 class IntentSaved(NamedTuple):

@@ -12,6 +12,7 @@ from fairlead.records.chunk import GONE, Chunk
 from fairlead.records.ids import id_of
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
+from fairlead.store.rows import number_of_answer
 from tests.simulation import events as e
 
 
@@ -27,6 +28,9 @@ class FactsSeen:
             match fact:
                 case f.ChunkEnqueued():
                     yield self._enqueued(fact, memory)
+                case f.ScatteredEnqueued():
+                    for chunk in fact.chunks():
+                        yield self._enqueued(f.ChunkEnqueued(chunk), memory)
                 case f.Claimed():
                     yield e.Leased(fact.lease.terms.consumer, self._members(fact.lease, fact.numbers, memory))
                 case f.LeaseCompleted():
@@ -40,6 +44,8 @@ class FactsSeen:
                     yield e.Moved(
                         fact.why or "", self._id(fact.number), target, fact.state, claim_id=fact.claim_id
                     )
+                case f.MessagesMoved():
+                    yield from self.events_of([*fact.one_by_one()], memory)
                 case f.MessageGone():
                     yield e.Moved(fact.why, self._id(fact.number), None, None, claim_id=fact.claim_id)
                 case f.MessageRestated():
@@ -126,9 +132,9 @@ class FactsSeen:
 
 
 def _answers(fact: f.RecordsChanged) -> Iterator[Any]:
-    forgotten = [key[:16] for key, record in fact.records.items() if record is None]
+    forgotten = [key for key, record in fact.records.items() if record is None and number_of_answer(key)]
     if forgotten:
         yield e.RequestsForgotten(forgotten)
     for key, record in fact.records.items():
-        if record is not None:
-            yield e.RequestRemembered(key[:16])
+        if record is not None and number_of_answer(key):
+            yield e.RequestRemembered(key)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fairlead import Complete, DeadFilter
 from fairlead.errors import InvalidRequest, MessageNotFound, QueueExists, QueueFull, QueueNotFound, StoreFull
-from fairlead.model.ids import id_time_ms, show_id
+from fairlead.model.ids import show_id
 from fairlead.testing.sizes import read_size
 from fairlead.testing.storage import Cut, Trouble
 from tests.simulation.picture import BrokenPromise, Doing, must
@@ -260,15 +260,8 @@ class Life(Working):
                     broker.redrive(name)
             self._work_off(names)
         with self.doing("advance"):
-            # Requests are kept until twenty minutes past their own time, which is far ahead when the clock
-            # was set back since.
-            last_ms = max(
-                [id_time_ms(raw_id) for raw_id in self.stored.requests()],
-                default=0,
-            )
-            self.clock.advance(
-                ms=max(4 * 3_600_000, last_ms + read_size("request_kept_ms") + 1 - self.clock.now_ms())
-            )
+            # Until the session is forgotten, which is looked after once a minute.
+            self.clock.advance(ms=read_size("session_kept_ms") + 3_600_000)
             self.clock.advance(seconds=60)
         self.check()
         must(

@@ -85,13 +85,10 @@ class Look:
     def intents(self) -> set[int]:
         return {int.from_bytes(key, "big") for key in self._keys("intents")}
 
-    def requests(self) -> list[bytes]:
-        return [key[:16] for key in self._keys("answers")]
-
     def left(self) -> list[str]:
         """Rows that must be gone when there are no messages."""
         tables = ("chunks", "pages", "states", "own", "leases", "streams", "due", "done", "lives")
-        tables += ("members", "runs", "intents", "answers", "dedup", "dedup_end")
+        tables += ("members", "runs", "intents", "answers", "session_ends", "dedup", "dedup_end")
         return [table for table in tables for _ in self._keys(table)]
 
     def _keys(self, table: str) -> list[bytes]:

@@ -59,7 +59,8 @@ class Doing:
     consumer: str = ""
     claims_from: Sequence[str] = ()
     into: Sequence[str] = ()
-    answered: Sequence[str] = ()
+    #: The key of the last request of the session whose answer has arrived.
+    arrived: bytes = b""
 
 
 @dataclass

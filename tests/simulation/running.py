@@ -56,8 +56,11 @@ class Running:
         self.completed: set[bytes] = set()
         self.tokens: set[tuple[str, str]] = set()
         self.requests: list[tuple[dict[str, Any], Any]] = []
-        #: Requests that the caller has said were answered, and to which life of the broker it said so.
-        self.acknowledged: list[tuple[dict[str, Any], Broker]] = []
+        #: Requests whose answers have arrived, as the caller has said.
+        self.acknowledged: list[dict[str, Any]] = []
+        #: The session of the caller, its last number, and up to where answers have arrived.
+        self.session = ""
+        self.number = self.arrived = 0
         self.made = 0
         self.cuts = 0
         self.stored = Look(self)

@@ -13,9 +13,10 @@ from typing import Any
 from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
-from fairlead.model.ids import find_id, id_time_ms, show_id
+from fairlead.model.ids import show_id
 from fairlead.model.message import HELD, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
+from fairlead.store.rows import session_of_answer
 from fairlead.testing import ManualClock
 from fairlead.testing.sizes import read_size
 from tests.simulation import events as e
@@ -485,23 +486,25 @@ class Witness:
 
     def _request_remembered(self, fact: e.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")
-        self.must(fact.request_id not in self.now.requests, "a request had a second effect")
+        self.must(fact.key not in self.now.requests, "a request had a second effect")
         self.must(
-            fact.request_id not in self.now.forgotten,
-            "a request that was answered long ago had a second effect",
+            fact.key not in self.now.forgotten, "a request that was answered long ago had a second effect"
         )
-        self.now.requests[fact.request_id] = self.clock.now_ms()
+        self.now.requests[fact.key] = self.clock.monotonic_ms()
 
     def _requests_forgotten(self, fact: e.RequestsForgotten) -> None:
-        named = {find_id(text) for text in self.doing.answered}
-        for request_id in fact.request_ids:
-            age_ms = self.clock.now_ms() - id_time_ms(request_id)
+        arrived = self.doing.arrived
+        for key in fact.keys:
+            has_arrived = session_of_answer(key) == session_of_answer(arrived) and key <= arrived
+            remembered_ms = self.now.requests.pop(key, None)
+            if remembered_ms is None:
+                continue
+            age_ms = self.clock.monotonic_ms() - remembered_ms
             self.must(
-                request_id in named or age_ms > read_size("request_kept_ms"),
-                f"{show_id(request_id)} was forgotten, nobody said that it was answered",
+                has_arrived or age_ms > read_size("session_kept_ms"),
+                f"{key!r} was forgotten, nobody said that its answer has arrived",
             )
-            if self.now.requests.pop(request_id, None) is not None:
-                self.now.forgotten[request_id] = "answered" if request_id in named else "old"
+            self.now.forgotten[key] = "answered" if has_arrived else "old"
 
     def _intent_saved(self, fact: e.IntentSaved) -> None:
         self.now.intents[fact.intent.intent_id] = fact.intent

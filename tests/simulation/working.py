@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.errors import InvalidRequest, RequestExpired
+from fairlead.errors import InvalidRequest, RequestExpired, SessionExpired
 from fairlead.model import shown_times
 from fairlead.model.delivery import Delivery
-from fairlead.model.ids import IdSource, find_id, id_time_ms, show_id
+from fairlead.model.ids import find_id, show_id
 from fairlead.model.settle import DeliveryRef, LeaseRef, Settlement
+from fairlead.store.rows import answer_key, session_key
 from tests.simulation.picture import LEASED, BrokenPromise, must
 from tests.simulation.running import Running
 from tests.simulation.traffic import CONSUMERS, random_message
 from tests.turns import Turn, turn
 
-REQUEST_KEPT_MS = 600_000
 #: When in an exchange each kind of item takes effect.
 TURNS: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
@@ -278,8 +277,7 @@ class Working(Running):
             "consumer": rng.choice(CONSUMERS),
             "settle": self.items(3),
             "enqueue": {name: self.messages(2) for name in names},
-            "request_id": self._request_id(),
-            "answered": self._acknowledge(),
+            "place": self._place(),
         }
         if rng.random() < 0.7:
             call["claim"] = {
@@ -287,26 +285,26 @@ class Working(Running):
                 "limit": rng.choice([1, 4]),
                 "max_per_stream": rng.choice([1, 3]),
             }
-        if call["request_id"] is not None:
+        if call["place"] is not None:
             self.requests.append((call, None))
         answer = self._exchange(call)
-        if call["request_id"] is not None:
+        if call["place"] is not None:
             self.requests[-1] = call, answer
         self._receive(answer.deliveries)
 
     def _exchange(self, call: dict[str, Any]) -> Any:
         items = call["settle"]
         claims_from = [call["claim"]["queue"]] if "claim" in call else []
-        into, answered = list(call["enqueue"]), call["answered"]
+        into, place = list(call["enqueue"]), call["place"]
         with self.doing(
             "exchange",
             items=items,
             claims_from=claims_from,
             into=into,
             consumer=call["consumer"],
-            answered=answered,
+            arrived=b"" if place is None else _key(place, place["arrived"]),
         ):
-            fresh = find_id(call["request_id"]) not in self.witness.now.requests
+            fresh = place is None or _key(place) not in self.witness.now.requests
             accepted = self._accepted(items, in_turns=True)
             answer = turn(self.broker, **call)
             must(
@@ -323,21 +321,18 @@ class Working(Running):
         """The caller never heard, or wants to be sure: the same answer, and no second effect."""
         at = self.rng.randrange(len(self.requests))
         call, before = self.requests[at]
-        raw_id = find_id(call["request_id"]) or b""
-        if raw_id in self.witness.now.forgotten:
-            # Too old when it was forgotten; a clock set back far enough could make it young again, and no
-            # promise covers that.
-            del self.requests[at]
-            return
-        known = raw_id in self.witness.now.requests
+        key = _key(call["place"])
+        is_old = key in self.witness.now.forgotten
+        known = key in self.witness.now.requests
         commits = self.store.commits
         try:
             answer = self._exchange(call)
-        except RequestExpired:
-            must(
-                abs(self.clock.now_ms() - id_time_ms(raw_id)) > REQUEST_KEPT_MS, "a young request was refused"
-            )
+        except SessionExpired:
+            must(not known, "a request that is remembered was refused")
+            must(is_old or before is None or not _must_last(call), "an answered request was forgotten")
+            del self.requests[at]
             return
+        must(not is_old, "an old request was carried out again")
         if not known:
             must(before is None or not _must_last(call), "an answered request was forgotten")
             self._receive(answer.deliveries)
@@ -354,39 +349,51 @@ class Working(Running):
                     self._receive([d])
         self.requests[at] = call, answer
 
-    def _acknowledge(self) -> list[str]:
-        """Requests whose answers have come in, and which the caller will not send again."""
-        heard = [at for at, (_, answer) in enumerate(self.requests) if answer is not None]
-        chosen = self.rng.sample(heard, min(len(heard), self.rng.choice([0, 1, 1, 3])))
-        calls = [self.requests[at][0] for at in chosen]
-        self.requests = [request for at, request in enumerate(self.requests) if at not in chosen]
-        self.acknowledged += [(call, self.broker) for call in calls]
-        return [call["request_id"] for call in calls]
+    def _acknowledge(self) -> int:
+        """Up to where answers have come in, in order; the caller will not send these requests again."""
+        for _ in range(self.rng.choice([0, 1, 1, 3])):
+            if not self.requests or self.requests[0][1] is None:
+                break
+            (call, _answer) = self.requests.pop(0)
+            self.acknowledged.append(call)
+            self.arrived = call["place"]["number"]
+        return self.arrived
 
     def _send_late_copy(self) -> None:
         """One that was held up on its way while another was carried out and answered: it has no effect."""
-        answered = {raw_id for raw_id, why in self.witness.now.forgotten.items() if why == "answered"}
-        late = [
-            call
-            for call, broker in self.acknowledged
-            if broker is self.broker and find_id(call["request_id"]) in answered
-        ]
+        forgotten = self.witness.now.forgotten
+        late = [call for call in self.acknowledged if forgotten.get(_key(call["place"])) == "answered"]
         if not late:
             return
         commits, call = self.store.commits, self.rng.choice(late)
         with self.doing("late copy"):
             try:
                 turn(self.broker, **call)
-            except (InvalidRequest, RequestExpired) as refused:
+            except (SessionExpired, RequestExpired) as refused:
                 self.say(f"   {refused}")
             else:
                 raise BrokenPromise("a request that was answered was carried out again")
             must(self.store.commits == commits, "a late copy of a request had an effect")
 
-    def _request_id(self) -> str | None:
+    def _place(self) -> dict[str, Any] | None:
+        """The next one in the caller's session. One that was forgotten, or lost in a power cut, begins anew."""
         if self.rng.random() < 0.1:
             return None
-        return str(uuid.UUID(bytes=IdSource(self.rng.randbytes).next(self.clock.now_ms(), 1)[0]))
+        with self.doing("open_session"):
+            name = self.session or f"session {self.made}"
+            if self.session and self.broker.open_session(name).last == 0 < self.number:
+                name = f"session {self.made}, {self.number}"
+            if name != self.session:
+                self.broker.open_session(name)
+                self.session, self.number, self.arrived = name, 0, 0
+                self.requests, self.acknowledged = [], []
+        self.number += 1
+        return {"session": name, "number": self.number, "arrived": self._acknowledge()}
+
+
+def _key(place: dict[str, Any], number: int | None = None) -> bytes:
+    """That of the row of a request."""
+    return answer_key(session_key(None, place["session"]), place["number"] if number is None else number)
 
 
 def _must_last(call: dict[str, Any]) -> bool:

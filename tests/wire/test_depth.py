@@ -34,7 +34,7 @@ def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
     deep = b"\x91" * depth + b"\xc0"
     for kind, raw in (
         (ClaimCall, b"\x81\xa5queue" + deep),
-        (EnqueueCall, b"\x82\xa6queues\x90\xa8answered" + deep),
+        (EnqueueCall, b"\x82\xa6queues\x90\xa7arrived" + deep),
         (EnqueueCall, b"\x81\xa6queues\x91\x92" + deep + b"\x01"),
     ):
         with pytest.raises(InvalidRequest, match="app_metadata"):
@@ -44,5 +44,5 @@ def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
 
 
 def test_what_is_not_deep_is_what_it_was() -> None:
-    assert decode(encode({"queues": [["q", 1]], "answered": ["a", "b"]}), EnqueueCall).answered == ["a", "b"]
+    assert decode(encode({"queues": [["q", 1]], "session": ["a", "b"]}), EnqueueCall).session == ["a", "b"]
     assert decode_fields(Stats, encode({"queue": "q", "keys": True})) == Stats("q", keys=True)

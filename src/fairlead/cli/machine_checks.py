@@ -7,14 +7,15 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module, metadata
-from importlib.util import find_spec
 
 from fairlead.cli.findings import Finding, Level
 from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError
 from fairlead.hooks.confine import Confinement, available
+from fairlead.server.fila.packages import INSTALL, why_unusable
 from fairlead.store.kv.dictionary import DictionaryStore
 
 #: Packages, and what of them is imported.
@@ -29,10 +30,6 @@ EXTRAS = {
     "client": {"hiredis": "hiredis", "pyarrow": "pyarrow.flight"},
     "server": {
         "pyarrow": "pyarrow.flight",
-        "grpcio": "grpc",
-        "grpcio-health-checking": "grpc_health.v1",
-        "grpcio-reflection": "grpc_reflection.v1alpha",
-        "protobuf": "google.protobuf",
         "prometheus-client": "prometheus_client",
         "hiredis": "hiredis",
         "uvloop": "uvloop",
@@ -43,12 +40,20 @@ EXTRAS = {
         "cryptography": "cryptography.x509",
         "python-hcl2": "hcl2",
     },
+    "fila": {
+        "grpcio": "grpc",
+        "grpcio-health-checking": "grpc_health.v1",
+        "grpcio-reflection": "grpc_reflection.v1alpha",
+        "protobuf": "google.protobuf",
+    },
     "otel": {
         "opentelemetry-sdk": "opentelemetry.sdk.trace",
         "opentelemetry-exporter-otlp-proto-grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
     },
 }
 
+#: Extras that many do well without.
+_OPTIONAL = ("fila", "otel")
 _OPEN_FILES = 1024
 #: No build of fairlead is older: a clock before this is wrong.
 _EARLIEST_S = 1_735_689_600
@@ -128,7 +133,26 @@ def hook_confinement(offered: Confinement) -> Finding:
 def packages() -> Iterator[Finding]:
     yield extra("needed", CORE)
     for name, contents in EXTRAS.items():
-        yield extra(name, contents)
+        found = extra(name, contents)
+        yield with_grpc_door(found, why_unusable()) if name == "fila" else found
+
+
+def _is_absent(module: str, trouble: ImportError) -> bool:
+    """Neither present nor broken: also where other packages share its namespace, as that of google.protobuf."""
+    name = trouble.name if isinstance(trouble, ModuleNotFoundError) else None
+    return name is not None and f"{module}.".startswith(f"{name}.")
+
+
+def with_grpc_door(found: Finding, why: str) -> Finding:
+    """The packages may all be there, and too old."""
+    if not why:
+        return found
+    return replace(
+        found,
+        level="warn" if found.level == "ok" else found.level,
+        found=f"{found.found}; a server here has no gRPC door for clients of fila.v1: {why}",
+        advice=INSTALL,
+    )
 
 
 def extra(name: str, contents: Mapping[str, str]) -> Finding:
@@ -143,7 +167,7 @@ def extra(name: str, contents: Mapping[str, str]) -> Finding:
             # version.
             if isinstance(trouble, metadata.PackageNotFoundError):
                 there.append(package)
-            elif find_spec(module.partition(".")[0]) is None:
+            elif _is_absent(module, trouble):
                 missing.append(package)
             else:
                 broken.append(f"{package} cannot be imported ({trouble})")
@@ -154,7 +178,7 @@ def extra(name: str, contents: Mapping[str, str]) -> Finding:
         else "ok"
         if not missing
         else "info"
-        if name == "otel"
+        if name in _OPTIONAL
         else "warn"
     )
     install = "pip install fairlead" if name == "needed" else f"pip install 'fairlead[{name}]'"

@@ -15,10 +15,11 @@ import fairlead
 from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
 from fairlead.cli.server_checks import why_refused
-from fairlead.config.load import SETTINGS, load_settings
-from fairlead.config.server import ServerSettings, is_loopback
+from fairlead.config.load import SETTINGS, load_with_sources
+from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, is_loopback
 from fairlead.errors import FairleadError, SettingInvalid, Unauthenticated
-from fairlead.server.bootstrap import BOOTSTRAP_FILE
+from fairlead.server.bootstrap import BOOTSTRAP_FILE, key_in_environment
+from fairlead.server.fila.packages import settings_without, why_unusable
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
@@ -37,7 +38,8 @@ def security(
     for name, file in (("API key", given.api_key_file), ("TLS key", given.tls_key)):
         if file is not None:
             yield from secret_file(name, file)
-    if any(setting.variable in environ for setting in SETTINGS.values()) or environ.get("FAIRLEAD_CONFIG"):
+    variables = {BOOTSTRAP_KEY_VARIABLE, *(setting.variable for setting in SETTINGS.values())}
+    if variables & set(environ) or environ.get("FAIRLEAD_CONFIG"):
         yield from settings_here(data, environ)
 
 
@@ -94,7 +96,10 @@ def secret_file(name: str, file: Path) -> Iterator[Finding]:
 def settings_here(data: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What a server would be that is started with this environment."""
     try:
-        settings = load_settings(None, environ, {} if data is None else {"data": data})
+        loaded = load_with_sources(None, environ, {} if data is None else {"data": data})
+        why = why_unusable()
+        settings = settings_without(loaded, why) if why else loaded.settings
+        key_in_environment(environ, settings.auth)
     except SettingInvalid as wrong:
         if data is not None or wrong.path != "data":
             yield _finding(

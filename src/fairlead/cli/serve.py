@@ -16,10 +16,13 @@ import fairlead
 from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.faults import tell_error
-from fairlead.config.load import SETTINGS, load_settings
+from fairlead.config import ServerSettings
+from fairlead.config.load import SETTINGS, LoadedSettings, load_with_sources
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
 from fairlead.server.arrow_memory import limit_arrow_memory
+from fairlead.server.bootstrap import key_in_environment
+from fairlead.server.fila import packages as fila_packages
 from fairlead.server.repeats import Repeats
 from fairlead.server.serve import Server, run
 from fairlead.wire.statuses import status_of
@@ -94,7 +97,9 @@ def serve(
         "log.format": log_format,
         "insecure_public": insecure_public or None,
     }
-    settings = load_settings(config, os.environ, flags | _split(setting or []))
+    loaded = load_with_sources(config, os.environ, flags | _split(setting or []))
+    settings = loaded.settings
+    bootstrap_key = key_in_environment(os.environ, settings.auth)
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log, repeats=Repeats())
@@ -104,7 +109,22 @@ def serve(
         with suppress(ModuleNotFoundError):
             limit_arrow_memory(settings.limits.max_arrow_bytes)
     import_arrow_alone()
-    run_and_exit(Server(settings))
+    run_and_exit(Server(_with_doors_that_open(loaded), bootstrap_key=bootstrap_key))
+
+
+def _with_doors_that_open(loaded: LoadedSettings) -> ServerSettings:
+    """Imports gRPC only where its door is wanted."""
+    why = "" if loaded.settings.grpc == "off" else fila_packages.why_unusable()
+    if not why:
+        return loaded.settings
+    settings = fila_packages.settings_without(loaded, why)
+    logs.event(
+        logging.getLogger("fairlead.serve"),
+        logging.INFO,
+        f"the gRPC door, for clients of fila.v1, is off; to open it: {fila_packages.INSTALL}",
+        why=why,
+    )
+    return settings
 
 
 def run_and_exit(server: Server) -> NoReturn:

@@ -17,6 +17,7 @@ import fairlead
 from fairlead.cli.findings import Finding
 from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
 from fairlead.model.addresses import split_address
+from fairlead.server.fila.packages import INSTALL
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
@@ -86,7 +87,7 @@ def grpc_door(address: str, tls: Tls | None = None) -> Finding:
             "grpc",
             "info",
             f"something listens at {address}; its health cannot be asked for",
-            "pip install 'fairlead[server]'",
+            INSTALL,
         )
     try:
         with _channel(address, tls) as channel:

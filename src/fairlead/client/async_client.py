@@ -99,11 +99,9 @@ class AsyncClient(AsyncSurface):
             return cast(Answer, await send(self, request))
         return await self._in_thread(self._core.crew.submit(self._client.do, request))
 
-    async def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
+    async def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
         self._core.check()
-        call = functools.partial(self._client.once, request, request_id, answered=answered)
+        call = functools.partial(self._client.once, request, session=session, number=number, arrived=arrived)
         return await self._in_thread(self._core.crew.submit(call))
 
     async def _in_thread(self, future: Future[T]) -> T:

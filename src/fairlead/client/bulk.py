@@ -33,6 +33,7 @@ from fairlead.verbs.staging import StagingStage
 from fairlead.wire.calls import PagesCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.plain import encode_fields, plain
 from fairlead.wire.records import decode_result, encode_request
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
@@ -106,9 +107,17 @@ class ClientStaging(StagingGroup):
         return ask(self._core, request, fit(batch, MESSAGES))
 
 
-def ask(core: Core, request: Request[Answer], batch: pa.RecordBatch | None = None) -> Answer:
+def ask(
+    core: Core,
+    request: Request[Answer],
+    batch: pa.RecordBatch | None = None,
+    *,
+    numbered: Numbered | None = None,
+) -> Answer:
     """A request that travels as a record, with its columns beside it."""
-    return _ask(core, request, partial(encode_request, request), batch)
+    if numbered is None:
+        return _ask(core, request, partial(encode_request, request), batch)
+    return _ask(core, request, partial(encode_request, request, numbered), batch, repeat="by number")
 
 
 def _ask(
@@ -117,9 +126,11 @@ def _ask(
     metadata: Callable[[], bytes],
     batch: pa.RecordBatch | None = None,
     wait_ms: Callable[[], int] = lambda: 0,
+    repeat: Repeat = "never",
 ) -> Answer:
     verb = request.verb_name
-    repeat: Repeat = "freely" if request.is_repeatable() else "never"
+    if request.is_repeatable():
+        repeat = "freely"
     answer, _ = core.ask("request", metadata, batch, name=verb, wait_ms=wait_ms, repeat=repeat)
     try:
         result: Answer = decode_result(verb, answer.result)

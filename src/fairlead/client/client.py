@@ -28,6 +28,7 @@ from fairlead.model.settle import Handle
 from fairlead.request import Answer, Request
 from fairlead.surface import Surface
 from fairlead.verbs.browse import Browse
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.tracing import ambient
 
 
@@ -91,17 +92,15 @@ class Client(Surface):
     def do(self, request: Request[Answer]) -> Answer:
         """Enqueues and settles of several threads travel together.
 
-        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles, claims and
-        exchanges are repeated under an id or token and take effect once. Every other one raises `AnswerLost`.
+        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles and
+        exchanges are repeated in a session, claims under a token, and take effect once. Every other one raises `AnswerLost`.
         """
         self._core.check()
         return self._requests.do(request)
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
         self._core.check()
-        return self._requests.once(request, request_id, answered)
+        return self._requests.once(request, Numbered(session=session, number=number, arrived=arrived))
 
     def consume(
         self,

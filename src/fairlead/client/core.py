@@ -1,9 +1,9 @@
-"""The blocking core that both faces of the client share: connections, retries, ids, threads."""
+"""The blocking core that both faces of the client share: connections, retries, threads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +16,7 @@ from fairlead.client.lifetimes import Reaper, watch
 from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
+from fairlead.client.sessions import Sessions
 from fairlead.client.transport import FlightTransport, Stream, Transport
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import (
@@ -29,10 +30,9 @@ from fairlead.errors import (
     RequestExpired,
     ServerStopping,
     ServerUnreachable,
+    SessionExpired,
     TlsFailed,
 )
-from fairlead.model.ids import IdSource, show_id
-from fairlead.model.limits import MAX_ANSWERED
 from fairlead.wire.calls import Answer, decode
 from fairlead.wire.faults import error_of
 from fairlead.wire.schemas import CHANNELS
@@ -52,10 +52,10 @@ _MOST_CONNECTING_THREADS = 256
 
 Asked = tuple[Answer, pa.RecordBatch | None]
 
-#: What may be done when an answer did not come: a question may be asked again, a request with an id of its
-#: own as well, but when it is given up nobody knows what became of it; of any other request that is so at
+#: What may be done when an answer did not come: a question may be asked again, a request of a session
+#: as well, but when it is given up nobody knows what became of it; of any other request that is so at
 #: once.
-Repeat = Literal["freely", "by id", "never"]
+Repeat = Literal["freely", "by number", "never"]
 
 
 class Core:
@@ -76,10 +76,7 @@ class Core:
         self._pools = {
             verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS
         }
-        self._ids = IdSource()
-        self._ids_lock = threading.Lock()
-        #: How far the server's clock is ahead of ours; known only once it matters.
-        self._skew_ms = 0
+        self.sessions = Sessions(self)
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: Set by `close`: no call may take longer than until then.
         self._closing_ends_ms: int | None = None
@@ -124,17 +121,6 @@ class Core:
         retry_for_ms = self.options.retry_for_ms if self._closing_ends_ms is None else 0
         return Patience(self.pauses, retry_for_ms, self.deadline_ms(wait_ms) if ends_ms is None else ends_ms)
 
-    def new_id(self) -> str:
-        with self._ids_lock:
-            return show_id(self._ids.next(self.clock.now_ms() + self._skew_ms, 1)[0])
-
-    def learn_skew(self, expired: RequestExpired) -> None:
-        """By how much an id that was just made is too old, or too new, for the server."""
-        with self._ids_lock:
-            self._skew_ms += int(expired.age_ms)
-            # A new source, because a source makes no id that is older than its last.
-            self._ids = IdSource()
-
     def ask(
         self,
         verb: str,
@@ -174,7 +160,7 @@ class Core:
             except Overloaded as overloaded:
                 trouble = overloaded
                 at_least_ms = int(overloaded.retry_after_ms)
-            except RequestExpired as expired:
+            except (SessionExpired, RequestExpired) as expired:
                 if sent:
                     raise AnswerLost(name or verb) from expired
                 raise
@@ -183,7 +169,7 @@ class Core:
                 raise AnswerLost(name or verb) from trouble
             self.outage.met(trouble)
             if not patience.wait(at_least_ms):
-                if sent and repeat == "by id":
+                if sent and repeat == "by number":
                     raise AnswerLost(name or verb) from trouble
                 self.give_up(trouble, patience.left_ms())
 
@@ -282,58 +268,6 @@ class Core:
     def disown(self) -> None:
         """In a forked child: its threads are not here, and its locks may be held by nobody."""
         self._unusable = ClientForked
-
-
-class Once:
-    """Requests of one kind that take effect once, however often they are sent. Thread-safe."""
-
-    def __init__(self, core: Core, verb: str) -> None:
-        self._core = core
-        self._verb = verb
-        self._lock = threading.Lock()
-        #: Ids whose answers are here, which the server is told with the next request and may forget.
-        self._answered: list[str] = []
-
-    def ask(
-        self,
-        metadata: Callable[[str, Sequence[str]], bytes],
-        batch: pa.RecordBatch | None,
-        *,
-        room: int = MAX_ANSWERED,
-        ends_ms: int | None = None,
-    ) -> Asked:
-        """`metadata` puts the id of this request and those of up to `room` answered ones in."""
-        ends_ms = self._core.deadline_ms() if ends_ms is None else ends_ms
-        try:
-            return self._ask(metadata, batch, room, ends_ms)
-        except RequestExpired as expired:
-            # A new id that was refused as it came: nothing was carried out, and our clock is far from the
-            # server's.
-            self._core.learn_skew(expired)
-        return self._ask(metadata, batch, room, ends_ms)
-
-    def _ask(
-        self,
-        metadata: Callable[[str, Sequence[str]], bytes],
-        batch: pa.RecordBatch | None,
-        room: int,
-        ends_ms: int,
-    ) -> Asked:
-        request_id = self._core.new_id()
-        with self._lock:
-            # Taken out, so that of several requests under way only one tells of each.
-            answered, self._answered = self._answered[: max(0, room)], self._answered[max(0, room) :]
-        try:
-            asked = self._core.ask(
-                self._verb, metadata(request_id, answered), batch, ends_ms=ends_ms, repeat="by id"
-            )
-        except BaseException:
-            with self._lock:
-                self._answered[:0] = answered
-            raise
-        with self._lock:
-            self._answered.append(request_id)
-        return asked
 
 
 def _close_late(opening: Future[Stream]) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from secrets import token_hex
 from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
 
 from fairlead.client import bulk
-from fairlead.client.core import Asked, Core, Once
+from fairlead.client.core import Asked, Core, Repeat
 from fairlead.client.gather import Gatherer
 from fairlead.client.heartbeat import Heartbeat
 from fairlead.client.long_poll import LongPoll
@@ -23,7 +24,6 @@ from fairlead.client.traces import Traces
 from fairlead.errors import ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
-from fairlead.model.limits import MAX_ANSWERED
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, SettleResult
@@ -31,13 +31,15 @@ from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.exchange import Exchange, check_remembered, check_requests
+from fairlead.verbs.exchange import Exchange, check_requests
+from fairlead.verbs.sessions import check_accepted, session_rule
 from fairlead.verbs.settle import Settle
 from fairlead.verbs.staging import StagingStage
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode, encode_call
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.plain import plain
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import EXCHANGE, MESSAGES, SETTLEMENTS
@@ -75,9 +77,6 @@ class Requests:
         self.enqueues: Gatherer[Put, list[str]] = Gatherer(self._send_enqueues, core.crew, "enqueue", core)
         self.settles: Gatherer[Said, Results] = Gatherer(self._send_settles, core.crew, "settle", core)
         self.heartbeat = Heartbeat(self._send_extends, core.clock, core.options.heartbeat_cap_ms)
-        self._enqueue_once = Once(core, "enqueue")
-        self._settle_once = Once(core, "settle")
-        self._exchange_once = Once(core, "exchange")
         self._senders: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Enqueue: self.enqueue,
             EnqueueMany: self.enqueue_many,
@@ -112,8 +111,8 @@ class Requests:
             raise
         return settling.finish(results)
 
-    def claim(self, request: Claim) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
+    def claim(self, request: Claim, numbered: Numbered | None = None) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
         core, poll = self.core, LongPoll(self.core, request.wait)
         call = ClaimCall(
             _plain_names(request.queue),
@@ -121,32 +120,38 @@ class Requests:
             0,
             self._consumer_of(request),
             request.max_per_stream,
-            core.new_id() if request.token is None else request.token,
+            token_hex(16) if request.token is None and numbered is None else request.token,
             request.started,
             in_rows=True,
+            **_fields_of(numbered),
         )
+        repeat: Repeat = "freely" if numbered is None else "by number"
 
         def metadata() -> bytes:
             return encode_call(msgspec.structs.replace(call, wait_ms=poll.left_ms()))
 
         return poll.ask(
-            lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool
+            lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms, repeat=repeat)),
+            found=bool,
         )
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, answered: Sequence[str] = ()
-    ) -> Answer:
-        """Under the caller's own id, alone: it is not gathered with other calls."""
-        check_remembered(request)
+    def once(self, request: Request[Answer], numbered: Numbered) -> Answer:
+        """In a session of the caller's own, alone: it is not gathered with other calls."""
         if isinstance(request, Exchange):
-            return cast(Answer, self.exchange(request, request_id, answered))
-        (answer,) = self.exchange(Exchange([request]), request_id, answered)
-        return cast(Answer, answer)
+            return cast(Answer, self.exchange(request, numbered))
+        if isinstance(request, Claim):
+            return cast(Answer, self.claim(request, numbered))
+        if isinstance(request, (Enqueue, EnqueueMany, Settle)):
+            (answer,) = self.exchange(Exchange([request]), numbered)
+            return cast(Answer, answer)
+        if type(request) in self._senders:
+            # These have many steps.
+            check_accepted(request, session_rule(type(request), is_one_transaction=False))
+            return self.do(request)
+        return bulk.ask(self.core, request, numbered=numbered)
 
-    def exchange(
-        self, request: Exchange, request_id: str | None = None, answered: Sequence[str] = ()
-    ) -> list[Any]:
-        """Without a request id it gets one, so that it too may be repeated after a lost answer."""
+    def exchange(self, request: Exchange, numbered: Numbered | None = None) -> list[Any]:
+        """Outside of the caller's sessions it gets a number in ours, so that it too may be repeated after a lost answer."""
         requests = check_requests(request.requests)
         settles = [check_items(one.items) for one in requests if isinstance(one, Settle)]
         puts = [Put.of(queue, messages) for queue, messages in self.traces.carried(_enqueues(requests))]
@@ -154,17 +159,16 @@ class Requests:
         settling = Settling(self.heartbeat, [item for items in settles for item in items])
         rows, messages = settling.said.rows, [message for put in puts for message in put.messages]
 
-        def metadata(own_id: str, own_answered: Sequence[str]) -> bytes:
+        def metadata(place: Numbered) -> bytes:
             queues = [(put.queue, put.items) for put in puts]
-            told = [*answered, *own_answered] if own_answered else answered
-            return encode_call(ExchangeCall(len(rows), queues, claim, own_id, told))
+            return encode_call(ExchangeCall(len(rows), queues, claim, **_fields_of(place)))
 
         batch = _exchange_batch(rows, messages)
         try:
-            if request_id is None:
-                answer, body = self._exchange_once.ask(metadata, batch, room=MAX_ANSWERED - len(answered))
+            if numbered is None:
+                answer, body = self.core.sessions.ask("exchange", metadata, batch)
             else:
-                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch, repeat="by id")
+                answer, body = self.core.ask("exchange", metadata(numbered), batch, repeat="by number")
         except BaseException:
             settling.undo()
             raise
@@ -201,8 +205,9 @@ class Requests:
         messages = [message for messages in by_queue.values() for message in messages]
         few = len(messages) <= FEW_ROWS and sum([put.bytes for put in puts]) <= FEW_BYTES
         rows, batch = (message_rows(messages), None) if few else (None, encode_messages(messages))
-        answer, body = self._enqueue_once.ask(
-            lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)),
+        answer, body = self.core.sessions.ask(
+            "enqueue",
+            lambda place: encode(EnqueueCall(queues, rows, **_fields_of(place))),
             batch,
             ends_ms=ends_ms,
         )
@@ -227,8 +232,8 @@ class Requests:
             if len(rows) <= FEW_ROWS and sum([one.bytes for one in said]) <= FEW_BYTES
             else (None, encode_settlements(rows))
         )
-        answer, body = self._settle_once.ask(
-            lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch, ends_ms=ends_ms
+        answer, body = self.core.sessions.ask(
+            "settle", lambda place: encode(SettleCall(few, **_fields_of(place))), batch, ends_ms=ends_ms
         )
         results = decode_results(body) if body is not None else read_results(answer.settled)
         if len(results) != len(rows):
@@ -277,6 +282,12 @@ def _part_of(
     if isinstance(request, EnqueueMany):
         return list(islice(ids, len(request.messages)))
     return next(ids) if isinstance(request, Enqueue) else deliveries
+
+
+def _fields_of(numbered: Numbered | None) -> dict[str, Any]:
+    if numbered is None:
+        return {}
+    return {"session": numbered.session, "number": numbered.number, "arrived": numbered.arrived}
 
 
 def _plain_names(queue: str | Sequence[str]) -> object:

@@ -41,7 +41,7 @@ _OPTIONS = [
 _MIN_TCP_TIMEOUT_MS = 200
 
 
-_API_KEY = re.compile(r"[!-~]{1,1000}")
+_API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
 
 _log = logging.getLogger("fairlead.client")
 
@@ -167,7 +167,9 @@ class ApiKey:
     def __init__(self, given: object) -> None:
         if not isinstance(given, str) or not _API_KEY.fullmatch(given):
             raise InvalidRequest(
-                "api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)"
+                "api_key",
+                "text of 1 to 1000 printable ASCII characters with no space at either end",
+                "(not shown)",
             )
         self._header = (b"authorization", b"Bearer " + given.encode("ascii"))
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from fairlead.config.reading import read_value
 from fairlead.config.server import (
+    BOOTSTRAP_KEY_VARIABLE,
     DOORS,
     AuthSettings,
     RedactSettings,
@@ -23,8 +24,9 @@ from fairlead.config.server import (
 )
 from fairlead.errors import InvalidRequest, SettingInvalid
 
-#: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
+#: Those that are no settings, most of them not read by a server. A * stands for any ending.
 OTHER_VARIABLES = (
+    BOOTSTRAP_KEY_VARIABLE,
     "FAIRLEAD_CONFIG",
     "FAIRLEAD_ADDR",
     "FAIRLEAD_PROJECT",
@@ -84,6 +86,13 @@ _GROUPS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 _MOST_BYTES = 1024 * 1024
 
 
+class LoadedSettings(NamedTuple):
+    """`sources` says where each setting that was given came from; what it lacks is a default."""
+
+    settings: ServerSettings
+    sources: Mapping[str, str]
+
+
 class _Given(NamedTuple):
     source: str
     path: str
@@ -100,6 +109,13 @@ def load_settings(
     thing wrong, with a note for each of the others; also for values that a stronger source would have
     replaced.
     """
+    return load_with_sources(file, environ, flags).settings
+
+
+def load_with_sources(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
+) -> LoadedSettings:
+    """As `load_settings`."""
     if file is None and environ.get("FAIRLEAD_CONFIG"):
         file = Path(environ["FAIRLEAD_CONFIG"])
     problems: list[tuple[str, str, str]] = []
@@ -136,7 +152,7 @@ def load_settings(
         for problem in problems[1:]:
             refused.add_note(": ".join(problem))
         raise refused
-    return _built(chosen)
+    return LoadedSettings(_built(chosen), source_of)
 
 
 def load_redaction(environ: Mapping[str, str]) -> RedactSettings:

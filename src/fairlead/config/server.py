@@ -174,6 +174,9 @@ class ServerSettings:
 
 DOORS = ("resp", "flight", "grpc", "http")
 
+#: Holds a bootstrap key that the operator chose. A secret, so no setting: those are shown, and may be options.
+BOOTSTRAP_KEY_VARIABLE = "FAIRLEAD_AUTH_BOOTSTRAP_KEY"
+
 
 def _check_numbers(
     settings: LimitSettings | MetricSettings, table: str, *, may_be_zero: Collection[str]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
@@ -22,8 +24,7 @@ class HookAnswer:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """`attempts` counts this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle
     call, if any.
     """
@@ -36,16 +37,14 @@ class Failure:
     hook: HookAnswer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAt:
+class RetryAt(msgspec.Struct, frozen=True):
     """Again at `due_ms`; 0 is at once."""
 
     due_ms: int
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bury:
+class Bury(msgspec.Struct, frozen=True):
     """`reason` is what the message as a whole died of, where that is not the reason of its last try."""
 
     why: str
@@ -77,12 +76,18 @@ def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]
     """Steps 4 and 5: a policy for the reason, else the queue's own, with one of its own for messages of a
     stream.
     """
-    by_reason = config.retry_on.get(failure.reason.word)
+    by_reason = config.retry_on.get(failure.reason.word) if config.retry_on else None
     if by_reason is not None:
         return by_reason, f"retry_on.{failure.reason.word}"
     if failure.in_stream and config.retry_in_stream is not None:
         return config.retry_in_stream, "retry_in_stream"
     return config.retry, "retry"
+
+
+def has_jitter(config: QueueConfig) -> bool:
+    """Whether what is drawn may matter: without jitter, failures that are alike have the same outcome."""
+    policies = [config.retry, *config.retry_on.values(), config.retry_in_stream]
+    return any(policy is not None and policy.jitter == "full" for policy in policies)
 
 
 def _by_policy(policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitter: float) -> RetryAt | Bury:

@@ -59,20 +59,20 @@ class Broker(Surface):
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
         """`gathered`: see `Engine.do`."""
-        answer: Any = self.engine.do(request, caller, gathered=gathered)
-        ahead_ms = self.engine.time.ahead_ms
-        if ahead_ms:
-            answer = shown_pages(answer, ahead_ms) if request.paged else shown(answer, ahead_ms)
-        return cast(Answer, answer)
+        engine = self.engine
+        answer = engine.do(request, caller, gathered=gathered) if gathered else engine.do(request, caller)
+        ahead_ms = engine.time.ahead_ms
+        if not ahead_ms:
+            return answer
+        moved: Any = answer
+        return cast(Answer, shown_pages(moved, ahead_ms) if request.paged else shown(moved, ahead_ms))
 
     def kinds_of_write(self, token: str, queue: str) -> set[bool]:
         """Which kinds of messages a staged write has: dead letters (True) and others (False)."""
         return kinds_of(self.engine, token, queue)
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
-        return self.do(request, LOCAL._replace(request_id=request_id, answered=answered))
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        return self.do(request, LOCAL._replace(session=session, number=number, arrived=arrived))
 
     @property
     def clock(self) -> Clock:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
 from fairlead.engine.delivery_columns import ChunkColumns, columns_of_list
 from fairlead.errors import BrokenInvariant
 from fairlead.model.delivery import Delivery
@@ -27,37 +29,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ChunkMessages:
+class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
     """Makes messages of a chunk when they are asked for. It keeps the columns and payloads of the chunk as they
-    were. `is_ordered`: its queue orders streams. With no payloads, `read` must come before anybody asks for one.
+    were; all that it takes from the chunk itself stays as it is. With no payloads, `read` must come before anybody asks
+    for one.
     """
 
-    __slots__ = ("__weakref__", "_chunk", "_chunk_columns", "_columns", "_enqueued_ms", "_is_ordered", "_payloads",
-                 "_queue_id", "block", "is_cut", "prefix")  # fmt: skip
-
-    def __init__(
-        self,
-        chunk: Chunk,
-        payloads: Sequence[bytes],
-        *,
-        is_ordered: bool,
-        chunk_columns: ChunkColumns | None = None,
-    ) -> None:
-        self._chunk = chunk
-        self._chunk_columns = chunk_columns
-        self.block = chunk.block
-        #: Whether somebody else has ended some or all messages of the chunk before their payloads were read.
-        self.is_cut = False
-        self.prefix = chunk.prefix
-        self._columns = chunk.columns
-        self._enqueued_ms = chunk.enqueued_ms
-        self._is_ordered = is_ordered
-        self._payloads = payloads
-        self._queue_id = chunk.queue_id
+    chunk: Chunk
+    columns: Columns
+    payloads: Sequence[bytes]
+    #: Whether its queue orders streams.
+    _is_ordered: bool
+    _chunk_columns: ChunkColumns | None = None
+    #: Whether somebody else has ended some or all messages of the chunk before their payloads were read.
+    is_cut: bool = False
 
     def read(self, engine: Engine) -> None:
         """Needs no lock: pages are written once. They go with the last message of their chunk, or when it is written anew."""
-        chunk: Chunk | None = self._chunk
+        chunk: Chunk | None = self.chunk
         while chunk is not None:
             try:
                 payloads = chunk.payloads or read_payloads(engine.store, chunk)
@@ -67,53 +56,45 @@ class ChunkMessages:
                     raise
                 self.is_cut = True
                 continue
-            self._payloads = chunk.payloads = payloads
+            self.payloads = chunk.payloads = payloads
             engine.memory.read_bodies.append(chunk)
             return
 
     def has(self, number: int) -> bool:
         """Whether the payload of the message was there when it was read."""
-        if not self._payloads:
+        if not self.payloads:
             return False
         index = number & BLOCK_MASK
-        return len(self._payloads[index]) == self._columns.sizes[index]
-
-    @property
-    def columns(self) -> Columns:
-        return self._columns
-
-    @property
-    def payloads(self) -> Sequence[bytes]:
-        return self._payloads
+        return len(self.payloads[index]) == self.columns.sizes[index]
 
     @property
     def chunk_columns(self) -> ChunkColumns:
         if self._chunk_columns is None:
-            self._chunk_columns = ChunkColumns(self._chunk, is_ordered=self._is_ordered)
+            self._chunk_columns = ChunkColumns(self.chunk, is_ordered=self._is_ordered)
         return self._chunk_columns
 
     def columns_of(self, deliveries: Sequence[Delivery]) -> DeliveryColumns:
         return columns_of_list(deliveries)
 
     def raw_id(self, number: int) -> bytes:
-        return id_of(self.prefix, number)
+        return id_of(self.chunk.prefix, number)
 
     def payload(self, number: int) -> bytes:
-        return self._payloads[number & BLOCK_MASK]
+        return self.payloads[number & BLOCK_MASK]
 
     def message(self, number: int) -> Message:
-        index, columns = number & BLOCK_MASK, self._columns
+        index, columns = number & BLOCK_MASK, self.columns
         lane = columns.lanes[0 if columns.lane_at is None else columns.lane_at[index]]
         weights, headers = columns.weights, columns.headers
         stream = "" if columns.streams is None else columns.streams[index]
         return Message(
-            id_of(self.prefix, number),
-            self._queue_id,
+            id_of(self.chunk.prefix, number),
+            self.chunk.queue_id,
             pack_lane(lane[0], lane[1:]),
             weights if isinstance(weights, int) else weights[index],
             b"" if headers is None else headers[index],
-            self._payloads[index],
-            self._enqueued_ms,
+            self.payloads[index],
+            self.chunk.enqueued_ms,
             number,
             stream=stream,
             seq=number if self._is_ordered and stream else 0,

@@ -60,6 +60,6 @@ class ClaimReading:
         if stored is None:
             chunk = self.chunks[block]
             columns = self._columns[block]
-            stored = ChunkMessages(chunk, read(chunk), is_ordered=self._is_ordered, chunk_columns=columns)
+            stored = ChunkMessages(chunk, chunk.columns, read(chunk), self._is_ordered, columns)
             self._stored[block] = stored
         return stored

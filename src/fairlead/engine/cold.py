@@ -5,14 +5,14 @@ Reading writes nothing, and stores nothing about what is in memory: a reopened e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, LaneName
 from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
-from fairlead.records.state import RunRow
+from fairlead.records.state import MemberRow, OwnState, RunRow
 from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_runs, read_states
 from fairlead.store.stream_rows import Members, read_members
 
@@ -42,6 +42,8 @@ READ_AHEAD_MESSAGES = 400_000
 #: it reads ahead of all of them together.
 STEP_LANES = 50
 STEP_READ_AHEAD = 1000
+#: Chunks that one hold reads for messages that nobody has asked for yet.
+STEP_CHUNKS = 100
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16
 
@@ -72,15 +74,22 @@ def bring_chunks(
 def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id: int | None = None) -> None:
     """Have these messages in memory until the transaction ends, in one read of each kind."""
     bring_chunks(memory, store, numbers, home_id)
-    wanted = []
+    wanted, known = [], dict[int, OwnState]()
+    chunks, own, find_state = memory.chunks, memory.own, memory.known_waits.find_state
     for number in numbers:
-        chunk = memory.chunks.get(number >> BLOCK_SHIFT)
-        if chunk is None or chunk.states is None or number in memory.own:
+        chunk = chunks.get(number >> BLOCK_SHIFT)
+        if chunk is None or chunk.states is None or number in own:
             continue
-        if number & BLOCK_MASK < chunk.count and chunk.state_of(number) == OWN:
-            wanted.append((chunk.queue_id, number))
+        if number & BLOCK_MASK < chunk.count and chunk.states[number & BLOCK_MASK] == OWN:
+            state = find_state(chunk.queue_id, number)
+            if state is None:
+                wanted.append((chunk.queue_id, number))
+            else:
+                known[number] = state
     if wanted:
-        memory.apply(StatesRead(read_states(store, wanted)))
+        known |= read_states(store, wanted)
+    if known:
+        memory.apply(StatesRead(known))
 
 
 class Part(NamedTuple):
@@ -110,11 +119,18 @@ def read_parts(
     starts: Mapping[LaneName, int],
     limit: int,
     end: int | None = None,
+    needs: Mapping[LaneName, int] | None = None,
 ) -> dict[LaneName, Part]:
-    """`read_lane` for several lanes, in one read of each kind."""
+    """`read_lane` for several lanes, in one read of each kind. `needs`: how many messages of each lane are wanted now,
+    and others only if not too many chunks must be read for them; None: all are wanted.
+    """
     queue_id, is_ordered, held = queue.record.queue_id, queue.is_ordered, memory.held
     runs = read_runs(store, memory.changes, queue.home_id, queue_id, starts, limit=limit + 2, end=end)
-    pieces = {lane: _piece(rows, starts[lane], limit, end) for lane, rows in runs.items()}
+    brought = set[int]()
+    pieces = {}
+    for lane, rows in runs.items():
+        most = len(rows) if needs is None else _count_rows(rows, needs[lane], memory.chunks, brought)
+        pieces[lane] = _piece(rows, starts[lane], limit, end, most)
     bring(memory, store, [number for piece in pieces.values() for number in piece.wanted()], queue.home_id)
 
     def is_free(number: int) -> bool:
@@ -125,9 +141,12 @@ def read_parts(
     found: dict[LaneName, Part] = {}
     for lane, piece in pieces.items():
         entries = [*piece.singles, *((number, number) for number in piece.alone if is_free(number))]
+        start, last, leading = starts[lane], piece.last, piece.blocks
         for chunk in piece.chunks_in(memory):
             if chunk.queue_id == queue_id:
-                numbers = chunk.in_lane(lane, starts[lane], piece.last, is_ordered=is_ordered)
+                row = leading[chunk.block]
+                assert not isinstance(row, MemberRow)
+                numbers = chunk.in_lane(lane, start, last, row, is_ordered=is_ordered)
                 entries += [(number, number) for number in numbers if number not in held]
         found[lane] = piece.part(entries, limit)
     return found
@@ -138,7 +157,7 @@ def read_members_of(
 ) -> Part:
     """The next messages of a stream on disk from a seq on, about `limit` of them and perhaps none."""
     rows = read_members(store, memory.changes, queue.home_id, stream, start, limit=limit + 2)
-    piece = _piece(rows, start, limit, None)
+    piece = _piece(rows, start, limit, None, len(rows))
     bring(memory, store, piece.wanted(), queue.home_id)
     entries = list(piece.singles)
     for chunk in piece.chunks_in(memory):
@@ -149,9 +168,10 @@ def read_members_of(
 class _Piece(NamedTuple):
     """Rows of a lane or a stream that are read together."""
 
-    #: (place, number) of messages that have rows of their own, and chunks of the others.
+    #: (place, number) of messages that have rows of their own.
     singles: list[tuple[int, int]]
-    blocks: set[int]
+    #: Blocks of chunks with the others, and the row that leads there; None: it stands before.
+    blocks: dict[int, RunRow | MemberRow | None]
     #: Messages that are alone in their chunks, which need not be read to know that they are ready.
     alone: list[int]
     #: Rows behind this place are not known, so messages of chunks behind it must wait; None: there are none.
@@ -174,24 +194,41 @@ class _Piece(NamedTuple):
         return Part([number for _, number in entries], self.horizon or 0)
 
 
-def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | None) -> _Piece:
-    """As many rows as lead to about `limit` messages."""
+def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought: set[int]) -> int:
+    """How many rows a read takes: those that lead to the messages that are wanted, and more until they lead to too many
+    chunks that are not known. `brought` are those so far, of all lanes.
+    """
+    total = 0
+    for count, one in enumerate(rows):
+        block, row = one.place >> BLOCK_SHIFT, one.row
+        if row.count and not row.is_alone and block not in known and block not in brought:
+            is_next_place = count > 0 and rows[count - 1].place < one.place
+            if len(brought) >= STEP_CHUNKS and total >= wanted and is_next_place:
+                return count
+            brought.add(block)
+        total += row.count or 1
+    return len(rows)
+
+
+def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | None, most: int) -> _Piece:
+    """As many of the first `most` rows as lead to about `limit` messages."""
     count = total = 0
     # The first message of a chunk may have a row of its own, at the same place.
-    while count < len(rows) and (total < limit or rows[count].place == rows[count - 1].place):
+    while count < most and (total < limit or rows[count].place == rows[count - 1].place):
         total += rows[count].row.count or 1
         count += 1
     horizon = rows[count].place if count < len(rows) else None
     singles = [(one.place, one.row.number) for one in rows[:count] if not one.row.count]
-    alone, blocks = list[int](), set[int]()
+    alone = list[int]()
+    blocks: dict[int, RunRow | MemberRow | None] = {}
     for one in rows[:count]:
         if isinstance(one.row, RunRow) and one.row.is_alone:
             alone.append(one.row.number)
         elif one.row.count:
-            blocks.add(one.place >> BLOCK_SHIFT)
+            blocks[one.place >> BLOCK_SHIFT] = one.row
     if start & BLOCK_MASK:
         # It goes on in the middle of a chunk, whose row stands before.
-        blocks.add(start >> BLOCK_SHIFT)
+        blocks.setdefault(start >> BLOCK_SHIFT, None)
     last = horizon if end is None or (horizon is not None and horizon < end) else end
     return _Piece(singles, blocks, alone, horizon, last)
 
@@ -207,7 +244,7 @@ def read_on(memory: Memory, store: KeyValueStore, queue: Queue, needs: Mapping[L
     shared = min(READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes), STEP_READ_AHEAD // len(needs))
     window = min(WINDOW_MESSAGES, shared)
     starts = {lane: queue.schedule.cold_from(lane) for lane in needs}
-    parts = read_parts(memory, store, queue, starts, max(window, *needs.values()))
+    parts = read_parts(memory, store, queue, starts, max(window, *needs.values()), needs=needs)
     for lane, part in parts.items():
         memory.apply(LaneRead(queue.record.queue_id, lane, part.numbers, part.next_place))
 

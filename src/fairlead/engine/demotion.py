@@ -54,16 +54,22 @@ class DemotionSearch:
         #: The commit of the last step. If its number comes again, it was not written.
         self.tried_commit = 0
 
-    def found_no_room(self, queue: Queue, chunk: Chunk) -> None:
-        """A new chunk is cold. A search begins if it is one that others wait for, and nothing but room is missing."""
-        if self.next_look_ms is not None or is_unserved(queue, chunk.enqueued_ms):
+    def found_no_room(self, queue: Queue, enqueued_ms: int, lanes: Sequence[LaneName]) -> None:
+        """A new chunk with messages of these lanes is cold. A search begins if it is one that others wait for, and nothing
+        but room is missing.
+        """
+        if not self.may_begin(queue, enqueued_ms):
             return
-        schedule, lanes = queue.schedule, chunk.columns.lanes
+        schedule = queue.schedule
         if schedule.cold_lanes and any(map(schedule.cold_from, lanes)):
             return
         if schedule.parked_lanes and all(schedule.parked_on(lane) is not None for lane in lanes):
             return
-        self.next_look_ms = max(chunk.enqueued_ms, self._not_before_ms)
+        self.next_look_ms = max(enqueued_ms, self._not_before_ms)
+
+    def may_begin(self, queue: Queue, enqueued_ms: int) -> bool:
+        """Whether a new chunk of the queue may begin a search."""
+        return self.next_look_ms is None and not is_unserved(queue, enqueued_ms)
 
     def end(self, not_before_ms: int = 0) -> None:
         """Until the next chunk finds no room, and not before that time."""

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
-from fairlead.engine.answers import AnswerSweep
+from fairlead.decide.sessions import check_numbers, check_session
 from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
@@ -24,11 +24,12 @@ from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
 from fairlead.engine.memory import Memory, Queue
-from fairlead.engine.moves import run_due
+from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.room import check_growth
-from fairlead.engine.short_ways import ShortWay, find_short_way
+from fairlead.engine.sessions import SessionSweep
+from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
@@ -36,8 +37,8 @@ from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Trans
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.engine.work.config import forget_full_buckets
-from fairlead.engine.work.exchange import run_once
 from fairlead.engine.work.large import IN_PARTS, is_large
+from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
 from fairlead.engine.work.publish_steps import run_staging_due
 from fairlead.errors import (
     BrokenInvariant,
@@ -50,7 +51,6 @@ from fairlead.errors import (
     Unavailable,
 )
 from fairlead.look_budget import LookBudget
-from fairlead.model.answered import Answered
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
@@ -65,15 +65,18 @@ from fairlead.records.facts import (
     LeaseSplit,
     QueueStored,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import COMMIT_SHIFT
+from fairlead.records.lease import NEVER_EXPIRES_MS
 from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, write_changes
-from fairlead.verbs.exchange import check_remembered
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.sessions import check_accepted, session_rule
 
 Durability = Literal["fsync", "os"]
 
@@ -127,9 +130,7 @@ class Engine:
         self.observers = Observers()
         #: The bytes of messages that all looks hold.
         self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
-        #: Requests whose answers have arrived.
-        self.answered = Answered()
-        self._answer_sweep = AnswerSweep(self.clock)
+        self._session_sweep = SessionSweep(self.clock)
         self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=self.memory.latest_ms())
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
@@ -147,24 +148,29 @@ class Engine:
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
         calls `confirm` before it gives durable answers.
         """
-        if caller is not LOCAL and caller.is_once:
-            check_remembered(request)
+        if caller is not LOCAL and caller.session is not None:
+            caller = self._numbered_caller(request, caller)
+        short_way = SHORT_WAYS.get(type(request))
+        if short_way is not None:
+            lock = self.lock
+            if not lock.acquire_now(False):
+                lock.acquire()
+            try:
+                found = self._take(short_way, request, caller)
+                commit = self._must_keep
+            finally:
+                lock.release()
+            if found is not None:
+                if self._must_sync and request.durable and not gathered:
+                    self.confirm(commit)
+                return found
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
-        # Without the lock this is a hint; `_take` looks again.
-        short_way = None if self.hooking.is_used else find_short_way(request)
-        if short_way is not None and (caller is LOCAL or not caller.is_once):
-            with self.lock:
-                found = self._take(short_way, request)
-                commit = self._must_keep
-            if found is not None:
-                if request.durable and self._must_sync and not gathered:
-                    self.confirm(commit)
-                return found
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
-        if type(request) in IN_PARTS and is_large(request) and not caller.is_once and not self.lock.is_owned:
+        is_numbered = caller is not LOCAL and caller.session is not None
+        if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
             if in_parts is not None:
                 return cast(Answer, in_parts)
@@ -189,6 +195,14 @@ class Engine:
         if request.durable and self._must_sync and not gathered:
             self.confirm(commit)
         return answer
+
+    def _numbered_caller(self, request: Request[Answer], caller: Caller) -> Caller:
+        """The caller of a session. Without the session, if the request simply runs."""
+        check_session(caller.session)
+        check_numbers(caller.number, caller.arrived)
+        rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
+        check_accepted(request, rule)
+        return caller if rule == "remembered" else caller._replace(session=None)
 
     def unconfirmed(self) -> int | None:
         """The last commit that durable answers wait for; None when there is none that `confirm` would wait for."""
@@ -260,16 +274,31 @@ class Engine:
     def run_due(self) -> None:
         """Do whatever time has made due, in bounded steps that let others have the lock in between."""
         self._notice_clock_step()
+        is_worth_a_look = True
         while not self.closed:
             answers = self.hooking.ask_overdue()
-            with self.transaction(answers) as tx:
-                worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
-                worked = worked or self._answer_sweep.run(tx)
-                worked = worked or forget_full_buckets(tx) or demote_idle(tx)
-            if worked or answers.failures or self.operations.run_step():
+            if is_worth_a_look or answers.failures:
+                with self.transaction(answers) as tx:
+                    worked = run_due(tx) or run_consumers_due(tx) or run_staging_due(tx)
+                    worked = worked or self._session_sweep.run(tx)
+                    worked = worked or forget_full_buckets(tx) or demote_idle(tx)
+                if worked or answers.failures:
+                    is_worth_a_look = self._may_have_due()
+                    continue
+            is_worth_a_look = True
+            if self.operations.run_step():
                 continue
             if not self.evacuation.run_step():
                 return
+
+    def _may_have_due(self) -> bool:
+        """Whether a transaction of the timer may find work. One that finds none costs as much as many a verb. An engine
+        in trouble finds out in its transactions.
+        """
+        with self.lock:
+            if self._open is not None or self._is_stale or self._over is not None or self.memory.idle_buckets:
+                return True
+            return may_be_due(self.memory, self.time.now_ms()) or self._session_sweep.is_due()
 
     def observe(self, observer: FactObserver, timed: TimingObserver | None = None) -> None:
         with self.lock:
@@ -346,6 +375,7 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
+            self.memory.hold_scattered()
             yield tx
             self.memory.update_fronts()
         except BaseException as trouble:
@@ -356,8 +386,7 @@ class Engine:
         tx = self._begin(hooks)
         tx.caller = caller
         try:
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
             # What a refused request has read.
@@ -368,22 +397,34 @@ class Engine:
         self._end(tx)
         return answer
 
-    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
-        """A transaction of one fact, which `short_way` names. None: it must be a transaction like others."""
-        memory, now_ms = self.memory, self.time.now_ms()
+    def _take(self, short_way: ShortWay, request: Request[Answer], caller: Caller) -> Answer | None:
+        """A transaction of one fact, which `short_way` names, and of the remembered answer, if there is a number. None:
+        it must be a transaction like others.
+        """
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
+        memory, now_ms = self.memory, self.time.now_ms()
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
+            return None
+        is_numbered = caller is not LOCAL and caller.session is not None
+        place = find_place(memory, caller) if is_numbered else None
+        if is_numbered and place is None:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
-        commit, facts = self._commit + 1, tuple[StateFact, ...]()
+        commit = self._commit + 1
+        facts: tuple[StateFact, ...] = ()
         try:
-            found = short_way(self, request, commit, now_ms, self._id_ms)
+            token = caller.claim_token if is_numbered else None
+            found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None
             facts = found[:1]
             memory.apply(facts[0])
+            if place is not None:
+                facts += facts_at(place, caller, request, found[1], now_ms)
+                for fact in facts[1:]:
+                    memory.apply(fact)
             if memory.touched_streams or memory.ended_deliveries:
                 memory.update_fronts()
             if memory.changes.chunks:
@@ -408,8 +449,9 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
-            work = run_once if caller is not LOCAL and caller.is_once else WORK[type(request)]
-            answer: Answer = work(tx, request)
+            if self.memory.changes.scattered and type(request) not in _ENQUEUES:
+                self.memory.hold_scattered()
+            answer: Answer = _carry_out(tx, request)
             self.memory.update_fronts()
             return answer
         except BaseException as trouble:
@@ -464,48 +506,58 @@ class Engine:
             raise
         if is_marked:
             self.time.marked()
-        if tx.forgotten:
-            self.answered.add(tx.forgotten)
         self._written(tx.commit, tx.facts)
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
         """A transaction is written. `memory.changes` still has what it touched."""
-        if type(facts[0]) in _NEVER_LOST or not all(map(_may_be_lost, facts)):
+        if (
+            type(facts[0]) in _NEVER_LOST
+            or not _may_be_lost(facts[0])
+            or (len(facts) > 1 and not all(map(_may_be_lost, facts)))
+        ):
             self._must_keep = commit
         memory = self.memory
         try:
             self._tell(facts)
         finally:
-            changes, memory.changes = memory.changes, Changes()
-            memory.let_go(changes.new_chunks, changes.thinned)
+            changes = memory.changes
+            try:
+                memory.let_go(changes.new_chunks, changes.thinned)
+            finally:
+                changes.clear()
 
     def _tell(self, facts: Sequence[StateFact]) -> None:
-        changes = self.memory.changes
-        touched: Iterable[int] = changes.counts
-        if changes.queues or changes.config:
+        memory = self.memory
+        changes = memory.changes
+        if changes.has_others and (changes.queues or changes.config):
             self.hooking.notice(facts)
-            touched = {*touched, *changes.queues, *(one.dlq_id for one in changes.queues.values())}
-        self.tally.note(facts, self.memory)
+        self.tally.note(facts, memory)
         if self.observers.of_facts:
-            self.observers.committed(facts, self.memory)
+            self.observers.committed(facts, memory)
         wakes_ms = self._timer.wakes_ms
         if wakes_ms is not None:
-            event_ms = self.memory.next_event_ms(touched)
+            if changes.has_others or memory.demotion.next_look_ms is not None:
+                of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
+                event_ms = memory.next_event_ms({*changes.counts, *of_queues})
+            else:
+                # Only the end of a new lease can be due earlier than everything before.
+                event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
             if event_ms is not None and event_ms < wakes_ms:
                 self._timer.wake_by(event_ms)
         if self.waiters.by_queue:
-            self.waiters.notice(self.memory, facts)
+            self.waiters.notice(memory, facts)
 
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
         """`facts`: for tests, which watch the steps on disk here."""
-        began = perf_counter()
-        batch = self.store.batch()
+        is_timed = bool(self.observers.of_facts)
+        began = perf_counter() if is_timed else 0.0
+        batch = Batch()
         write_changes(batch, self.memory.changes)
         if not self.store.write(batch, self.epoch, commit):
             raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")
         # First of all: a number that is used again would lose the next commit.
         self._commit = commit
-        if self.observers.of_facts:
+        if is_timed:
             self.observers.timed(Timing("commit", perf_counter() - began))
 
     def _judge(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
@@ -553,6 +605,7 @@ class Engine:
             self.memory = self._load_memory()
         else:
             self.memory.changes = Changes()
+            self.memory.sessions.clear()
             for home_id in home_ids:
                 self.memory.forget(home_id)
             load_into(self.memory, self.store, home_ids)
@@ -613,13 +666,19 @@ def memory_of(store: KeyValueStore) -> Memory:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Many objects come, and none goes: Python's garbage collector would look through them again and again."""
+    """Many objects come, and none goes: Python's garbage collector would look through them again and again, also after
+    the opening, if they did not count as old then.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All objects become old at once, and none is looked at.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -641,18 +700,27 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
     memory.let_go()
 
 
+def _carry_out(tx: Transaction, request: Request[Answer]) -> Answer:
+    work, caller = WORK[type(request)], tx.caller
+    if caller is not LOCAL and caller.session is not None:
+        return cast(Answer, run_numbered(tx, request, work))
+    return cast(Answer, work(tx, request))
+
+
 #: The most frequent of the facts that `_may_be_lost` denies.
-_NEVER_LOST = frozenset({ChunkEnqueued, ChunkGrown, LeaseCompleted})
+_NEVER_LOST = frozenset({ChunkEnqueued, ScatteredEnqueued, ChunkGrown, LeaseCompleted})
+#: Requests that do not look for messages.
+_ENQUEUES = frozenset({Enqueue, EnqueueMany})
 
 
 def _may_be_lost(fact: StateFact) -> bool:
     """Whether nobody is wronged if a power cut undoes it: the messages of a lost claim, or of a lost start or
     extension, go out again, and an answer that is remembered for one is not needed then.
     """
-    if isinstance(fact, RecordsChanged):
-        return fact.table in (Table.ANSWERS, Table.META)
     if isinstance(fact, Claimed):
-        return not fact.lease.is_numbered
+        return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
+    if isinstance(fact, RecordsChanged):
+        return fact.table in (Table.ANSWERS, Table.SESSION_ENDS, Table.META)
     return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 

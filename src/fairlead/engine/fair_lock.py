@@ -15,7 +15,7 @@ from typing import Any
 class FairLock:
     """Like `threading.RLock`; a `threading.Condition` may use it."""
 
-    __slots__ = ("__exit__", "_is_owned", "_lock", "_release_save", "_waiting", "release")
+    __slots__ = ("__exit__", "_is_owned", "_lock", "_release_save", "_waiting", "acquire_now", "release")
 
     def __init__(self) -> None:
         lock: Any = threading.RLock()
@@ -23,6 +23,9 @@ class FairLock:
         #: `with` and conditions find these in their slots and call the lock itself, without a call of Python in
         #: between.
         self.__exit__ = lock.__exit__
+        #: `acquire_now(False)` takes the lock if nobody has it. Then it spares the call of `__enter__`, as the engine does
+        #: for each plain request.
+        self.acquire_now = lock.acquire
         self.release = lock.release
         self._is_owned = lock._is_owned
         self._release_save = lock._release_save

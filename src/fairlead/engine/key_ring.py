@@ -1,5 +1,5 @@
-"""API keys for authentication: found by their ids, compared by digest. Every record is in memory, because every
-call of a server asks for one.
+"""API keys for authentication: found by their ids, or by digest where an operator chose the secret, and compared by
+digest. Every record is in memory, because every call of a server asks for one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from fairlead.model.api_keys import (
     check_secret,
     check_valid,
     is_use_unrecorded,
+    make_key_id,
     read_credential,
-    read_token,
+    read_secret,
     show_key,
 )
 from fairlead.records.facts import RecordsChanged
@@ -30,12 +31,23 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 
+_ADOPTED = ADOPTED.encode()
+
+
 def find_key(memory: Memory, key_id: object) -> KeyRecord | None:
     if not isinstance(key_id, str) or key_id == ADOPTED:
         return None
     # Text that cannot be encoded is the id of no key.
     record: KeyRecord | None = memory.records[Table.API_KEYS].get(key_id.encode(errors="replace"))
     return record
+
+
+def find_adopted_id(memory: Memory, digest: bytes) -> str | None:
+    """The id of the bootstrap key, if this is the digest of its secret; the key itself may be gone since."""
+    adopted: KeyRecord | None = memory.records[Table.API_KEYS].get(_ADOPTED)
+    if adopted is None or not hmac.compare_digest(adopted.digest, digest):
+        return None
+    return adopted.key_id
 
 
 def load_key(memory: Memory, key_id: object) -> KeyRecord:
@@ -47,13 +59,19 @@ def load_key(memory: Memory, key_id: object) -> KeyRecord:
 
 def all_keys(memory: Memory) -> tuple[KeyRecord, ...]:
     # One step for the interpreter, so a transaction of another thread does not change the table meanwhile.
-    records = tuple(memory.records[Table.API_KEYS].values())
-    return tuple(record for record in records if record.key_id != ADOPTED)
+    rows = tuple(memory.records[Table.API_KEYS].items())
+    return tuple(record for key_id, record in rows if key_id != _ADOPTED)
 
 
 def keys_changed(*saved: KeyRecord, dropped: Iterable[str] = ()) -> RecordsChanged:
     gone: dict[bytes, KeyRecord | None] = {key_id.encode(): None for key_id in dropped}
     return RecordsChanged(Table.API_KEYS, gone | {record.key_id.encode(): record for record in saved})
+
+
+def _key_adopted(record: KeyRecord, *, replaced: Iterable[str]) -> RecordsChanged:
+    """Remembers the key besides, so that its secret is found without an id, and not taken again once it was revoked."""
+    changed = keys_changed(record, dropped=replaced)
+    return RecordsChanged(Table.API_KEYS, {**changed.records, _ADOPTED: record})
 
 
 class KeyRing:
@@ -70,8 +88,9 @@ class KeyRing:
     def authenticate(self, token: str) -> KeyRecord:
         """The key that a secret belongs to, or `Unauthenticated`."""
         key_id, digest = read_credential(token)
-        check_secret(self.find(key_id), digest)
-        return self.current(key_id)
+        if key_id is None:
+            key_id = find_adopted_id(self._engine.memory, digest)
+        return self.current(check_secret(self.find(key_id), digest).key_id)
 
     def current(self, key_id: str) -> KeyRecord:
         """The key as it is now: `Unauthenticated` once it was revoked or is over."""
@@ -88,23 +107,23 @@ class KeyRing:
         return all_keys(self._engine.memory)
 
     def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo | None:
-        """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from a file.
+        """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from its operator.
 
         None when the secret was taken before and has been revoked or rotated since: a file that was left lying
         about must not undo this.
         """
-        key_id, digest = read_token(token)
+        key_id, digest = read_secret(token)
         with self._engine.transaction() as tx:
-            known = find_key(tx.memory, key_id)
+            adopted_id = find_adopted_id(tx.memory, digest)
+            known = find_key(tx.memory, adopted_id or key_id)
             if known is not None and hmac.compare_digest(known.digest, digest):
                 return show_key(known)
-            adopted = tx.memory.records[Table.API_KEYS].get(ADOPTED.encode())
-            if adopted is not None and hmac.compare_digest(adopted.digest, digest):
+            if adopted_id is not None:
                 return None
-            record = KeyRecord(key_id, name, digest, tx.wall_ms, "bootstrap", read_grants(grants))
-            mark = KeyRecord(ADOPTED, name, digest, tx.wall_ms, "bootstrap")
+            new_id = key_id or make_key_id()
+            record = KeyRecord(new_id, name, digest, tx.wall_ms, "bootstrap", read_grants(grants))
             replaced = [other.key_id for other in all_keys(tx.memory) if other.name == name]
-            tx.add(keys_changed(record, mark, dropped=replaced))
+            tx.add(_key_adopted(record, replaced=replaced))
         self._engine.confirm()
         return show_key(record)
 

@@ -13,6 +13,7 @@ from fairlead.engine.cold import cached_weight
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
 from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.session_laws import broken_session_laws
 from fairlead.engine.staging_laws import broken_staging_laws, staging_differences
 from fairlead.records.chunk import Chunk, LaneName
 from fairlead.records.ids import find_number, id_of
@@ -97,6 +98,7 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
         broken.append(f"leases without members are stored: {sorted(ended)}")
     broken += broken_consumer_laws(memory, store)
     broken += broken_staging_laws(memory, store)
+    broken += broken_session_laws(memory, store)
     broken += [f"{orphan} belongs to nothing" for orphan in find_orphans(store)]
     for key, bucket in [*memory.buckets.all().items(), *memory.idle_buckets.items()]:
         if not 0 <= bucket.tokens <= bucket.burst:
@@ -126,6 +128,12 @@ def broken_laws_of_memory(
             front = next(message for message in messages if message.number == stream.front)
             lanes.setdefault((home_id, front.lane), []).append(front)
     for queue_id, queue in memory.by_id.items():
+        known = memory.known_waits.states(queue_id)
+        waiting = {
+            one.number: one.state for one in messages if one.is_waiting and one.state.queue_id == queue_id
+        }
+        if known is not None and known != waiting:
+            broken.append(f"{queue.name}: waiting messages are not those that are stored")
         broken += _late_looks(queue, [one for one in messages if one.state.queue_id == queue_id])
         found = _lanes(memory, queue)
         for lane in {*found, *(lane for of_queue, lane in lanes if of_queue == queue_id)}:
@@ -181,7 +189,7 @@ def _wrong_lease_indexes(memory: Memory) -> list[str]:
     """Leases are found by what they are asked for, and each that can expire is found when it does."""
     found = []
     leases = set(memory.held.values())
-    listed = {(expires_ms, lease) for expires_ms, lease in memory.expiries}
+    listed = {(expires_ms, lease) for expires_ms, _, lease in memory.expiries}
     for lease in leases:
         name = f"lease {lease.terms.group:x}"
         if not lease.is_numbered and (lease.terms.expires_ms, lease) not in listed:

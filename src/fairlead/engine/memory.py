@@ -6,18 +6,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from fairlead.decide.lifecycle import NOWHERE, check_step, place_of
+from fairlead.config import Settings
+from fairlead.decide.lifecycle import NOWHERE, Where, check_step, place_of
+from fairlead.decide.retry import has_jitter
 from fairlead.engine import cold
 from fairlead.engine.blocks import Blocks
 from fairlead.engine.cold import bring, bring_chunks, cached_weight, read_on, read_stream_on
 from fairlead.engine.consumers import ConsumerIndex
 from fairlead.engine.demotion import DemotionSearch
+from fairlead.engine.known_waits import KnownWaits
+from fairlead.engine.session_index import SessionIndex
 from fairlead.engine.staged import StagedIndex
 from fairlead.engine.streams import QueueStreams
 from fairlead.engine.thinning import is_sparse
@@ -58,6 +62,7 @@ from fairlead.records.facts import (
     MessageGone,
     MessageMoved,
     MessageRestated,
+    MessagesMoved,
     Move,
     PagesStaged,
     PassAllowed,
@@ -65,19 +70,20 @@ from fairlead.records.facts import (
     QueueStored,
     ReadFact,
     RecordsChanged,
+    ScatteredEnqueued,
     StateFact,
     StatesRead,
     StreamRead,
     WindowsEnded,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES, find_number
-from fairlead.records.lease import GroupLease
+from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease
 from fairlead.records.state import Counts, MemberRow, OwnState, RunRow
 from fairlead.records.stream import Stream
 from fairlead.schedule.drr import Container, Scheduler
 from fairlead.schedule.throttle import Bucket, Buckets
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import find_last_cold
+from fairlead.store.cold_rows import find_last_cold, run_of_one
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY, claim_of_outcomes
 from fairlead.store.stream_rows import has_members, read_members
@@ -86,6 +92,8 @@ from fairlead.store.stream_rows import has_members, read_members
 DEFAULT_BODY_BYTES = 64 << 20
 #: Cold chunks, or streams, that are looked at in one go when too many are in memory.
 _LET_GO_AT_ONCE = 500
+#: Leases that ended before their time are forgotten when there are more of them than this, and than others.
+_MIN_ENDED = 100
 #: Dead letters share one lane, so that their order is that of their deaths.
 DEAD_LANE: LaneName = ("default",)
 
@@ -95,6 +103,7 @@ class Queue:
         "blocks",
         "counts",
         "first_done_ms",
+        "has_jitter",
         "home_id",
         "is_dead_letter_queue",
         "is_ordered",
@@ -106,6 +115,7 @@ class Queue:
         "schedule",
         "served_ms",
         "streams",
+        "takes_all",
     )  # fmt: skip
 
     def __init__(
@@ -131,8 +141,13 @@ class Queue:
         """With what follows from it: verbs ask for that many times as often as it changes."""
         self.record = record
         self.is_dead_letter_queue = record.source_id != 0
+        config = record.config
+        #: Whether it takes messages as they come: no time to live and no limit of its own.
+        self.takes_all = not (record.source_id or config.ttl_ms or config.max_messages or config.max_bytes)
         #: Whether streams order its messages. It does not change while the queue has messages.
         self.is_ordered = record.config.ordering != "none"
+        #: Whether chance decides about its retries.
+        self.has_jitter = has_jitter(record.config)
         #: The queue under which the rows of its messages are stored.
         self.home_id = record.source_id or record.queue_id
 
@@ -170,6 +185,54 @@ class Memory:
     transaction ends.
     """
 
+    #: An object with more than 30 attributes has them in a dictionary, where every look costs more.
+    __slots__ = (
+        "_discarded",
+        "_ended_expiries",
+        "_gone_queues",
+        "_store",
+        "_unswept",
+        "body_bytes",
+        "buckets",
+        "by_consumer",
+        "by_id",
+        "by_name",
+        "by_token",
+        "cached_members",
+        "cached_messages",
+        "changes",
+        "chunks",
+        "claim_turn",
+        "cold_chunks",
+        "cold_count",
+        "cold_streams",
+        "config",
+        "consumers",
+        "demoted",
+        "demotion",
+        "ended_deliveries",
+        "expiries",
+        "found_lanes",
+        "held",
+        "hot_messages",
+        "idle_buckets",
+        "known_waits",
+        "last_queue_id",
+        "max_body_bytes",
+        "own",
+        "read_bodies",
+        "records",
+        "sessions",
+        "sparse",
+        "staged",
+        "thinned_lanes",
+        "touched_states",
+        "touched_streams",
+        "used_streams",
+        "wanted_hot_messages",
+        "weights",
+    )
+
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
         self.by_name: dict[str, Queue] = {}
@@ -196,11 +259,14 @@ class Memory:
         self.read_bodies: deque[Chunk] = deque()
         #: By block: the queue of each chunk that was found to be sparse since the last look of the timer.
         self.sparse: dict[int, int] = {}
+        self.known_waits = KnownWaits()
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
-        #: Heap of (expiry, lease). A lease without members is skipped when its time comes.
-        self.expiries: list[tuple[int, GroupLease]] = []
+        #: Heap of (expiry, claim, lease): a tie of numbers costs less than one of leases. A lease without members is skipped
+        #: when its time comes, or goes with many others; and how many may have none.
+        self.expiries: list[tuple[int, int, GroupLease]] = []
+        self._ended_expiries = 0
         #: Consumers of this engine, with what they hold; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
@@ -208,6 +274,7 @@ class Memory:
         self.records: dict[Table, dict[bytes, Any]] = {table: {} for table in RECORDS_IN_MEMORY}
         self.consumers = ConsumerIndex()
         self.staged = StagedIndex()
+        self.sessions = SessionIndex()
         self.config: dict[str, str] = {}
         #: Weights of keys that are configured, by the name of the queue.
         self.weights: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -250,9 +317,16 @@ class Memory:
             chunk = self.chunks[number >> BLOCK_SHIFT]
         return chunk
 
-    def most_lanes(self) -> int:
-        """An upper bound of the lanes of all queues: each has a message."""
-        return self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+    def has_room_for_lanes(self, settings: Settings, queue: Queue, most: int) -> bool:
+        """Whether so many new lanes are certainly not too many."""
+        # An upper bound of the lanes of all queues, each of which has a message. With many queues it costs less than their
+        # sum, and suffices while few chunks are cold.
+        others = self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
+        if others + most <= settings.lanes_per_queue and others + most <= settings.active_lanes:
+            return True
+        if queue.schedule.lane_count + most > settings.lanes_per_queue:
+            return False
+        return others + most <= settings.active_lanes or self.count_lanes() + most <= settings.active_lanes
 
     def count_lanes(self) -> int:
         return sum([queue.schedule.lane_count for queue in self.by_id.values()])
@@ -409,17 +483,22 @@ class Memory:
     # Hints about time
 
     def overdue(self, now_ms: int, most_members: int) -> list[GroupLease]:
-        """Leases whose time is over, until they have that many members together."""
+        """Leases whose time is over, until they have that many members together. Leases of one claim that end together
+        are not parted: whether a member was the first of its run is known while all of the run is held.
+        """
         found: list[GroupLease] = []
         members = 0
-        while self.expiries and self.expiries[0][0] <= now_ms and members < most_members:
-            lease = heappop(self.expiries)[1]
+        while self.expiries and self.expiries[0][0] <= now_ms:
+            lease = self.expiries[0][2]
+            if members >= most_members and not lease.ends_with(found[-1]):
+                break
+            heappop(self.expiries)
             if lease.live:
                 found.append(lease)
                 members += lease.live
         for lease in found:
             # They stay until their members have moved, which makes these entries out of date.
-            heappush(self.expiries, (lease.terms.expires_ms, lease))
+            heappush(self.expiries, (lease.terms.expires_ms, lease.terms.claim_id, lease))
         return found
 
     def end_of_retention(self, queue: Queue) -> int | None:
@@ -435,8 +514,9 @@ class Memory:
     def next_event_ms(self, queue_ids: Iterable[int] | None = None) -> int | None:
         """When due work of these queues, or of all, begins next. It may be too early, never too late."""
         times = [self.expiries[0][0]] if self.expiries else []
-        for queue_id in self.by_id if queue_ids is None else queue_ids:
-            queue = self.by_id.get(queue_id)
+        by_id = self.by_id
+        for queue_id in by_id if queue_ids is None else queue_ids:
+            queue = by_id.get(queue_id)
             if queue is None:
                 continue
             if queue.next_due_ms:
@@ -447,7 +527,7 @@ class Memory:
                 times.append(queue.next_window_ms)
             if queue.first_done_ms:
                 times.append(queue.end_of_keeping_ms)
-            if queue.record.source_id and (end_ms := self.end_of_retention(queue)) is not None:
+            if queue.is_dead_letter_queue and (end_ms := self.end_of_retention(queue)) is not None:
                 times.append(end_ms)
         if self.consumers.next_look_ms is not None:
             times.append(self.consumers.next_look_ms)
@@ -475,6 +555,7 @@ class Memory:
         chunk = self.chunk_of(fact.number)
         self._mark_own(chunk, fact.number)
         self._restate(fact.number, fact.state)
+        self.known_waits.restated(fact.state.queue_id, fact.number, fact.state)
         stream = self.stream_of(fact.number, fact.state.queue_id)
         if stream and not fact.state.done_ms:
             self._note_member(chunk, fact.number, stream)
@@ -565,6 +646,9 @@ class Memory:
 
     def _records_changed(self, fact: RecordsChanged) -> None:
         self.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
+        if fact.table is Table.ANSWERS:
+            self.sessions.answers_changed(fact.records)
+            return
         kept = self.records.get(fact.table, {})
         for key, record in fact.records.items():
             if fact.table is Table.CONSUMERS:
@@ -612,6 +696,9 @@ class Memory:
     def _enqueued(self, fact: ChunkEnqueued) -> None:
         chunk, ready = fact.chunk, fact.ready
         queue = self.by_id[chunk.queue_id]
+        if ready is None and chunk.states is None and self._fits_as_it_is(queue, chunk):
+            self._enter_plain(queue, chunk)
+            return
         weight = self.hot_weight(chunk.columns) * chunk.live
         if ready is None and self._must_be_cold(queue, chunk, weight):
             chunk.has_runs = chunk.has_implied()
@@ -637,6 +724,29 @@ class Memory:
         for number, lane in zip(numbers, chunk.lanes_of(numbers), strict=True):
             found[lane].append(number)
 
+    def _fits_as_it_is(self, queue: Queue, chunk: Chunk) -> bool:
+        """Whether a new chunk of implied messages is hot, and has neither streams nor ends of lives: the usual case."""
+        columns = chunk.columns
+        if columns.streams is not None or columns.expires is not None or queue.schedule.has_cold():
+            return False
+        used = self.hot_messages + len(self.own) + chunk.count
+        return used <= self.wanted_hot_messages and used <= cold.HOT_MESSAGES
+
+    def _enter_plain(self, queue: Queue, chunk: Chunk) -> None:
+        """The same as `_enqueued`, without its questions."""
+        count, columns, changes = chunk.count, chunk.columns, self.changes
+        self.chunks[chunk.block] = chunk
+        queue.blocks.add(chunk.block)
+        self.hot_messages += count
+        changes.new_chunks.append(chunk)
+        counts = changes.counts[chunk.queue_id] = queue.counts
+        counts.ready += count
+        counts.bytes += chunk.payload_bytes if columns.headers is None else columns.total_bytes()
+        if columns.lane_at is None and type(columns.weights) is int:
+            queue.schedule.add(columns.lanes[0], columns.weights, range(chunk.first, chunk.first + count))
+        else:
+            self._schedule(queue, chunk, chunk.numbers)
+
     def _enter_alone(self, queue: Queue, chunk: Chunk) -> None:
         """`_let_in` for the only message of a new cold chunk: behind a backlog in many lanes nearly all are of this kind."""
         columns, number, home_id = chunk.columns, chunk.first, chunk.queue_id
@@ -649,6 +759,31 @@ class Memory:
             self._note_life(queue, chunk, columns.expires[0])
         self.changes.runs[home_id, home_id, lane, number, False] = RunRow(number, 1, weight, is_alone=True)
         queue.schedule.add_cold(lane, weight, number)
+
+    def _scattered(self, fact: ScatteredEnqueued) -> None:
+        queue, columns, schedule = self.by_id[fact.queue_id], fact.columns, self.by_id[fact.queue_id].schedule
+        count = len(fact.numbers)
+        if not self._has_room_for(count) and self.demotion.may_begin(queue, fact.enqueued_ms):
+            for lane in columns.lanes:
+                self.demotion.found_no_room(queue, fact.enqueued_ms, [lane])
+        self._count_cold(queue, count)
+        counts = self._count(queue)
+        counts.ready += count
+        counts.bytes += columns.total_bytes()
+        schedule.add_cold_ones(columns.lanes_in_order(), columns.weights_in_order(), fact.numbers)
+        self.changes.scattered.append(fact)
+
+    def hold_scattered(self) -> None:
+        """Before a request of the same transaction that may look for messages: those that it scattered are in memory, as
+        other chunks of the transaction are. Behind enqueues alone nobody looks for them before they are written.
+        """
+        for fact in self.changes.scattered:
+            for chunk in fact.chunks():
+                self._keep_cold(chunk)
+                self.changes.new_chunks.append(chunk)
+                lane, home_id = chunk.columns.lanes[0], chunk.queue_id
+                self.changes.runs[home_id, home_id, lane, chunk.first, False] = run_of_one(chunk.head())
+        self.changes.scattered.clear()
 
     def _grown(self, fact: ChunkGrown) -> None:
         chunk, own = fact.chunk, fact.own
@@ -702,6 +837,8 @@ class Memory:
         if chunk.states is not None:
             # Some messages of the chunk begin with rows of their own.
             self.changes.chunks.add(chunk)
+        if own and self._wait_from_now(queue, chunk, own, columns):
+            own = {}
         for number, state in own.items():
             self._restate(number, state)
         entering = implied
@@ -718,6 +855,34 @@ class Memory:
                 self._note_life(queue, chunk, end_ms)
         self._schedule(queue, chunk, entering)
 
+    def _wait_from_now(
+        self, queue: Queue, chunk: Chunk, own: Mapping[int, OwnState], columns: Columns
+    ) -> bool:
+        """`_enter` for new messages that wait, all at once. False: some do more than that, and nothing was changed."""
+        if columns.streams is not None or columns.expires is not None:
+            return False
+        if not all(state.due_ms for state in own.values()):
+            return False
+        home_id, changes, counts = chunk.queue_id, self.changes, self._count(queue)
+        for number, state in own.items():
+            changes.own[home_id, number] = state
+        self.own.update(own)
+        counts.bytes += _bytes_of(chunk, [*own])
+        self._wait(queue, own)
+        return True
+
+    def _wait(self, queue: Queue, states: Mapping[int, OwnState]) -> None:
+        """Messages without streams wait for their times. Memory has their states until the transaction ends."""
+        changes, home_id = self.changes, queue.home_id
+        counts = self._count(queue)
+        counts.waiting += len(states)
+        self.known_waits.began(queue.record.queue_id, states, counts.waiting)
+        self.touched_states.update(states)
+        for number, state in states.items():
+            changes.due[home_id, state.due_ms, number] = True
+        first_ms = min([state.due_ms for state in states.values()])
+        queue.next_due_ms = min(queue.next_due_ms or first_ms, first_ms)
+
     # Cold chunks and lanes
 
     def _must_be_cold(self, queue: Queue, chunk: Chunk, weight: int) -> bool:
@@ -729,7 +894,7 @@ class Memory:
         if self._fits(queue, weight, chunk.columns):
             return False
         if not self._has_room_for(weight):
-            self.demotion.found_no_room(queue, chunk)
+            self.demotion.found_no_room(queue, chunk.enqueued_ms, chunk.columns.lanes)
         return True
 
     def _has_room_for(self, weight: int) -> bool:
@@ -792,8 +957,10 @@ class Memory:
         leads to it.
         """
         for chunk in list(self.changes.chunks):
+            if not chunk.live or chunk.has_implied():
+                continue
             home = self.by_id[chunk.queue_id]
-            if not chunk.live or chunk.has_implied() or self._must_stay_hot(home, chunk):
+            if self._must_stay_hot(home, chunk):
                 continue
             if chunk.has_runs:
                 self._delete_runs(chunk)
@@ -883,6 +1050,8 @@ class Memory:
         """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it.
         Those that wait need not, unless others of their streams behind them do.
         """
+        if chunk.columns.streams is None:
+            return False
         members = self._hot_members(home, chunk)
         if not all(map(self.waits, members)):
             return True
@@ -923,14 +1092,18 @@ class Memory:
             self._keep_body(self.read_bodies.popleft())
         if self.used_streams:
             self._let_streams_go()
-        for number in self.touched_states:
-            state = self.own.get(number)
-            if state is not None and not self.is_kept(number, state):
-                del self.own[number]
-        self.touched_states.clear()
-        for chunk in self.demoted:
-            self._drop_cold(chunk)
-        self.demoted.clear()
+        if self.touched_states:
+            for number in self.touched_states:
+                state = self.own.get(number)
+                if state is not None and not self.is_kept(number, state):
+                    del self.own[number]
+            self.touched_states.clear()
+        if self.demoted:
+            for chunk in self.demoted:
+                self._drop_cold(chunk)
+            self.demoted.clear()
+        if self.cached_messages <= cold.CACHED_MESSAGES:
+            return
         # While a backlog drains, cold chunks have the room that the hot ones before them leave.
         room = cold.CACHED_MESSAGES + max(0, self.max_hot_messages - self.used_room)
         if self.cached_messages > room:
@@ -1008,11 +1181,12 @@ class Memory:
 
     def is_kept(self, number: int, state: OwnState) -> bool:
         """Whether a lease, or the part of a stream or a lane in memory, has the message."""
-        queue = self.by_id[state.queue_id]
         if number in self.held:
             return True
-        if state.done_ms:
+        chunk = self.chunks.get(number >> BLOCK_SHIFT)
+        if state.done_ms or (state.due_ms and chunk is not None and chunk.columns.streams is None):
             return False
+        queue = self.by_id[state.queue_id]
         if stream := self.stream_of(number, state.queue_id):
             is_hot = _is_hot_member(self.chunk_of(number), state)
             is_known = is_hot or queue.streams.knows(stream, number, state.seq or number)
@@ -1107,14 +1281,15 @@ class Memory:
         """Once all facts of a request are known: let other messages of the same keys go out in the place of those
         that were settled, and let the front of each touched stream stand in its lane.
         """
+        if self.thinned_lanes:
+            # A key whose last lane is on disk takes no more turns than one whose lanes are in memory.
+            self._end_dry_lanes()
         if self.ended_deliveries:
             for _, queue_id, key in sorted(self.ended_deliveries):
                 self.by_id[queue_id].schedule.settled(key)
             self.ended_deliveries = []
         if self.touched_streams:
             self._move_fronts()
-        if self.thinned_lanes:
-            self._end_dry_lanes()
 
     def fill_lanes(self) -> None:
         """At open, once all hot chunks are there: their ready messages stand in their lanes."""
@@ -1165,6 +1340,9 @@ class Memory:
             if row is not None or stream.has_row:
                 self.changes.streams[queue_id, name] = row
                 stream.has_row = row is not None
+        if self.thinned_lanes:
+            # A lane without messages is gone before the next front enters it, as it is where memory has all of it.
+            self._end_dry_lanes()
         for _, queue_id, number in sorted(entering):
             self._enter_lane(self.by_id[queue_id], number)
         self.touched_streams.clear()
@@ -1277,27 +1455,36 @@ class Memory:
 
     def _claimed(self, fact: Claimed) -> None:
         lease, numbers, own = fact.lease, fact.numbers, self.own
-        terms = lease.terms
+        plan, terms = fact.plan, lease.terms
         queue = self.by_id[terms.queue_id]
-        queue.served_ms = max(queue.served_ms, terms.claimed_ms)
-        if fact.plan is not None:
-            queue.schedule.apply(fact.plan)
-            if fact.plan.buckets:
-                self.changes.buckets.update(fact.plan.buckets)
+        if queue.served_ms < terms.claimed_ms:
+            queue.served_ms = terms.claimed_ms
+        if plan is not None:
+            queue.schedule.apply(plan)
+            if plan.buckets:
+                self.changes.buckets.update(plan.buckets)
         self._hold(queue, lease, numbers)
-        if fact.plan is not None:
-            counts = self._count(queue)
+        if plan is not None:
+            counts = self.changes.counts[terms.queue_id] = queue.counts
             counts.ready -= len(numbers)
             counts.leased += len(numbers)
-        if queue.streams.has_any:
-            self._lease_in_streams(queue, numbers, is_new=fact.plan is not None)
-        if fact.plan is None and queue.record.config.max_unsettled_per_key:
+        if queue.streams.by_name or queue.streams.may_be_on_disk:
+            self._lease_in_streams(queue, numbers, is_new=plan is not None)
+        if plan is None and queue.record.config.max_unsettled_per_key:
             for number in numbers:
                 queue.schedule.note_unsettled(self._lane_in(queue, number)[0][0])
         for number in own.keys() & set(numbers) if own else ():
-            if fact.plan is not None:
-                self._delete_run(queue, number)
-            self._restate(number, msgspec.structs.replace(own[number], claim_id=lease.terms.claim_id))
+            state, chunk = own[number], self.chunks.get(number >> BLOCK_SHIFT) or self.chunk_of(number)
+            # The front of a stream has another row, if any.
+            if fact.plan is not None and not self._is_member(queue, chunk, number):
+                lane = DEAD_LANE if queue.is_dead_letter_queue else _own_lane(chunk, number, state)
+                self.changes.runs[queue.home_id, terms.queue_id, lane, state.place, True] = None
+            leased = msgspec.structs.replace(state, claim_id=terms.claim_id)
+            own[number] = self.changes.own[chunk.queue_id, number] = leased
+
+    def _is_member(self, queue: Queue, chunk: Chunk, number: int) -> bool:
+        """Whether a stream orders the message."""
+        return chunk.columns.streams is not None and self.stream_of(number, queue.record.queue_id) != ""
 
     def _lease_in_streams(self, queue: Queue, numbers: Sequence[int], *, is_new: bool) -> None:
         for number in numbers:
@@ -1311,12 +1498,18 @@ class Memory:
 
     def _hold(self, queue: Queue, lease: GroupLease, numbers: Sequence[int]) -> None:
         terms = lease.terms
-        self.held.update(dict.fromkeys(numbers, lease))
+        if len(numbers) == 1:
+            self.held[numbers[0]] = lease
+        else:
+            self.held.update(dict.fromkeys(numbers, lease))
         lease.live = len(numbers)
         queue.leases[terms.group] = lease
-        if not lease.is_numbered:
-            heappush(self.expiries, (terms.expires_ms, lease))
-        self.by_consumer.setdefault(terms.consumer, set()).add(lease)
+        if terms.expires_ms != NEVER_EXPIRES_MS:
+            heappush(self.expiries, (terms.expires_ms, terms.claim_id, lease))
+        of_consumer = self.by_consumer.get(terms.consumer)
+        if of_consumer is None:
+            of_consumer = self.by_consumer[terms.consumer] = set()
+        of_consumer.add(lease)
         if terms.token:
             self.by_token.setdefault(terms.token, set()).add(lease)
         self.changes.new_leases[terms.group] = lease
@@ -1335,15 +1528,19 @@ class Memory:
         for number in numbers if limited else ():
             self._note_ended(queue, number)
         self._leave(lease, len(numbers))
-        counts = self._count(queue)
+        counts = self.changes.counts[lease.terms.queue_id] = queue.counts
         counts.leased -= len(numbers)
+        whole = self.chunks.get(numbers[0] >> BLOCK_SHIFT)
+        if whole is not None and whole.count == len(numbers) and self._is_untouched(whole, numbers):
+            self._end_untouched(queue, whole)
+            return
         for block, members in by_chunk(numbers):
             chunk = self.chunks.get(block) or self.chunk_of(block << BLOCK_SHIFT)
-            size = _bytes_of(chunk, members)
+            columns, size = chunk.columns, _bytes_of(chunk, members)
             counts.bytes -= size
-            for number in members if chunk.columns.live_keys else ():
+            for number in members if columns.live_keys else ():
                 self._forget_key(chunk, number)
-            if chunk.columns.streams is not None:
+            if columns.streams is not None:
                 for number in members:
                     if stream := self.stream_of(number, lease.terms.queue_id):
                         queue.streams.leave(stream, number)
@@ -1354,19 +1551,46 @@ class Memory:
                     self.changes.own[chunk.queue_id, number] = None
             self._gone(chunk, members, size)
 
+    def _is_untouched(self, chunk: Chunk, numbers: Sequence[int]) -> bool:
+        """Whether these, as many as the chunk has, are its messages, to all of which nothing has happened but the claim
+        that held them; and no other row depends on them.
+        """
+        columns = chunk.columns
+        if chunk.states is not None or chunk.is_cold or chunk.body != chunk.first:
+            return False
+        if columns.streams is not None or columns.expires is not None or columns.live_keys is not None:
+            return False
+        return min(numbers) >= chunk.first and max(numbers) < chunk.first + chunk.count
+
+    def _end_untouched(self, home: Queue, chunk: Chunk) -> None:
+        """The same as `_gone` for all messages of a chunk, without its questions."""
+        size = chunk.payload_bytes if chunk.columns.headers is None else chunk.total_bytes
+        home.counts.bytes -= size
+        chunk.live, chunk.dead_bytes = 0, size
+        chunk.states = bytearray((GONE,)) * chunk.count
+        self.hot_messages -= chunk.count
+        if chunk.kept_bytes:
+            self._drop_body(chunk)
+        del self.chunks[chunk.block]
+        home.blocks.discard(chunk.block)
+        self.changes.chunks.add(chunk)
+        self.changes.ended_blocks.add(chunk.block)
+
     def _gone(self, chunk: Chunk, members: Sequence[int], size: int) -> None:
         chunk.live -= len(members)
         chunk.dead_bytes += size
+        columns = chunk.columns
         if not chunk.is_cold:
-            weight = 1 if chunk.columns.streams is None else cold.WEIGHT_IN_STREAM
+            weight = 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
             self.hot_messages -= weight * len(members)
         self._mark(chunk, members, GONE)
         if chunk.live:
-            self._note_sparse(chunk)
+            if is_sparse(chunk):
+                self.sparse[chunk.block] = chunk.queue_id
         else:
             if chunk.body != chunk.first and not chunk.is_inline:
                 self.changes.staged_pages[chunk.queue_id, chunk.body] = None
-            if chunk.columns.expires is not None:
+            if columns.expires is not None:
                 for end_ms in chunk.ends_of_life():
                     self.changes.lives[chunk.queue_id, end_ms, chunk.first] = False
             self._end_chunk(chunk)
@@ -1404,6 +1628,83 @@ class Memory:
         self._mark_own(chunk, number)
         self._enter(chunk, number, fact.state, fact.why)
 
+    def _moved_together(self, fact: MessagesMoved) -> None:
+        """As `_moved` for each of them, which decides wherever anything but lanes and times is to be changed."""
+        queue, numbers, states, lease = self.by_id[fact.queue_id], fact.numbers, fact.states, fact.lease
+        before = [] if lease is not None else [self.state_of(number) for number in numbers]
+        if not self._move_alike(queue, fact, before):
+            for one in fact.one_by_one():
+                self._moved(one)
+            return
+        home_id, counts, changes, ready = (
+            queue.home_id,
+            self._count(queue),
+            self.changes,
+            fact.why != "delayed",
+        )
+        check_step(fact.why, *_STEPS_TOGETHER[fact.why])
+        if lease is None:
+            counts.waiting -= len(numbers)
+            self.known_waits.ended(fact.queue_id, numbers)
+            for number, state in zip(numbers, before, strict=True):
+                changes.due[home_id, state.due_ms, number] = False
+        else:
+            counts.leased -= len(numbers)
+            for number in numbers:
+                del self.held[number]
+            self._leave(lease, len(numbers))
+            for block, members in by_chunk(numbers):
+                chunk = self.chunks[block]
+                implied = [number for number in members if chunk.state_of(number) == IMPLIED]
+                if implied:
+                    self._mark(chunk, implied, OWN)
+        for number, state in zip(numbers, states, strict=True):
+            self.own[number] = changes.own[home_id, number] = state
+        if ready:
+            counts.ready += len(numbers)
+            self._stand_at_tail(queue, numbers, states)
+            return
+        self._wait(queue, dict(zip(numbers, states, strict=True)))
+
+    def _move_alike(self, queue: Queue, fact: MessagesMoved, before: Sequence[OwnState]) -> bool:
+        """Whether nothing follows from these moves for streams, lives, and keys with a limit; and all of them are where
+        such a move begins.
+        """
+        if queue.is_dead_letter_queue or queue.record.config.max_unsettled_per_key:
+            return False
+        for block in {number >> BLOCK_SHIFT for number in fact.numbers}:
+            columns = self.chunk_of(block << BLOCK_SHIFT).columns
+            if columns.expires is not None or (columns.streams is not None and queue.is_ordered):
+                return False
+        if fact.lease is None:
+            waits = all(state.due_ms and state.queue_id == fact.queue_id for state in before)
+            return waits and self.held.keys().isdisjoint(fact.numbers)
+        return not fact.lease.is_numbered and [*map(self.held.get, fact.numbers)].count(fact.lease) == len(
+            fact.numbers
+        )
+
+    def _stand_at_tail(self, queue: Queue, numbers: Sequence[int], states: Sequence[OwnState]) -> None:
+        """Messages without a stream take places at the tails of their lanes, as `_stand` says it of one."""
+        runs, home_id, queue_id = self.changes.runs, queue.home_id, queue.record.queue_id
+        lanes: defaultdict[LaneName, list[int]] = defaultdict(list)
+        #: The latest message of a key sets its weight, whichever of its lanes it is in.
+        weights: dict[str, int] = {}
+        for number, state in zip(numbers, states, strict=True):
+            chunk = self.chunks[number >> BLOCK_SHIFT]
+            lane, weight = _own_lane(chunk, number, state), state.weight or chunk.weight_of(number)
+            runs[home_id, queue_id, lane, state.place, True] = RunRow(number, 0, weight)
+            lanes[lane].append(number)
+            weights[lane[0]] = weight
+        schedule, has_room = queue.schedule, self._has_room(queue)
+        for lane, some in lanes.items():
+            if has_room and not (schedule.cold_lanes and schedule.cold_from(lane)):
+                schedule.add(lane, weights[lane[0]], some)
+                # Memory has them as long as they stand in it.
+                self.touched_states.difference_update(some)
+            else:
+                schedule.add_cold(lane, weights[lane[0]], self.own[some[0]].place)
+                self.touched_states.update(some)
+
     def _load(self, number: int, state: OwnState) -> None:
         """At open: a message with a row of its own is leased, as a fact that follows says, or in a stream."""
         self._restate(number, state)
@@ -1432,6 +1733,7 @@ class Memory:
                 self._note_sparse(chunk)
         elif state.due_ms:
             counts.waiting -= 1
+            self.known_waits.ended(state.queue_id, [number])
             self.changes.due[chunk.queue_id, state.due_ms, number] = False
         else:
             counts.ready -= 1
@@ -1491,6 +1793,7 @@ class Memory:
         counts.bytes += chunk.columns.size_of(number & BLOCK_MASK)
         if state.due_ms:
             counts.waiting += 1
+            self.known_waits.began(state.queue_id, {number: state}, counts.waiting)
             self.changes.due[chunk.queue_id, state.due_ms, number] = True
             queue.next_due_ms = min(queue.next_due_ms or state.due_ms, state.due_ms)
         else:
@@ -1551,11 +1854,19 @@ class Memory:
         if lease.live:
             return
         terms = lease.terms
+        self._ended_expiries += 1
+        if self._ended_expiries > _MIN_ENDED and 2 * self._ended_expiries > len(self.expiries):
+            self._forget_ended_expiries()
         self.changes.ended_leases[terms.group] = lease
         self.by_id[terms.queue_id].leases.pop(terms.group, None)
         _discard(self.by_consumer, terms.consumer, lease)
         if terms.token:
             _discard(self.by_token, terms.token, lease)
+
+    def _forget_ended_expiries(self) -> None:
+        self.expiries = [expiry for expiry in self.expiries if expiry[2].live]
+        heapify(self.expiries)
+        self._ended_expiries = 0
 
     def _count(self, queue: Queue) -> Counts:
         """The counts of a queue, which this transaction is about to change."""
@@ -1606,6 +1917,7 @@ class Memory:
                     self.cached_messages -= cached_weight(chunk)
                 else:
                     self.hot_messages -= self.hot_weight(chunk.columns) * chunk.live
+            self.known_waits.forget(queue.record.queue_id)
             self.cold_count -= queue.counts.cold
             del self.by_id[queue.record.queue_id], self.by_name[queue.name]
         self._discarded += queues
@@ -1621,9 +1933,17 @@ class Memory:
         self.ended_deliveries = [ended for ended in self.ended_deliveries if ended[1] not in gone]
 
 
+#: Where messages that move together come from, and where they go.
+_STEPS_TOGETHER: dict[str, tuple[Where, Where]] = {
+    "due": (Where.WAITING, Where.READY),
+    "retried": (Where.LEASED, Where.READY),
+    "delayed": (Where.LEASED, Where.WAITING),
+}
+
 #: One reducer for each kind of fact.
 _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     ChunkEnqueued: Memory._enqueued,
+    ScatteredEnqueued: Memory._scattered,
     ChunkGrown: Memory._grown,
     ChunkDemoted: Memory._demoted,
     ChunkThinned: Memory._thinned,
@@ -1631,6 +1951,7 @@ _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     LeaseCompleted: Memory._completed,
     LeaseSplit: Memory._split,
     MessageMoved: Memory._moved,
+    MessagesMoved: Memory._moved_together,
     MessageRestated: Memory._restated,
     MessageGone: Memory._ended,
     PassAllowed: Memory._pass_allowed,
@@ -1683,5 +2004,6 @@ def _discard(index: dict[str, set[GroupLease]], name: str, lease: GroupLease) ->
     leases = index.get(name)
     if leases is not None:
         leases.discard(lease)
-        if not leases:
+        # The set of consumers without a name stays: a queue of single messages would make it anew for each claim.
+        if not leases and name:
             del index[name]

@@ -1,14 +1,14 @@
-"""How one message moves on, for verbs and timers alike: rules decide, and a decision becomes a fact.
+"""How messages move on, for verbs and timers alike: rules decide, and a decision becomes a fact.
 
-`release` and `fail` change nothing; `add_all` adds the facts of several of them.
+`release`, `fail` and `fail_together` change nothing; `add_all` adds the facts of several of the first two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -21,8 +21,10 @@ from fairlead.engine.room import is_low, step_of
 from fairlead.engine.transaction import Transaction
 from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, short_error
+from fairlead.model.handles import CheckedFail
 from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
 from fairlead.model.message import HELD, with_failure
+from fairlead.model.queue import QueueConfig
 from fairlead.records.facts import (
     Cause,
     DoneRead,
@@ -33,10 +35,12 @@ from fairlead.records.facts import (
     LivesEnded,
     MessageGone,
     MessageMoved,
+    MessagesMoved,
     Move,
     PassAllowed,
     WindowsEnded,
 )
+from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
 
@@ -44,9 +48,14 @@ from fairlead.records.state import OwnState
 #: hold the lock for a few milliseconds.
 STEP_MESSAGES = 50
 STEP_CHUNKS = 10
+#: Messages without streams that move together, in a fraction of that time.
+STEP_PLAIN_MESSAGES = 200
 #: A claim may pass over so many keys without messages, and a step forgets so many.
 MAX_EMPTY_KEYS = 1000
 
+
+#: A flag of an enumeration takes longer to set than a number.
+_FAILED = int(Progress.FAILED)
 
 #: The place, the number and the lease of a message.
 _Overdue = tuple[int, int, GroupLease]
@@ -153,6 +162,74 @@ def fail(
     return Moved("retry", decision.rule, fact, decision.due_ms)
 
 
+class Failed(NamedTuple):
+    """Messages that failed and get another try, and the decision about each."""
+
+    fact: MessagesMoved
+    decisions: Sequence[RetryAt]
+
+
+def fail_together(
+    memory: Memory,
+    lease: GroupLease,
+    numbers: Sequence[int],
+    said: Sequence[CheckedFail],
+    *,
+    now_ms: int,
+    next_place: Callable[[], int],
+) -> Failed | None:
+    """`fail` for different members of one lease, where nothing is to be looked at but the queue's policy. None: decide
+    about each by itself.
+    """
+    queue = memory.by_id[lease.terms.queue_id]
+    config, own = queue.record.config, memory.own
+    if queue.is_dead_letter_queue or config.failure_breaker.failures or queue.has_jitter:
+        return None
+    for block in {number >> BLOCK_SHIFT for number in numbers}:
+        columns = memory.chunk_of(block << BLOCK_SHIFT).columns
+        if columns.expires is not None or (columns.streams is not None and queue.is_ordered):
+            return None
+    #: Messages that fail for the first time and in the same way differ by their places only.
+    alike: dict[int, tuple[RetryAt, OwnState]] = {}
+    outcomes: list[tuple[RetryAt, OwnState]] = []
+    for number, one in zip(numbers, said, strict=True):
+        before = own.get(number)
+        outcome = alike.get(id(one)) if before is None else None
+        if outcome is None:
+            known = OwnState(queue.record.queue_id) if before is None else before
+            outcome = _outcome(config, lease, known, one, now_ms)
+            if outcome is None:
+                return None
+            if before is None:
+                alike[id(one)] = outcome
+        outcomes.append(outcome)
+    decisions = [decision for decision, _ in outcomes]
+    is_delayed = decisions[0].due_ms != 0
+    if len(outcomes) > 1 and {decision.due_ms != 0 for decision in decisions} != {is_delayed}:
+        return None
+    states = [state for _, state in outcomes]
+    if not is_delayed:
+        states = [msgspec.structs.replace(state, place=next_place()) for state in states]
+    why: Literal["retried", "delayed"] = "delayed" if is_delayed else "retried"
+    return Failed(MessagesMoved(queue.record.queue_id, numbers, states, why, lease), decisions)
+
+
+def _outcome(
+    config: QueueConfig, lease: GroupLease, before: OwnState, said: CheckedFail, now_ms: int
+) -> tuple[RetryAt, OwnState] | None:
+    """The decision about a member that is in no stream, where nothing is drawn, and its state without a place. None: it
+    is dead.
+    """
+    attempts, reason = before.attempts + 1, said.reason
+    failure = Failure(attempts, reason, False, said.retry_in_ms, said.dead)
+    decision = after_failure(failure, config, now_ms=now_ms, jitter=0)
+    if isinstance(decision, Bury):
+        return None
+    due_ms, consumer = decision.due_ms, lease.terms.consumer
+    record = FailureRecord(now_ms, attempts, int(reason), said.error, consumer, decision.rule, due_ms)
+    return decision, _failed(before, record, said.progress, claim_id=0, place=0, due_ms=due_ms)
+
+
 def _behind_breaker(
     tx: Transaction, queue: Queue, reason: FailureReason, decision: RetryAt | Bury
 ) -> RetryAt | Bury:
@@ -171,8 +248,10 @@ def make_due(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
 
 def _tail(tx: Transaction, number: int) -> int:
     """A message of a stream keeps its place, which is its order there."""
-    if tx.memory.stream_of(number, tx.memory.state_of(number).queue_id):
-        return tx.memory.seq_of(number)
+    memory = tx.memory
+    is_in_stream = memory.chunk_of(number).columns.streams is not None
+    if is_in_stream and memory.stream_of(number, memory.state_of(number).queue_id):
+        return memory.seq_of(number)
     return tx.next_place()
 
 
@@ -291,13 +370,14 @@ def _record(
     return FailureRecord(tx.now_ms, attempts, int(reason), error, consumer, rule, due_ms)
 
 
-def _failed(state: OwnState, record: FailureRecord, progress: int = 0) -> OwnState:
+def _failed(state: OwnState, record: FailureRecord, progress: int = 0, **changes: int) -> OwnState:
     changed = with_failure(
         state,
         record,
         attempts=record.attempt,
         deliveries=state.deliveries + 1,
-        progress=state.progress | progress | Progress.FAILED,
+        progress=state.progress | progress | _FAILED,
+        **changes,
     )
     assert isinstance(changed, OwnState)
     return changed
@@ -337,6 +417,14 @@ def claim_of(tx: Transaction, number: int) -> int:
 # Due work, for the timer and for claims
 
 
+def may_be_due(memory: Memory, now_ms: int) -> bool:
+    """Whether `run_due`, or a step of consumers and staged writes, may find work."""
+    event_ms = memory.next_event_ms()
+    if event_ms is not None and event_ms <= now_ms:
+        return True
+    return any(map(_has_empty_keys, memory.by_id.values()))
+
+
 def run_due(tx: Transaction) -> bool:
     """One bounded step of what time has made due; False when nothing was."""
     if expire_leases(tx):
@@ -361,6 +449,9 @@ def expire_leases(tx: Transaction) -> bool:
         return False
     most = step_of(tx, STEP_MESSAGES)
     leases = memory.overdue(tx.now_ms, most)
+    if not leases:
+        # Most leases are settled long before they would end.
+        return False
     tx.bring_chunks([number for lease in leases for number in memory.members_of(lease)])
     overdue = [
         (memory.place_of(number), number, lease) for lease in leases for number in _may_expire(tx, lease)
@@ -418,12 +509,16 @@ def wake_due(tx: Transaction, queue: Queue) -> bool:
     """Messages whose wait is over become ready, in the order of their due times."""
     if not 0 < queue.next_due_ms <= tx.now_ms:
         return False
-    most = step_of(tx, STEP_MESSAGES)
+    most = step_of(tx, STEP_MESSAGES if queue.streams.has_any else STEP_PLAIN_MESSAGES)
     waiting = tx.due(queue, most + 1)
     over = [number for due_ms, number in waiting[:most] if due_ms <= tx.now_ms]
     later = waiting[len(over) :]
-    for number, state in zip(over, tx.states_of(over), strict=True):
-        tx.add(make_due(tx, number, state))
+    if over:
+        states = [
+            msgspec.structs.replace(state, claim_id=0, due_ms=0, place=_tail(tx, number))
+            for number, state in zip(over, tx.states_of(over), strict=True)
+        ]
+        tx.add(MessagesMoved(queue.record.queue_id, over, states, "due"))
     tx.memory.apply(DueRead(queue.record.queue_id, later[0][0] if later else 0))
     tx.memory.update_fronts()
     return bool(over)
@@ -517,6 +612,8 @@ def forget_keys(tx: Transaction, queue: Queue) -> bool:
     """Keys whose messages left other than by claims leave the ring before a claim has to pass over many of them. False
     when there are few, or when some have messages. Turns are hints, so there is no fact.
     """
-    if queue.counts.ready or queue.schedule.active_keys <= MAX_EMPTY_KEYS:
-        return False
-    return queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)
+    return _has_empty_keys(queue) and queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)
+
+
+def _has_empty_keys(queue: Queue) -> bool:
+    return not queue.counts.ready and queue.schedule.active_keys > MAX_EMPTY_KEYS

@@ -212,9 +212,10 @@ class Purge:
     """
 
     def __init__(self, engine: Engine, queue_id: int) -> None:
+        # Streams first: once its front is gone, the second of two messages stands in a lane that may have been walked.
         self._pages: Iterator[list[Met]] = chain(
-            walk(engine, queue_id, "ready"),
             walk_streams(engine, queue_id, with_fronts=True),
+            walk(engine, queue_id, "ready"),
             walk(engine, queue_id, "waiting"),
         )
         self._page: list[Met] = next(self._pages, [])

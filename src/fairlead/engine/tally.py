@@ -17,7 +17,9 @@ from fairlead.records.facts import (
     LeaseCompleted,
     MessageGone,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
@@ -50,14 +52,17 @@ class Tally:
     def note(self, facts: Sequence[StateFact], memory: Memory) -> None:
         """Under the lock, once the facts are written and before memory forgets what they changed."""
         for fact in facts:
-            kind = type(fact)
-            if kind in _NOTES:
-                _NOTES[kind](self, fact, memory)
+            note = _NOTES.get(type(fact))
+            if note is not None:
+                note(self, fact, memory)
 
     def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
         # What is quarantined never was a message of the queue.
         dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
         self._queues[fact.chunk.queue_id].enqueued += fact.chunk.count - fact.duplicates - dead
+
+    def _scattered(self, fact: ScatteredEnqueued, memory: Memory) -> None:
+        self._queues[fact.queue_id].enqueued += len(fact.numbers)
 
     def _completed(self, fact: LeaseCompleted, memory: Memory) -> None:
         self._queues[fact.lease.terms.queue_id].completed += len(fact.numbers)
@@ -67,6 +72,10 @@ class Tally:
             self._queues[fact.state.queue_id].completed += 1
         elif fact.ends_failed_try:
             self._queues[fact.state.source_queue_id or fact.state.queue_id].failed += 1
+
+    def _moved_together(self, fact: MessagesMoved, memory: Memory) -> None:
+        if fact.lease is not None:
+            self._queues[fact.queue_id].failed += len(fact.numbers)
 
     def _gone(self, fact: MessageGone, memory: Memory) -> None:
         if fact.why == "completed":
@@ -78,7 +87,8 @@ class Tally:
 
     def _delivered(self, fact: Claimed, memory: Memory) -> None:
         queue_id, numbers = fact.lease.terms.queue_id, fact.numbers
-        if queue_id not in memory.by_id:
+        queue = memory.by_id.get(queue_id)
+        if queue is None:
             # A later fact has deleted it.
             return
         passed = self._queues[queue_id]
@@ -86,15 +96,13 @@ class Tally:
         by_key = passed.by_key
         if len(by_key) > _MAX_KEYS:
             by_key.clear()
-        if memory.by_id[queue_id].is_dead_letter_queue:
+        if queue.is_dead_letter_queue:
             by_key[DEAD_LANE[0]] += len(numbers)
             return
-        if len(numbers) == 1:
-            number = numbers[0]
-            only = memory.chunks.get(number >> BLOCK_SHIFT)
-            if only is not None:
-                by_key[only.lane_of(number)[0]] += 1
-                return
+        only = memory.chunks.get(numbers[0] >> BLOCK_SHIFT) if len(numbers) == 1 else None
+        if only is not None and only.columns.lane_at is None:
+            by_key[only.columns.lanes[0][0]] += 1
+            return
         for block, members in by_chunk(numbers):
             chunk = memory.find_touched_chunk(block)
             if chunk is None:
@@ -104,7 +112,8 @@ class Tally:
                 by_key[chunk.lane_of(members[0])[0]] += len(members)
                 continue
             if len(members) == len(columns.lanes) == chunk.count:
-                by_key.update([lane[0] for lane in columns.lanes])
+                for name in columns.lanes:
+                    by_key[name[0]] += 1
                 continue
             if len(members) == chunk.count:
                 lanes = Counter(columns.lane_at)
@@ -116,9 +125,11 @@ class Tally:
 
 _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {
     ChunkEnqueued: Tally._enqueued,
+    ScatteredEnqueued: Tally._scattered,
     Claimed: Tally._delivered,
     LeaseCompleted: Tally._completed,
     MessageMoved: Tally._moved,
+    MessagesMoved: Tally._moved_together,
     MessageGone: Tally._gone,
     QueueDeleted: Tally._deleted,
 }

@@ -21,7 +21,6 @@ from fairlead.engine.cold import bring, bring_chunks, read_lane, read_members_of
 from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory, Queue
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
-from fairlead.model.answered import Answered
 from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
@@ -83,7 +82,7 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 class Transaction:
     __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
-                 "commit", "epoch", "facts", "forgotten", "hooks", "id_ms", "lost", "memory", "now_ms",
+                 "commit", "epoch", "facts", "hooks", "id_ms", "lost", "memory", "now_ms",
                  "reopened", "requests", "store")  # fmt: skip
 
     def __init__(
@@ -99,8 +98,6 @@ class Transaction:
         self._wall_ms = 0
         #: The time in new ids; it never goes back.
         self.id_ms = id_ms
-        #: Answers that this transaction forgets, because they have arrived.
-        self.forgotten: list[bytes] = []
         #: What hooks said before the transaction began.
         self.hooks = hooks
         self.facts: list[StateFact] = []
@@ -126,7 +123,7 @@ class Transaction:
 
     @property
     def wall_ms(self) -> int:
-        """For times that are not compared with those of messages: the ends of keys, the ids of requests."""
+        """For times that are not compared with those of messages: the ends of keys."""
         self._wall_ms = self._wall_ms or self._engine.clock.now_ms()
         return self._wall_ms
 
@@ -137,11 +134,6 @@ class Transaction:
     @property
     def breakers(self) -> Breakers:
         return self._engine.breakers
-
-    @property
-    def answered(self) -> Answered:
-        """Requests whose answers have arrived; it outlives the transaction and memory."""
-        return self._engine.answered
 
     @property
     def settings(self) -> Settings:
@@ -301,6 +293,9 @@ class Transaction:
         """
         if queue.is_dead_letter_queue:
             return []
+        known = None if after != (0, 0) else self.memory.known_waits.first(queue.record.queue_id, limit)
+        if known is not None:
+            return known
         return read_due(self.store, self.memory.changes, queue.home_id, after, limit)
 
     def done(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
@@ -335,6 +330,15 @@ class Transaction:
         self._place = 0
         return self.commit << COMMIT_SHIFT | self._blocks - 1 << BLOCK_SHIFT
 
+    def next_shared_blocks(self, count: int) -> range:
+        """The first numbers of that many fresh chunks, one block after the other. No enqueue joins a chunk before them."""
+        first = self.next_shared_block()
+        commits, blocks = divmod(self._blocks + count - 2, MAX_BLOCKS)
+        for _ in range(commits):
+            self._next_commit()
+        self._blocks = blocks + 1
+        return range(first, first + (count << BLOCK_SHIFT), 1 << BLOCK_SHIFT)
+
     def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
         """The chunk that messages with these columns can join; None: they need a chunk of their own."""
         if not self._growing:
@@ -348,6 +352,10 @@ class Transaction:
     def let_grow(self, chunk: Chunk) -> None:
         """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
         self._growing[chunk.queue_id] = chunk
+
+    def let_none_grow(self, queue: Queue) -> None:
+        """No later enqueue joins a chunk of the queue that is there now."""
+        self._growing.pop(queue.record.queue_id, None)
 
     def next_place(self) -> int:
         """A place at the tail: greater than every number given out before, less than every later one."""
@@ -397,10 +405,10 @@ class Transaction:
     def _stored(self, chunk: Chunk) -> ChunkMessages:
         is_ordered = self.memory.by_id[chunk.queue_id].is_ordered
         if chunk.payloads is not None:
-            return ChunkMessages(chunk, chunk.payloads, is_ordered=is_ordered)
+            return ChunkMessages(chunk, chunk.columns, chunk.payloads, is_ordered)
         unread = self._engine.unread
         if chunk.block not in unread:
-            unread[chunk.block] = ChunkMessages(chunk, (), is_ordered=is_ordered)
+            unread[chunk.block] = ChunkMessages(chunk, chunk.columns, (), is_ordered)
         return unread[chunk.block]
 
 

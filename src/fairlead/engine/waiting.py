@@ -21,8 +21,10 @@ from fairlead.records.facts import (
     Claimed,
     ConfigChanged,
     MessageMoved,
+    MessagesMoved,
     QueueDeleted,
     QueueStored,
+    ScatteredEnqueued,
     StateFact,
 )
 from fairlead.request import Answer
@@ -105,10 +107,14 @@ class Waiters:
             match fact:
                 case ChunkEnqueued():
                     ready[fact.chunk.queue_id] += fact.chunk.count
+                case ScatteredEnqueued():
+                    ready[fact.queue_id] += len(fact.numbers)
                 case Claimed():
                     ready[fact.lease.terms.queue_id] -= len(fact.numbers)
                 case MessageMoved() if not (fact.state.due_ms or fact.state.done_ms):
                     ready[fact.state.queue_id] += 1
+                case MessagesMoved() if fact.why != "delayed":
+                    ready[fact.queue_id] += len(fact.numbers)
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
                     self.wake_all()
                     return

@@ -20,7 +20,6 @@ from fairlead.middleware.authenticate import Authenticate, Credentials
 from fairlead.middleware.authorize import Authorize
 from fairlead.middleware.limits import Limits, Places
 from fairlead.middleware.metrics import Metrics, RequestCounts
-from fairlead.middleware.once import Once
 from fairlead.middleware.redact import Redact
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.trace import Trace
@@ -38,7 +37,7 @@ _PAGE = 10_000
 
 
 class Layers:
-    """Limits, authenticate, authorize, once, audit, redact, trace and metrics around the broker, the first
+    """Limits, authenticate, authorize, audit, redact, trace and metrics around the broker, the first
     outermost. One for a server, shared by its doors.
 
     Each verb gets the layers that concern it, so that an enqueue passes no audit. With `keys` off every
@@ -105,8 +104,6 @@ class Layers:
             handler = Redact(handler, self.broker, self._redaction)
         if audited and Audit.concerns(kind):
             handler = Audit(handler, self.broker)
-        if Once.concerns(kind):
-            handler = Once(handler)
         handler = Authenticate(Authorize(handler, self.broker), self.broker.key_ring)
         return handler if self._limits is None else Limits(handler, self._limits)
 
@@ -123,10 +120,9 @@ class AdmittedCaller(Surface):
     def do(self, request: Request[Answer]) -> Answer:
         return self._layers.handle(request, self.caller)
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
-        return self._layers.handle(request, self.caller._replace(request_id=request_id, answered=answered))
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        caller = self.caller._replace(session=session, number=number, arrived=arrived)
+        return self._layers.handle(request, caller)
 
     @property
     def clock(self) -> Clock:

@@ -47,7 +47,9 @@ EVERY_RIGHT = tuple(Grant(right, EVERYTHING) for right in Right)
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A key as it is stored: of its secret only the SHA-256 digest, which is enough for 256 random bits."""
+    """A key as it is stored: of its secret only the SHA-256 digest, which is enough for 256 random bits. An operator
+    who chooses a secret is told to draw it at random.
+    """
 
     key_id: str
     name: str

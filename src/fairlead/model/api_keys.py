@@ -13,20 +13,27 @@ from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.model.access import Grant, KeyInfo, KeyRecord, read_grants
 from fairlead.model.durations import Duration, to_ms
 
-#: In place of an id in the rows of keys: the digest of the secret that was last taken from a file. No secret
-#: has such an id.
+#: In place of an id in the rows of keys: the bootstrap key as it was last taken from its operator. No key has such
+#: an id.
 ADOPTED = "adopted"
 #: How far behind the stored time of last use may be: a use is no reason to write.
 MAX_USE_LAG_MS = 60_000
 
+#: Characters of a secret that an operator chose. Fewer could be guessed, and it travels in a header.
+MIN_CHOSEN_SECRET, MAX_CHOSEN_SECRET = 32, 256
+
 _TOKEN = re.compile(r"fl_([a-z2-7]{12})_([A-Za-z0-9_-]{43})")
+_PRINTABLE = re.compile(r"[ -~]*")
 _UNKNOWN = "it is not known here; it may have been revoked"
 _LAST_MS = 1 << 62
 
 
+def make_key_id() -> str:
+    return b32encode(secrets.token_bytes(8))[:12].decode().lower()
+
+
 def make_token() -> str:
-    key_id = b32encode(secrets.token_bytes(8))[:12].decode().lower()
-    return f"fl_{key_id}_{secrets.token_urlsafe(32)}"
+    return f"fl_{make_key_id()}_{secrets.token_urlsafe(32)}"
 
 
 def read_token(token: object) -> tuple[str, bytes]:
@@ -37,22 +44,46 @@ def read_token(token: object) -> tuple[str, bytes]:
     return found[1], hashlib.sha256(found[0].encode()).digest()
 
 
-def read_credential(token: str) -> tuple[str, bytes]:
-    """As `read_token`, for a token that a caller shows: raises `Unauthenticated`."""
+def read_secret(secret: str) -> tuple[str | None, bytes]:
+    """As `read_token`, and None with a digest for a secret that an operator chose, which names no id.
+
+    Raises `InvalidRequest` without the secret in it.
+    """
+    if _TOKEN.fullmatch(secret):
+        return read_token(secret)
+    if wrong := _why_not_chosen(secret):
+        expected = f"{MIN_CHOSEN_SECRET} to {MAX_CHOSEN_SECRET} printable ASCII characters with no space at either end"
+        raise InvalidRequest("API key", expected, wrong)
+    return None, hashlib.sha256(secret.encode()).digest()
+
+
+def _why_not_chosen(secret: str) -> str:
+    if secret != secret.strip():
+        return "whitespace at an end"
+    if not _PRINTABLE.fullmatch(secret):
+        return "other characters"
+    if len(secret) < MIN_CHOSEN_SECRET:
+        return "fewer"
+    return "more" if len(secret) > MAX_CHOSEN_SECRET else ""
+
+
+def read_credential(token: str) -> tuple[str | None, bytes]:
+    """As `read_secret`, for a token that a caller shows: raises `Unauthenticated`."""
     try:
-        return read_token(token)
+        return read_secret(token)
     except InvalidRequest:
         raise Unauthenticated("it does not look like one (fl_...)") from None
 
 
-def check_secret(record: KeyRecord | None, digest: bytes) -> None:
-    """Raise `Unauthenticated` unless the key exists and the digest is that of its secret. Only the holder of the
+def check_secret(record: KeyRecord | None, digest: bytes) -> KeyRecord:
+    """The key; raises `Unauthenticated` unless the key exists and the digest is that of its secret. Only the holder of the
     secret learns what is wrong with a key.
     """
     # Compared also when there is no key, so that the time taken tells nothing.
     is_same = hmac.compare_digest(record.digest if record is not None else bytes(32), digest)
     if record is None or not is_same:
         raise Unauthenticated(_UNKNOWN)
+    return record
 
 
 def check_valid(record: KeyRecord | None, now_ms: int) -> KeyRecord:

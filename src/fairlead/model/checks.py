@@ -148,16 +148,22 @@ def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
 
 def is_bare(message: Enqueued) -> bool:
     """Whether a message is nothing but a payload with a key and a weight, and good at a glance."""
+    return message.delay is None and is_bare_but_delay(message)
+
+
+def is_bare_but_delay(message: Enqueued) -> bool:
+    """`is_bare` for a message that may also have a delay, good or not."""
     if message.headers or message.throttle_keys:
         return False
-    if not (message.stream is message.delay is message.dedup_key is message.ttl is None):
+    if not (message.stream is message.dedup_key is message.ttl is None):
         return False
     payload, weight = message.payload, message.weight
     if type(payload) is not bytes or type(weight) is not int:
         return False
     if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
         return False
-    return _is_simple(message.fairness_key, MAX_KEY_BYTES)
+    key = message.fairness_key
+    return type(key) is str and 0 < 4 * len(key) <= MAX_KEY_BYTES and key.isascii()
 
 
 def by_row(columns: MessageColumns) -> list[CheckedMessage]:
@@ -230,11 +236,9 @@ def find_columns(messages: object) -> MessageColumns | None:
     """The columns of messages that are good as they are, found by a few passes over columns; None for others:
     `check_messages`, message by message, says what is wrong or puts it right.
     """
-    if isinstance(messages, CheckedColumns):
-        return messages.columns
-    if type(messages) is not list or not 0 < len(messages) <= MAX_BATCH_MESSAGES:
-        return None
-    if set(map(type, messages)) != {NewMessage}:
+    if type(messages) is not list:
+        return messages.columns if isinstance(messages, CheckedColumns) else None
+    if not 0 < len(messages) <= MAX_BATCH_MESSAGES or set(map(type, messages)) != {NewMessage}:
         return None
     # A comprehension for each column makes no object for a message, as a tuple of its fields would be.
     payloads = (*[message.payload for message in messages],)
@@ -287,12 +291,14 @@ class NotPlain(Exception):
 
 def are_plain(payloads: Sequence[bytes], keys: Collection[str], weights: Collection[int]) -> bool:
     """Whether these columns, of one message at least, are good as they are."""
-    sizes = list(map(len, payloads))
-    if max(sizes) > MAX_PAYLOAD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
+    size = sum(map(len, payloads))
+    # Payloads that are small enough together are so each.
+    if size > MAX_PAYLOAD_BYTES and (size > MAX_BATCH_BYTES or max(map(len, payloads)) > MAX_PAYLOAD_BYTES):
         return False
     # Most messages have the same few.
     weights, keys = set(weights), set(keys)
-    return min(weights) >= 1 and max(weights) <= MAX_WEIGHT and _fit(keys, MAX_KEY_BYTES)
+    has_good_weights = weights == {1} or (min(weights) >= 1 and max(weights) <= MAX_WEIGHT)
+    return has_good_weights and _fit(keys, MAX_KEY_BYTES)
 
 
 def good_headers(packed: Sequence[bytes]) -> Sequence[bytes]:
@@ -303,10 +309,10 @@ def good_headers(packed: Sequence[bytes]) -> Sequence[bytes]:
 
 def _fit(texts: Collection[str], most_bytes: int) -> bool:
     """Whether no text is empty, may be too long or cannot be written as UTF-8."""
-    # One character is at most four bytes.
-    if not all(texts) or 4 * max(map(len, texts)) > most_bytes:
-        return False
     together = "".join(texts)
+    # One character is at most four bytes. Texts that are short enough together are so each.
+    if "" in texts or (4 * len(together) > most_bytes and 4 * max(map(len, texts)) > most_bytes):
+        return False
     if together.isascii():
         return True
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_DURATION_MS
@@ -19,16 +20,30 @@ def to_ms(value: object, field: str) -> int:
     """Read a duration. A bare number is refused, because nobody can tell its unit."""
     if isinstance(value, timedelta):
         ms = round(value.total_seconds() * 1000)
-    elif isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-        # Four hundred digits are a float's infinity, which does not round.
-        ms = round(
-            min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(value)), MAX_DURATION_MS + 1.0)
-        )
     else:
-        raise InvalidRequest(field, 'a duration such as "30s" or "1h30m"', value)
+        found = None
+        if isinstance(value, str):
+            found = _read_short(value) if len(value) <= _SHORT else _read_text(value)
+        if found is None:
+            raise InvalidRequest(field, 'a duration such as "30s" or "1h30m"', value)
+        ms = found
     if not 0 <= ms <= MAX_DURATION_MS:
         raise InvalidRequest(field, "a duration between 0 and 10 years", value)
     return ms
+
+
+def _read_text(text: str) -> int | None:
+    if not _WHOLE.fullmatch(text.strip()):
+        return None
+    # Four hundred digits are a float's infinity, which does not round.
+    return round(
+        min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(text)), MAX_DURATION_MS + 1.0)
+    )
+
+
+#: The same few texts come with each of many messages.
+_read_short = lru_cache(maxsize=256)(_read_text)
+_SHORT = 16
 
 
 def show_ms(ms: int) -> str:

@@ -41,6 +41,8 @@ _BY_WORD = {reason.word: reason for reason in FailureReason}
 
 
 def read_reason(value: object, field: str = "reason") -> FailureReason:
+    if type(value) is FailureReason:
+        return value
     if isinstance(value, str) and value in _BY_WORD:
         return _BY_WORD[value]
     if isinstance(value, int) and not isinstance(value, bool) and value in FailureReason._value2member_map_:
@@ -65,6 +67,8 @@ _CUT = " [cut by fairlead: error text is kept to 8 KiB]"
 
 def bounded_error(text: str) -> str:
     """Error text cut at 8 KiB of UTF-8, and marked so; whole characters only."""
+    if text.isascii() and len(text) <= MAX_ERROR_BYTES:
+        return text
     raw = text.encode("utf-8", "replace")
     if len(raw) <= MAX_ERROR_BYTES:
         return raw.decode("utf-8")

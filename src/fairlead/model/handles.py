@@ -34,6 +34,8 @@ def read_handle(handle: object) -> tuple[bytes, int]:
 
 
 def check_progress(progress: object) -> int:
+    if type(progress) is int and 0 <= progress <= _MAX_PROGRESS:
+        return progress
     if isinstance(progress, bool) or not isinstance(progress, int) or not 0 <= progress <= _MAX_PROGRESS:
         raise InvalidRequest("progress", "64 bit flags, 0 or greater", progress)
     return int(progress)

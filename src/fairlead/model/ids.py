@@ -53,8 +53,9 @@ def first_id_of(ms: int) -> bytes:
 
 
 def show_id(raw: bytes) -> str:
-    h = raw.hex()
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+    # Dashes come after each second byte: one too many in front, and none is wanted in the last six bytes.
+    h = raw[:10].hex("-", 2)
+    return h[:4] + h[5:] + "-" + raw[10:].hex()
 
 
 def short_id(shown: str) -> str:

@@ -52,8 +52,13 @@ MAX_WEIGHT = 1000
 MAX_DURATION_MS = 10 * 365 * 24 * 3600 * 1000
 MIN_LEASE_MS = 100
 MAX_LEASE_MS = 7 * 24 * 3600 * 1000
-MAX_REQUEST_AGE_MS = 10 * 60_000
-MAX_ANSWERED = 1000
+MAX_SESSION_NAME_BYTES = 128
+#: Answers of one session that have not arrived. It takes no more requests once it has so many, or so many bytes.
+MAX_SESSION_ANSWERS = 1024
+MAX_SESSION_BYTES = 1024 * 1024
+#: How long a session is remembered that nobody uses, at least. Longer than an outage of a night; it costs a row or
+#: two for each client that is gone.
+SESSION_KEPT_MS = 24 * 3600 * 1000
 #: How many single messages of a stream may be let by; past it a release keeps order.
 MAX_LET_BY = 1000
 

@@ -2,7 +2,7 @@
 
 `ids` (numbers and message ids), `chunk` (a batch of messages as stored), `lease` (the members of a claim),
 `state` (a message that something happened to, and the counts of a queue), `stream` (messages in order),
-`consumer` and `staging` (what is stored of numbered claims and of staged writes), `facts` (the changes that a
+`consumer`, `staging` and `session` (what is stored of numbered claims, staged writes and sessions), `facts` (the changes that a
 transaction makes). Guarantees: frozen values, or live objects that `Memory.apply` alone changes. Must not:
 read a clock, do I/O, start threads. Start at `facts.py`.
 """

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+from fairlead.records.state import RunRow
 
 T = TypeVar("T")
 
@@ -74,6 +75,16 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 None if self.live_keys is None else [self.live_keys[at]],
                 None if self.streams is None else [self.streams[at]],
             )
+
+    def lanes_in_order(self) -> Iterable[LaneName]:
+        """The lane of each message."""
+        if self.lane_at is None:
+            return repeat(self.lanes[0], len(self.sizes))
+        return map(self.lanes.__getitem__, self.lane_at)
+
+    def weights_in_order(self) -> Iterable[int]:
+        """The weight of each message."""
+        return repeat(self.weights, len(self.sizes)) if isinstance(self.weights, int) else self.weights
 
     def with_more(self, more: Columns) -> Columns:
         """Of both, in the lists of this one, which get longer in place; `Chunk.grow` says what `more` looks like."""
@@ -295,40 +306,42 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         """Whether a message of the stream is implied. The last ones are the last to go."""
         return any(self.state_of(number) == IMPLIED for number in reversed(self.members_of(stream)))
 
-    def in_lane(self, lane: LaneName, start: int, end: int | None, *, is_ordered: bool) -> list[int]:
-        """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages,
-        those without a stream: the fronts of streams have rows of the lane.
+    def in_lane(
+        self, lane: LaneName, start: int, end: int | None, row: RunRow | None, *, is_ordered: bool
+    ) -> list[int]:
+        """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages, those
+        without a stream: the fronts of streams have rows of the lane. `row` leads to them and says how many there can be,
+        which spares a search; None: the lane goes on in the middle of the chunk.
         """
         streams, first = self.columns.streams if is_ordered else None, self.first
-        return [
-            number
-            for number in self._members_of_lane(lane, max(start, first))
-            if (end is None or number < end)
-            and self.state_of(number) == IMPLIED
-            and (streams is None or not streams[number - first])
-        ]
+        found: list[int] = []
+        for number in self._members_of_lane(lane, max(start, first), row):
+            if end is not None and number >= end:
+                break
+            if self.state_of(number) == IMPLIED and (streams is None or not streams[number - first]):
+                found.append(number)
+                if row is not None and len(found) == row.count:
+                    break
+        return found
 
-    def _members_of_lane(self, lane: LaneName, start: int) -> Sequence[int]:
-        """The messages of a lane from `start` on, whatever became of them. An index of all lanes would cost more than
-        this search: claims come to a chunk for few of them.
-        """
+    def _members_of_lane(self, lane: LaneName, start: int, row: RunRow | None) -> Iterable[int]:
+        """The messages of a lane from `start` on, whatever became of them."""
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
         if lane_at is None:
             return range(start, self.first + self.count) if lane == lanes[0] else ()
-        try:
-            wanted = lanes.index(lane)
-        except ValueError:
-            return ()
-        found: list[int] = []
-        at = start - self.first
-        for _ in range(lane_at.count(wanted)):
+        if row is not None:
+            at = row.number & BLOCK_MASK
+            return self._search_lane(lane_at, lane_at[at], at)
+        return self._search_lane(lane_at, lanes.index(lane), start - self.first) if lane in lanes else ()
+
+    def _search_lane(self, lane_at: bytes | list[int], wanted: int, at: int) -> Iterator[int]:
+        while True:
             try:
                 at = lane_at.index(wanted, at)
             except ValueError:
-                break
-            found.append(self.first + at)
+                return
+            yield self.first + at
             at += 1
-        return found
 
     def has_implied(self) -> bool:
         return self.states is None or IMPLIED in self.states

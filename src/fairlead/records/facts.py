@@ -6,13 +6,14 @@ Facts are columnar: one fact is about a whole chunk or a list of numbers, never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from fairlead.model.queue import QueueRecord
-from fairlead.records.chunk import Chunk, Columns, LaneName
+from fairlead.records.chunk import PAGE_BYTES, Chunk, Columns, Head, LaneName
+from fairlead.records.ids import COMMIT_SHIFT, id_prefix
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.records.stream import Stream
@@ -48,7 +49,7 @@ class QueueDeleted(msgspec.Struct, frozen=True):
     last_queue_id: int
 
 
-class ChunkEnqueued(msgspec.Struct, frozen=True):
+class ChunkEnqueued(msgspec.Struct, frozen=True, gc=False):
     """`own`: the states of messages that begin with rows of their own: they wait, or are dead. At open `ready`
     names the messages that are implied and not leased; None, for a new chunk, means all that are implied.
 
@@ -60,6 +61,44 @@ class ChunkEnqueued(msgspec.Struct, frozen=True):
     ready: Sequence[int] | None = None
     #: Published messages that are gone from the start, because others have their dedup keys.
     duplicates: int = 0
+
+
+class ScatteredEnqueued(msgspec.Struct, frozen=True):
+    """New messages behind a backlog, each in a cold chunk of its own. None of them has a stream, an end of its life or a
+    state of its own. Memory does not hold them, so the columns of the batch suffice until their heads are written.
+    """
+
+    queue_id: int
+    #: The number of each message: the first one of a block.
+    numbers: range
+    enqueued_ms: int
+    #: The time in their ids.
+    id_ms: int
+    columns: Columns
+    payloads: Sequence[bytes]
+
+    def by_commit(self) -> Iterator[tuple[bytes, range]]:
+        """The first half of the ids, and the numbers, of the messages of each commit."""
+        numbers = self.numbers
+        for commit in range(numbers[0] >> COMMIT_SHIFT, (numbers[-1] >> COMMIT_SHIFT) + 1):
+            start = max(numbers.start, commit << COMMIT_SHIFT)
+            end = min(numbers.stop, commit + 1 << COMMIT_SHIFT)
+            yield id_prefix(self.id_ms, commit), range(start, end, numbers.step)
+
+    def heads(self) -> Iterator[tuple[Head, bytes]]:
+        """The head and the payload of each message."""
+        prefixes = [prefix for prefix, numbers in self.by_commit() for _ in numbers]
+        messages = zip(self.numbers, prefixes, self.columns.one_by_one(), self.payloads, strict=True)
+        for number, prefix, columns, payload in messages:
+            inline = [payload] if len(payload) <= PAGE_BYTES else None
+            yield Head(number, prefix, self.enqueued_ms, columns, inline, 0, True), payload
+
+    def chunks(self) -> Iterator[Chunk]:
+        """As memory would hold them."""
+        for head, payload in self.heads():
+            chunk = Chunk.of(self.queue_id, head, [payload])
+            chunk.is_cold = True
+            yield chunk
 
 
 class ChunkGrown(msgspec.Struct, frozen=True):
@@ -90,7 +129,7 @@ class ChunkThinned(msgspec.Struct, frozen=True):
     after: Chunk
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
     never scheduled.
     """
@@ -100,7 +139,7 @@ class Claimed(msgspec.Struct, frozen=True):
     plan: ClaimPlan | None
 
 
-class LeaseCompleted(msgspec.Struct, frozen=True):
+class LeaseCompleted(msgspec.Struct, frozen=True, gc=False):
     """Members of a lease are done and gone."""
 
     lease: GroupLease
@@ -132,6 +171,23 @@ class MessageMoved(msgspec.Struct, frozen=True):
         if self.why == "buried":
             return self.state.rule not in _DIED_UNFAILED
         return self.why in ("retried", "delayed")
+
+
+class MessagesMoved(msgspec.Struct, frozen=True):
+    """Messages of one queue move in this order, as `MessageMoved` says it of one: their waits are over, or all of them
+    failed under `lease` and get another try. Places at the tail are in the order of the messages.
+    """
+
+    queue_id: int
+    numbers: Sequence[int]
+    states: Sequence[OwnState]
+    why: Literal["due", "retried", "delayed"]
+    lease: GroupLease | None = None
+
+    def one_by_one(self) -> Iterator[MessageMoved]:
+        claim_id = 0 if self.lease is None else self.lease.terms.claim_id
+        for number, state in zip(self.numbers, self.states, strict=True):
+            yield MessageMoved(number, state, self.why, claim_id)
 
 
 class MessageRestated(msgspec.Struct, frozen=True):
@@ -301,6 +357,7 @@ StateFact = (
     | ConfigChanged
     | BucketChanged
     | ChunkEnqueued
+    | ScatteredEnqueued
     | ChunkGrown
     | ChunkDemoted
     | ChunkThinned
@@ -308,6 +365,7 @@ StateFact = (
     | LeaseCompleted
     | LeaseSplit
     | MessageMoved
+    | MessagesMoved
     | MessageRestated
     | MessageGone
     | PassAllowed

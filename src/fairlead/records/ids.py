@@ -36,7 +36,7 @@ _STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
 _VARIANT = 2 << 62
 _LOW_BYTES = 8
 _DIGITS = 2 * _LOW_BYTES
-#: From so many on, filling in digits pays.
+#: From so many on, filling in digits and adding large numbers pay.
 _MANY = 32
 #: Where the digits of the second half are in an id as text: a dash is before the last twelve.
 _DIGIT_PLACES = [*range(19, 23), *range(24, 36)]
@@ -59,17 +59,20 @@ def id_base(number: int) -> int:
 
 
 def id_of(prefix: bytes, number: int) -> bytes:
-    return prefix + (id_base(number) + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
+    # `id_base` without a call: every single message comes here.
+    base = _VARIANT + ((number >> COMMIT_SHIFT) * _FOLD & _FOLD_MASK)
+    return prefix + (base + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
 
 
 def shown_ids(prefix: bytes, numbers: range) -> list[str]:
-    """The ids of consecutive numbers of one commit as text."""
+    """The ids of numbers of one commit as text."""
     if len(numbers) == 1:
         return [show_id(id_of(prefix, numbers[0]))]
     count, low = len(numbers), id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
-    if count < _MANY:
+    if count < _MANY or numbers.step > 1:
         head = show_id(prefix + bytes(_LOW_BYTES))[:19]
-        halves = range(low, low + count * _STRIDE, _STRIDE)
+        stride = numbers.step * _STRIDE
+        halves = range(low, low + count * stride, stride)
         # A dash before the last six bytes.
         return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
     digits = _in_steps(low.to_bytes(_LOW_BYTES, "big"), count).hex().encode()
@@ -102,10 +105,14 @@ def _strides(width: int, count: int) -> int:
 def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     """The raw ids of several numbers of one commit."""
     first, count = numbers[0], len(numbers)
-    if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
-        return [*ids_of_run(prefix, range(first, first + count))]
+    if count == 1:
+        return [id_of(prefix, first)]
     # Their commit adds the same to each product, so it is taken away once.
     base = id_base(first) - (first >> COMMIT_SHIFT << COMMIT_SHIFT) * _STRIDE
+    if count < _MANY:
+        return [prefix + (base + number * _STRIDE).to_bytes(_LOW_BYTES, "big") for number in numbers]
+    if numbers[-1] - first == count - 1 and [*numbers] == [*range(first, first + count)]:
+        return [*ids_of_run(prefix, range(first, first + count))]
     halves = [base + number * _STRIDE for number in numbers]
     return [*map(_pack_id, repeat(prefix), halves)]
 

@@ -11,7 +11,7 @@ import msgspec
 NEVER_EXPIRES_MS = (1 << 63) - 1
 
 
-class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
+class LeaseTerms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the members of a lease have in common.
 
     `claim_id` is the fencing token: it contains the epoch, so a claim that a power cut undid shares it with no
@@ -37,7 +37,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
         return self.expires_ms == NEVER_EXPIRES_MS
 
 
-class LeaseRow(msgspec.Struct, frozen=True, array_like=True):
+class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The stored form. `runs` are (first number, count) of consecutive members; those of a numbered claim are in
     its order, so that it reads the same after a reopening.
     """
@@ -53,18 +53,22 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
 
     terms: LeaseTerms
     numbers: Sequence[int]
-    #: All members of the claim in the order of delivery; after a reopening those of the group, by number.
-    claim_order: Sequence[int] = ()
+    #: All members of the claim in the order of delivery, if these are not all of them.
+    whole_claim: Sequence[int] = ()
     live: int = 0
 
-    def __post_init__(self) -> None:
-        self.claim_order = self.claim_order or self.numbers
+    @property
+    def claim_order(self) -> Sequence[int]:
+        """All members of the claim in the order of delivery; after a reopening those of the group, by number."""
+        return self.whole_claim or self.numbers
 
     @property
     def is_numbered(self) -> bool:
         return self.terms.expires_ms == NEVER_EXPIRES_MS
 
     def row(self) -> LeaseRow:
+        if len(self.numbers) == 1:
+            return LeaseRow(self.terms, [(self.numbers[0], 1)])
         return LeaseRow(self.terms, to_runs(self.numbers, in_order=self.is_numbered))
 
     @classmethod
@@ -72,8 +76,13 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
         numbers = [number for first, count in row.runs for number in range(first, first + count)]
         return cls(row.terms, numbers)
 
+    def ends_with(self, other: GroupLease) -> bool:
+        """Whether both are of one claim and expire at the same time."""
+        mine, others = self.terms, other.terms
+        return mine.claim_id == others.claim_id and mine.expires_ms == others.expires_ms
+
     def __lt__(self, other: GroupLease) -> bool:
-        """For a heap of expiries: leases that expire together end in the order of their claims."""
+        """By group: in the heap of expiries those of one claim that expire together stand by each other."""
         return self.terms.group < other.terms.group
 
 

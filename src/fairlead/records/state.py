@@ -28,8 +28,8 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Ready messages of a lane that memory need not hold: `count` messages of the cold chunk that `number` is the
-    first one of in this lane; or, with a count of 0, the message `number`, which has a row of its own. `weight` is
+    """Ready messages of a lane that memory need not hold: `count` messages, or less by now, of the cold chunk that
+    `number` is the first one of in this lane; or, with a count of 0, the message `number`, which has a row of its own. `weight` is
     that of the last of them. `is_alone`: the chunk has no other message, so this one is implied as long as the row is
     there.
     """

@@ -31,7 +31,7 @@ from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.salvage.records import Member, StagedRows, keep_staged, lose_claim, why_broken
 from fairlead.salvage.report import GoneMessage, QueueReport, RepairReport
 from fairlead.store.kv.fence import read_fence
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import FENCE_KEY, RocksKeyValueStore
 from fairlead.store.kv.rocks_options import family_name
 from fairlead.store.rocks.salvage import Salvage, SalvageLayout
@@ -47,6 +47,8 @@ from fairlead.store.rows import (
     payload_range,
     published_end_key,
     read_key,
+    session_of_answer,
+    session_of_end,
     write_of_published_end,
 )
 from fairlead.store.stored_messages import count_messages, index_rows
@@ -70,6 +72,8 @@ _NOT_COPIED = {
     Table.PUBLISHING,
     Table.PUBLISHED,
     Table.PUBLISHED_END,
+    Table.ANSWERS,
+    Table.SESSION_ENDS,
 }
 
 
@@ -99,7 +103,7 @@ class _RowsRebuild:
         #: How many messages of each queue are gone.
         self._gone: dict[int, int] = {}
         self._epoch = self._commit = 0
-        self._batch = store.batch()
+        self._batch = Batch()
         self._batch_bytes = 0
 
     def run(self) -> None:
@@ -118,6 +122,7 @@ class _RowsRebuild:
         self._save_own()
         self._save_streams()
         self._save_dedup()
+        self._forget_sessions()
         for record in self._queues.values():
             self._put(Table.QUEUES, made_key(record.queue_id), encode_value(record))
         self._write()
@@ -148,7 +153,7 @@ class _RowsRebuild:
     def _write(self) -> None:
         self._commit += 1
         self._store.write(self._batch, self._epoch, self._commit)
-        self._batch, self._batch_bytes = self._store.batch(), 0
+        self._batch, self._batch_bytes = Batch(), 0
 
     def _continue_numbers(self) -> None:
         epoch, commit = 0, self._source.last_commit
@@ -251,6 +256,15 @@ class _RowsRebuild:
                 self._report.other.append(
                     "a published write is forgotten: publishing it again would double it"
                 )
+
+    def _forget_sessions(self) -> None:
+        """A session with an answer missing would carry out its request again. One that is not known refuses it."""
+        sessions = {session_of_end(key) for key, _, _ in self._decoded(Table.SESSION_ENDS)}
+        sessions |= {session_of_answer(key) for key, _, _ in self._decoded(Table.ANSWERS)}
+        if sessions:
+            self._report.other.append(
+                f"{len(sessions)} sessions are forgotten: a request that is repeated in one of them is refused"
+            )
 
     def _make_chunk(self, queue_id: int, head: Head, states: bytearray | None) -> Chunk:
         self._need_queue(queue_id, 0)

@@ -19,7 +19,7 @@ turn on, unless the configuration does (`weight_of`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ from fairlead.records.chunk import LaneName
 from fairlead.schedule.draft import Draft, Followers, Run
 from fairlead.schedule.lanes import Key, Lane, PlaceOf, ThrottledLane
 from fairlead.schedule.plan import ClaimPlan
-from fairlead.schedule.rounds import Rounds
+from fairlead.schedule.rounds import plan_rounds
 from fairlead.schedule.state import SchedulerState, enter, list_lane, lone_key
 from fairlead.schedule.throttle import Buckets
 
@@ -81,7 +81,7 @@ class Scheduler:
         """
         state = self._state
         if followers is None and up_to is None and _is_usual(state, now_ms):
-            rounds = Rounds(state, limit)
+            rounds = plan_rounds(state, limit)
             return ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
         draft = Draft(state, now_ms)
         if followers is None:
@@ -263,6 +263,16 @@ class Scheduler:
         if was_empty:
             self._head_changed(lane)
 
+    def add_cold_ones(self, names: Iterable[LaneName], weights: Iterable[int], places: Iterable[int]) -> None:
+        """`add_cold` for one message after the other. Nearly always its lane goes on on disk already."""
+        keys = self._state.keys
+        self._state.version += 1
+        for name, weight, place in zip(names, weights, places, strict=True):
+            key: Any = keys.get(name[0])
+            if len(name) == 1 and type(key) is Key and key.active and key.cold_from and key.weight == weight:
+                continue
+            self.add_cold(name, weight, place)
+
     def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
         """The next messages of a lane came from disk, where it goes on at that place; 0: nowhere."""
         state = self._state
@@ -304,6 +314,10 @@ class Scheduler:
         """Whether the lane goes on on disk, perhaps with nothing, and has no message in memory before that."""
         lane = self._state.find_lane(name)
         return lane is not None and lane.ran_dry
+
+    def has_cold(self) -> bool:
+        """Whether a lane goes on on disk."""
+        return bool(self._state.cold)
 
     @property
     def cold_lanes(self) -> int:
@@ -359,6 +373,11 @@ class Scheduler:
 
     def has_lane(self, name: LaneName) -> bool:
         return name in self._state.lanes if len(name) > 1 else self._state.is_active(name[0])
+
+    @property
+    def has_throttled(self) -> bool:
+        """Whether a lane needs tokens."""
+        return bool(self._state.lanes)
 
     @property
     def lane_count(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairlead.schedule.rounds import Rounds
 
 
-class ClaimPlan(msgspec.Struct, frozen=True):
+class ClaimPlan(msgspec.Struct, frozen=True, gc=False):
     """Valid until the scheduler or a bucket changes; `Scheduler.apply` carries it out.
 
     A plan for fewer messages is the beginning of a plan for more: a caller that finds the messages too large

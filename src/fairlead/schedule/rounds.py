@@ -10,49 +10,48 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
 
+import msgspec
+
 from fairlead.records.chunk import LaneName
 from fairlead.schedule.lanes import MIN_TRIM, Key
 from fairlead.schedule.state import SchedulerState
 
 
-class Rounds:
-    __slots__ = ("joining", "leaving", "lone", "needs", "numbers", "takes")
+def plan_rounds(state: SchedulerState, limit: int) -> Rounds:
+    if limit == 1:
+        return _one(state)
+    rounds = Rounds()
+    if limit <= len(state.ring.items):
+        rounds._part_of_a_round(state, limit)
+    else:
+        rounds._whole_rounds(state, limit)
+    return rounds
 
-    def __init__(self, state: SchedulerState, limit: int) -> None:
-        self.numbers: list[int] = []
-        self.needs: dict[LaneName, int] = {}
-        #: (key, the new `at` of its lane).
-        self.takes: list[tuple[Key, int]] = []
-        #: Keys that were bare numbers: they give all they have.
-        self.lone: Sequence[str] = ()
-        #: How many keys leave the ring at its front, and which of them join it again at its end.
-        self.leaving = 0
-        self.joining: list[str] = []
-        if limit == 1:
-            self._one(state)
-        elif limit <= len(state.ring):
-            self._part_of_a_round(state, limit)
-        else:
-            self._whole_rounds(state, limit)
 
-    def _one(self, state: SchedulerState) -> None:
-        """`_part_of_a_round` for one message."""
-        name = state.ring.items[0]
-        key = state.keys[name]
-        if isinstance(key, int):
-            self.numbers.append(key)
-            self.lone = (name,)
-            self.leaving = 1
-            return
-        at = key.at
-        if state.cold and self._runs_dry(key, at + 1):
-            self.needs = {key.name: at + 2 - len(key.numbers)}
-            return
-        self.numbers.append(key.numbers[at])
-        self.takes.append((key, at + 1))
-        self.leaving = 1
-        if at + 1 < len(key.numbers):
-            self.joining.append(name)
+def _one(state: SchedulerState) -> Rounds:
+    """`Rounds._part_of_a_round` for one message, without its lists."""
+    name = state.ring.items[0]
+    key = state.keys[name]
+    if type(key) is int:
+        return Rounds([key], lone=(name,), leaving=1)
+    assert isinstance(key, Key)
+    at = key.at + 1
+    if state.cold and key.cold_from and at >= len(key.numbers):
+        return Rounds(needs={key.name: at + 1 - len(key.numbers)})
+    joining = [name] if at < len(key.numbers) else []
+    return Rounds([key.numbers[at - 1]], takes=[(key, at)], leaving=1, joining=joining)
+
+
+class Rounds(msgspec.Struct, eq=False, gc=False):
+    numbers: list[int] = []
+    needs: dict[LaneName, int] = {}
+    #: (key, the new `at` of its lane).
+    takes: list[tuple[Key, int]] = []
+    #: Keys that were bare numbers: they give all they have.
+    lone: Sequence[str] = ()
+    #: How many keys leave the ring at its front, and which of them join it again at its end.
+    leaving: int = 0
+    joining: list[str] = []
 
     def _part_of_a_round(self, state: SchedulerState, limit: int) -> None:
         if self._all_lone(state, limit):

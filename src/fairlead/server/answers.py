@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import astuple, replace
@@ -32,7 +32,8 @@ from fairlead.wire.calls import (
 )
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids
-from fairlead.wire.records import decode_request, encode_result
+from fairlead.wire.numbered import Numbered
+from fairlead.wire.records import decode_call, encode_result, request_of
 from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import EXCHANGE
 from fairlead.wire.settlement_rows import read_settlement_rows
@@ -45,6 +46,7 @@ _MOST_WAIT_MS = 60_000
 _STREAMED = 500
 _MOST_CREDIT = 100_000
 
+T = TypeVar("T")
 Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 
@@ -54,9 +56,9 @@ def enqueue(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | Non
     messages = decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows)
     requests = _by_queue(messages, call.queues)
     if len(requests) == 1:
-        ids = broker.once(requests[0], call.request_id, answered=call.answered)
+        ids = _do(broker, requests[0], call)
     else:
-        done = broker.once(Exchange(requests), call.request_id, answered=call.answered)
+        done = _do(broker, Exchange(requests), call)
         ids = [message_id for part in done for message_id in part]
     return (Answer(), encode_ids(ids), []) if call.rows is None else (Answer(ids=ids), None, [])
 
@@ -64,7 +66,7 @@ def enqueue(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | Non
 def settle(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
     items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
-    results = broker.once(Settle(items), call.request_id, answered=call.answered)
+    results = _do(broker, Settle(items), call)
     now_ms = broker.now_ms()
     if call.rows is not None:
         return Answer(now_ms=now_ms, settled=[astuple(result) for result in results]), None, []
@@ -84,7 +86,7 @@ def exchange(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | No
     requests: list[Request[Any]] = [Settle(items), *_by_queue(messages, call.queues)]
     if call.claim is not None:
         requests.append(read_claim(call.claim))
-    settled, *parts = broker.once(Exchange(requests), call.request_id, answered=call.answered)
+    settled, *parts = _do(broker, Exchange(requests), call)
     deliveries = parts.pop() if call.claim is not None else []
     ids = [message_id for part in parts for message_id in part]
     return Answer(settled=[astuple(result) for result in settled], ids=ids), None, deliveries
@@ -98,15 +100,9 @@ def read_claim(fields: object) -> Claim:
 
 
 def claim(broker: AdmittedCaller, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
-    return broker.claim(
-        call.queue,
-        limit=limit,
-        wait=timedelta(milliseconds=min(max(wait_ms, 0), _MOST_WAIT_MS)),
-        consumer=call.consumer,
-        max_per_stream=call.max_per_stream,
-        token=call.token,
-        started=call.started,
-    )
+    wait = timedelta(milliseconds=min(max(wait_ms, 0), _MOST_WAIT_MS))
+    asked = Claim(call.queue, limit, wait, call.consumer, call.max_per_stream, call.token, call.started)
+    return _do(broker, asked, call)
 
 
 def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[Delivery]]:
@@ -117,6 +113,8 @@ def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[De
         raise InvalidRequest(
             "token", "None with credit: what a stream has sent, it does not send again", call.token
         )
+    if call.session is not None:
+        raise InvalidRequest("session", "none with credit: a stream has many answers", call.session)
     left, until = call.credit, time.monotonic() + min(call.wait_ms, _MOST_WAIT_MS) / 1000
     while left:
         deliveries = claim(broker, call, min(left, _STREAMED), (until - time.monotonic()) * 1000)
@@ -128,10 +126,11 @@ def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[De
 
 def request(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     """A request that travels as a record. Its answer travels as one, too."""
-    asked = decode_request(metadata, batch)
+    call = decode_call(metadata)
+    asked = request_of(call, batch)
     if (asked.patience_ms() or 0) > _MOST_WAIT_MS:
         asked = replace(asked, wait=timedelta(milliseconds=_MOST_WAIT_MS))
-    return Answer(result=encode_result(broker.do(asked))), None, []
+    return Answer(result=encode_result(_do(broker, asked, call))), None, []
 
 
 ANSWERS: dict[str, Callable[[AdmittedCaller, bytes, pa.RecordBatch | None], Answered]] = {
@@ -140,6 +139,12 @@ ANSWERS: dict[str, Callable[[AdmittedCaller, bytes, pa.RecordBatch | None], Answ
     "exchange": exchange,
     "request": request,
 }
+
+
+def _do(broker: AdmittedCaller, request: Request[T], call: Numbered) -> T:
+    if call.session is None:
+        return broker.do(request)
+    return broker.once(request, session=call.session, number=call.number, arrived=call.arrived)
 
 
 def _rows(batch: pa.RecordBatch | None) -> pa.RecordBatch:

@@ -1,19 +1,22 @@
-"""The first key of a server, in a file that only its owner can read.
+"""The first key of a server: in a file that only its owner can read, or in an environment variable.
 
-The file is the word of whoever runs the server: another secret in it replaces the bootstrap key at the next
-start. The same one does not come back once it has been revoked or rotated.
+Whoever runs the server decides on it: another secret there replaces the bootstrap key at the next start. The same one
+does not come back once it has been revoked or rotated.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from fairlead.config import AuthSettings
+from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE
 from fairlead.engine.broker import Broker
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, read_grants
-from fairlead.model.api_keys import make_token, read_token
+from fairlead.model.api_keys import make_token, read_secret
 from fairlead.server.secret_file import SecretFile
 
 BOOTSTRAP = "bootstrap"
@@ -26,20 +29,36 @@ _SETTING = "auth.bootstrap_key_file"
 class Prepared(StrEnum):
     """What came of it at a start."""
 
-    KNOWN = "the key in the file is the bootstrap key"
+    KNOWN = "the key that was given, or in the file, is the bootstrap key"
     MADE = "a first key was made, in the file"
-    NOT_NEEDED = "there is no file, and others have every right"
-    REVOKED = "the key in the file was revoked or rotated, and stays so"
+    NOT_NEEDED = "there is no key, and others have every right"
+    REVOKED = "the key was revoked or rotated, and stays so"
 
 
-def prepare_bootstrap_key(broker: Broker, file: Path) -> Prepared:
-    """Take the key in the file; or make both, where nobody has every right yet."""
-    if file.exists():
-        return (
-            Prepared.KNOWN
-            if broker.key_ring.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None
-            else Prepared.REVOKED
-        )
+def key_in_environment(environ: Mapping[str, str], auth: AuthSettings) -> str | None:
+    """The bootstrap key that the operator chose, if the variable is set. Raises `SettingInvalid` for one that cannot
+    be a key or has no effect; never with the key in it.
+    """
+    key = environ.get(BOOTSTRAP_KEY_VARIABLE)
+    if key is None:
+        return None
+    if auth.mode == "off":
+        wrong = 'expected auth.mode = "keys" beside it, got "off": no call would be asked for the key'
+    elif auth.bootstrap_key_file:
+        wrong = f"expected either it or {_SETTING}, got both"
+    else:
+        wrong = _why_no_key(key)
+    if wrong:
+        raise SettingInvalid("environment", BOOTSTRAP_KEY_VARIABLE, wrong)
+    return key
+
+
+def prepare_bootstrap_key(broker: Broker, file: Path, given: str | None = None) -> Prepared:
+    """Take the key that was given, else the one in the file; or make both, where nobody has every right yet."""
+    secret = _read(file) if given is None and file.exists() else given
+    if secret is not None:
+        taken = broker.key_ring.adopt(secret, BOOTSTRAP, EVERY_RIGHT)
+        return Prepared.REVOKED if taken is None else Prepared.KNOWN
     if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.key_ring.records()):
         return Prepared.NOT_NEEDED
     renew_bootstrap_key(broker, file)
@@ -76,14 +95,21 @@ def _read(file: Path) -> str:
             raise SettingInvalid(
                 str(file), _SETTING, f"expected a file that only its owner can read; run: chmod 600 {file}"
             )
-        with open(file, encoding="ascii") as opened:
-            token = opened.read(_MOST_BYTES).strip()
-    except (OSError, UnicodeDecodeError) as trouble:
+        with open(file, "rb") as opened:
+            raw = opened.read(_MOST_BYTES)
+    except OSError as trouble:
         raise SettingInvalid(str(file), _SETTING, f"expected a file with an API key: {trouble}") from None
+    # An error of a decoder would quote a part of the key.
+    secret = raw.decode("latin-1").removesuffix("\n").removesuffix("\r")
+    if wrong := _why_no_key(secret):
+        raise SettingInvalid(str(file), _SETTING, f"{wrong}, or remove the file to have one made")
+    return secret
+
+
+def _why_no_key(secret: str) -> str:
+    """And what to do; "" for a secret that may be a bootstrap key."""
     try:
-        read_token(token)
+        read_secret(secret)
     except InvalidRequest as wrong:
-        raise SettingInvalid(
-            str(file), _SETTING, f"{wrong.message}; remove the file to have one made"
-        ) from None
-    return token
+        return f"{wrong.message}; put another there, such as `openssl rand -hex 32` makes"
+    return ""

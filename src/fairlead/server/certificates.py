@@ -48,6 +48,29 @@ class Material(NamedTuple):
     ends: datetime
 
 
+#: Of bytes that are no TLS. OpenSSL sends no alert to them, and their sender waits for an answer.
+_NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"}
+
+
+class _SendsAlerts(ssl.SSLObject):
+    """An event loop drops the connection of a handshake that failed before it has sent the alert, which tells
+    the client why. So the first failure that has one asks for more bytes: the alert is sent, and the client hangs up.
+    """
+
+    _failed = False
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLSyscallError):
+            raise
+        except ssl.SSLError as error:
+            if self._failed or error.reason in _NOT_TLS:
+                raise
+            self._failed = True
+            raise ssl.SSLWantReadError("the alert must be sent") from error
+
+
 class Certificates:
     """`current` may be read from any thread, at any time. Made, it has read the files; `start` begins to
     watch them.
@@ -221,6 +244,7 @@ def _plain(key: object) -> bytes:
 def _context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslobject_class = _SendsAlerts
     try:
         context.load_cert_chain(settings.cert, settings.key, password="")
         if client_ca is not None:

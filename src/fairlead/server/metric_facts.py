@@ -65,6 +65,10 @@ class FactCounts(MetricSeries):
             self.count(names.ENQUEUED, count, label)
             self.enqueue_sizes.add(count)
 
+    def _scattered(self, fact: f.ScatteredEnqueued, memory: Memory) -> None:
+        self.count(names.ENQUEUED, len(fact.numbers), self.labels.of(fact.queue_id))
+        self.enqueue_sizes.add(len(fact.numbers))
+
     def _claimed(self, fact: f.Claimed, memory: Memory) -> None:
         terms, numbers = fact.lease.terms, fact.numbers
         label = self.labels.of(terms.queue_id)
@@ -99,6 +103,9 @@ class FactCounts(MetricSeries):
         assert fact.why is not None, "expected a move of a live engine"
         MOVES[fact.why](self, fact, label)
         return self._ended(fact, label)
+
+    def _moved_together(self, fact: f.MessagesMoved, memory: Memory) -> int:
+        return sum([self._moved(one, memory) for one in fact.one_by_one()])
 
     def _gone(self, fact: f.MessageGone, memory: Memory) -> int:
         label = self.labels.of(fact.queue_id)
@@ -178,10 +185,12 @@ Handler = Callable[[FactCounts, Any, "Memory"], int | None]
 
 COUNTED: dict[type, Handler] = {
     f.ChunkEnqueued: FactCounts._enqueued,
+    f.ScatteredEnqueued: FactCounts._scattered,
     f.Claimed: FactCounts._claimed,
     f.LeaseCompleted: FactCounts._completed,
     f.LeaseSplit: FactCounts._split,
     f.MessageMoved: FactCounts._moved,
+    f.MessagesMoved: FactCounts._moved_together,
     f.MessageRestated: FactCounts._restated,
     f.MessageGone: FactCounts._gone,
 }

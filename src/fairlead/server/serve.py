@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import fairlead
 from fairlead.config import ServerSettings
+from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE
 from fairlead.decide.redact import Redaction
 from fairlead.engine.broker import Broker
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
@@ -64,21 +65,29 @@ class Server:
     `open_data` is the first part of `start`, for a caller that treats signals differently in it.
     """
 
-    def __init__(self, settings: ServerSettings, make_doors: MakeDoors | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        make_doors: MakeDoors | None = None,
+        *,
+        bootstrap_key: str | None = None,
+    ) -> None:
         self.settings = settings
+        self._bootstrap_key = bootstrap_key
         self.limits = Limits(settings.limits)
         self.doors: list[Door] = []
+        #: For all doors that speak through asyncio; the first of them starts it.
+        self.event_loop = EventLoop()
         #: What they show, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
         self._make_doors = make_doors or (
             lambda broker, settings, limits: open_doors(
-                broker, settings, limits, self.certificates, self._layers(broker), self._event_loop
+                broker, settings, limits, self.certificates, self._layers(broker), self.event_loop
             )
         )
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
         self._sockets: SocketWatch | None = None
-        self._event_loop = EventLoop()
         self._told = threading.Event()
         self._told_to_look = False
         self._hurry = threading.Event()
@@ -166,7 +175,8 @@ class Server:
 
     def _prepare_bootstrap_key(self, broker: Broker) -> None:
         file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
-        prepared = prepare_bootstrap_key(broker, file)
+        given, self._bootstrap_key = self._bootstrap_key, None
+        prepared = prepare_bootstrap_key(broker, file, given)
         if prepared is Prepared.MADE:
             event(
                 _log,
@@ -174,11 +184,26 @@ class Server:
                 "a first API key with every right was made; keep it safe, or replace it",
                 file=file,
             )
-        if prepared is Prepared.REVOKED:
+        if prepared is Prepared.REVOKED and given is None:
             event(
                 _log,
                 logging.WARNING,
                 "the bootstrap key in the file was revoked or rotated and is not taken; remove the file",
+                file=file,
+            )
+        if prepared is Prepared.REVOKED and given is not None:
+            event(
+                _log,
+                logging.WARNING,
+                "the bootstrap key in the environment was revoked or rotated and is not taken; unset the variable",
+                variable=BOOTSTRAP_KEY_VARIABLE,
+            )
+        if given is not None and file.exists():
+            event(
+                _log,
+                logging.WARNING,
+                "the bootstrap key comes from the environment; remove the file, or its key is taken once the"
+                " variable is gone",
                 file=file,
             )
 
@@ -249,9 +274,10 @@ class Server:
             self._sockets.stop()
         for door in self.doors:
             _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
-        self._event_loop.stop()
         assert self._broker is not None
         self._broker.close()
+        # After the broker: a loop that hangs must not keep it from being closed.
+        self.event_loop.stop()
         if self._tracing is not None:
             self._tracing.close()
 
@@ -366,7 +392,13 @@ def open_doors(
         )
         doors.append(
             HttpDoor(
-                broker, addresses["http"], metrics, certificates=certificates, layers=layers, limits=limits
+                broker,
+                addresses["http"],
+                metrics,
+                event_loop,
+                certificates=certificates,
+                layers=layers,
+                limits=limits,
             )
         )
     return doors

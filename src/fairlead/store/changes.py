@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
+from fairlead.records.facts import ScatteredEnqueued
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
@@ -28,15 +29,18 @@ class Changes:
         "ended_blocks",
         "ended_leases",
         "ended_windows",
+        "has_others",
         "last_queue_id",
         "lives",
         "members",
         "new_chunks",
         "new_leases",
+        "others",
         "own",
         "queues",
         "records",
         "runs",
+        "scattered",
         "staged_pages",
         "streams",
         "thinned",
@@ -44,6 +48,8 @@ class Changes:
 
     def __init__(self) -> None:
         self.new_chunks: list[Chunk] = []
+        #: New chunks of one message each that memory does not hold.
+        self.scattered: list[ScatteredEnqueued] = []
         #: Chunks of which some messages got rows of their own, or are gone.
         self.chunks: set[Chunk] = set()
         self.new_leases: dict[int, GroupLease] = {}
@@ -81,15 +87,53 @@ class Changes:
         self.counts: dict[int, Counts] = {}
         #: Queues that are gone, each with its dead-letter queue.
         self.deleted_queues: list[QueueRecord] = []
-        #: The highest id that a queue had; 0: as stored.
+        #: The highest id that a queue had, if queues are gone.
         self.last_queue_id = 0
+        #: What plain enqueues, claims and completions leave empty, and whether it was not when the rows were made: one
+        #: question about all of it takes the place of many.
+        self.has_others = False
+        self.others: tuple[Collection[Any], ...] = (
+            self.scattered,
+            self.own,
+            self.cooled,
+            self.thinned,
+            self.runs,
+            self.members,
+            self.due,
+            self.done,
+            self.lives,
+            self.dedup,
+            self.streams,
+            self.ended_windows,
+            self.records,
+            self.staged_pages,
+            self.config,
+            self.buckets,
+            self.queues,
+            self.deleted_queues,
+        )
+
+    def clear(self) -> None:
+        """Be as new, once these changes are rows. To make all containers anew would cost as much as a row, and keep the
+        garbage collector busy.
+        """
+        if self.has_others:
+            Changes.__init__(self)
+            return
+        self.new_chunks.clear()
+        self.chunks.clear()
+        self.ended_blocks.clear()
+        self.new_leases.clear()
+        self.ended_leases.clear()
+        self.counts.clear()
 
     def forget(self, home: QueueRecord) -> None:
         """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
         home_id, queue_ids = home.queue_id, (home.queue_id, home.dlq_id)
-        self.new_chunks = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
-        self.chunks = {chunk for chunk in self.chunks if chunk.queue_id != home_id}
-        self.cooled = {chunk for chunk in self.cooled if chunk.queue_id != home_id}
+        self.new_chunks[:] = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
+        self.scattered[:] = [fact for fact in self.scattered if fact.queue_id != home_id]
+        for chunks in (self.chunks, self.cooled):
+            chunks -= {chunk for chunk in chunks if chunk.queue_id == home_id}
         for leases in (self.new_leases, self.ended_leases):
             for group in [group for group, lease in leases.items() if lease.terms.home_id == home_id]:
                 del leases[group]
@@ -106,7 +150,7 @@ class Changes:
         for rows in by_queue:
             for key in [key for key in rows if key[0] == home_id]:
                 del rows[key]  # type: ignore[arg-type]
-        self.ended_windows = {window for window in self.ended_windows if window[0] != home_id}
+        self.ended_windows -= {window for window in self.ended_windows if window[0] == home_id}
         for queue_id in queue_ids:
             self.queues.pop(queue_id, None)
             self.counts.pop(queue_id, None)

@@ -6,6 +6,8 @@ Reads see the changes of their transaction, except for chunks: memory has every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 from struct import Struct
 from typing import NamedTuple
 
@@ -13,11 +15,12 @@ import msgspec
 
 from fairlead.model.lane import lane_end, lane_key, lane_throttle_keys, pack_lane
 from fairlead.records.chunk import Chunk, Head, LaneName
+from fairlead.records.facts import ScatteredEnqueued
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
-from fairlead.store.row_keys import pack_key
+from fairlead.store.row_keys import pack_key, pack_two
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -25,11 +28,16 @@ _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_run = msgspec.msgpack.Decoder(RunRow).decode
 #: A place and whether the row is about one message: the end of the key of a run.
 _run_suffix = Struct(">Q?").pack
-
-#: A place and whether the row is about one message: the end of the key of a run.
 _PLACE_BYTES = 9
-#: Lanes, or times of chunks, that one read finds.
+#: Behind all places of a lane.
+_BEHIND_PLACES = b"\xff" * _PLACE_BYTES
+#: The end of the key of the first page of a chunk.
+_FIRST_PAGE = bytes(2)
+#: Rows, or lanes, that one read finds at most, and the rows of the first read.
 _PAGE_ROWS = 1000
+_MIN_ROWS = 8
+#: Reading so many rows costs about as much as passing over the rest of a lane.
+_FEW_ROWS = 16
 
 
 class Run(NamedTuple):
@@ -41,19 +49,34 @@ def run_key(home_id: int, queue_id: int, lane: LaneName, place: int, is_single: 
     return _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
 
 
+#: Rows of the same lanes come and go.
+@lru_cache(maxsize=1024)
 def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
     return pack_key(home_id, queue_id) + pack_lane(lane[0], lane[1:])
 
 
+def run_of_one(head: Head) -> RunRow:
+    """The row that leads to the only message of a cold chunk."""
+    weight = head.columns.weights
+    assert isinstance(weight, int)
+    return RunRow(head.first, 1, weight, True)
+
+
+def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
+    """Of each message its head, the row of its lane, and its payload if that is too long for the head."""
+    of_lanes = pack_two(fact.queue_id, fact.queue_id)
+    for head, payload in fact.heads():
+        key, lane = pack_two(fact.queue_id, head.first), head.columns.lanes[0]
+        batch.put(Table.COLD, key, _encode(head))
+        run = of_lanes + pack_lane(lane[0], lane[1:]) + _run_suffix(head.first, False)
+        batch.put(Table.RUNS, run, _encode(run_of_one(head)))
+        if head.inline is None:
+            batch.put(Table.PAGES, key + _FIRST_PAGE, _encode([payload]))
+
+
 def write_runs(batch: Batch, changes: Changes) -> None:
-    # Many rows of few lanes: what the keys of a lane begin with is packed once.
-    prefixes: dict[tuple[int, int, LaneName], bytes] = {}
     for (home_id, queue_id, lane, place, is_single), row in changes.runs.items():
-        whose = home_id, queue_id, lane
-        prefix = prefixes.get(whose)
-        if prefix is None:
-            prefix = prefixes[whose] = _lane_prefix(*whose)
-        key = prefix + _run_suffix(place, is_single)
+        key = _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
         if row is None:
             batch.delete(Table.RUNS, key)
         else:
@@ -81,7 +104,7 @@ def read_runs(
     # As many more as the transaction may have taken away.
     most = limit + max(map(len, changed.values()), default=0)
     # Behind a lane there is no place of all ones.
-    last = b"\xff" * _PLACE_BYTES if end is None else pack_key(end)
+    last = _BEHIND_PLACES if end is None else pack_key(end)
     prefixes = sorted([(_lane_prefix(home_id, queue_id, lane), lane) for lane in starts])
     ranges = [(prefix + pack_key(starts[lane]), prefix + last) for prefix, lane in prefixes]
     stored = store.scan_many(Table.RUNS, ranges, limit=most)
@@ -102,19 +125,46 @@ def _with_changes(
 
 
 def read_lanes(store: KeyValueStore, home_id: int) -> Iterator[tuple[int, LaneName, Run, Run]]:
-    """Each lane of a queue and its dead letters with its first and its last row: (queue, lane, first, last)."""
-    after = None
-    while rows := store.first_rows(
-        Table.RUNS, suffix_length=_PLACE_BYTES, prefix=pack_key(home_id), after=after, limit=_PAGE_ROWS
-    ):
-        prefixes = [key[:-_PLACE_BYTES] for key, _ in rows]
-        ranges = [(prefix, prefix + b"\xff" * _PLACE_BYTES) for prefix in prefixes]
-        last_rows = store.scan_many(Table.RUNS, ranges, limit=1, reverse=True)
-        for first, (last,) in zip(rows, last_rows, strict=True):
-            lane = first[0][16 : lane_end(first[0], 16)]
-            name = (lane_key(lane), *lane_throttle_keys(lane))
-            yield int.from_bytes(first[0][8:16], "big"), name, _run_of(first), _run_of(last)
-        after = rows[-1][0]
+    """Each lane of a queue and its dead letters with its first and its last row: (queue, lane, first, last).
+
+    A step to the next row costs a small part of a look-up. So rows are read one after the other as long as lanes have
+    few of them, and the rest of a lane with many is passed over.
+    """
+    start, end, limit = pack_key(home_id), pack_key(home_id + 1), _MIN_ROWS
+    cut: list[Row] = []
+    rows = store.scan(Table.RUNS, start, end, limit=limit)
+    while len(rows) == limit:
+        lanes = [[*some] for _, some in groupby(rows, _lane_of)]
+        yield from [_ends_of_lane(some[0], some[-1]) for some in lanes[:-1]]
+        # Nobody knows how far the last lane goes on.
+        cut.append(lanes[-1][0])
+        if len(cut) == _PAGE_ROWS:
+            yield from _read_ends(store, cut)
+            cut.clear()
+        start = _lane_of(rows[-1]) + _BEHIND_PLACES
+        limit = min(_PAGE_ROWS, max(_MIN_ROWS, _FEW_ROWS * len(lanes)))
+        rows = store.scan(Table.RUNS, start, end, limit=limit)
+    lanes = [[*some] for _, some in groupby(rows, _lane_of)]
+    yield from [_ends_of_lane(some[0], some[-1]) for some in lanes]
+    yield from _read_ends(store, cut)
+
+
+def _read_ends(store: KeyValueStore, first_rows: Sequence[Row]) -> Iterator[tuple[int, LaneName, Run, Run]]:
+    ranges = [(_lane_of(row), _lane_of(row) + _BEHIND_PLACES) for row in first_rows]
+    last_rows = store.scan_many(Table.RUNS, ranges, limit=1, reverse=True)
+    return (_ends_of_lane(first, last) for first, (last,) in zip(first_rows, last_rows, strict=True))
+
+
+def _lane_of(row: Row) -> bytes:
+    """What the keys of all rows of the lane begin with."""
+    return row[0][:-_PLACE_BYTES]
+
+
+def _ends_of_lane(first: Row, last: Row) -> tuple[int, LaneName, Run, Run]:
+    key = first[0]
+    lane = key[16 : lane_end(key, 16)]
+    name = (lane_key(lane), *lane_throttle_keys(lane))
+    return int.from_bytes(key[8:16], "big"), name, _run_of(first), _run_of(last)
 
 
 def _run_of(row: Row) -> Run:
@@ -173,7 +223,7 @@ def _chunks_of(store: KeyValueStore, rows: Sequence[tuple[bytes, bytes]]) -> lis
 
 def read_states(store: KeyValueStore, wanted: Sequence[tuple[int, int]]) -> dict[int, OwnState]:
     """By number: the states of messages, given with the queues that they were enqueued into."""
-    raw_states = store.get_many(Table.OWN, [pack_key(*key) for key in wanted])
+    raw_states = store.get_many(Table.OWN, [pack_two(queue_id, number) for queue_id, number in wanted])
     return {
         number: _decode_own(raw)
         for (_, number), raw in zip(wanted, raw_states, strict=True)

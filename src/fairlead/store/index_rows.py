@@ -8,7 +8,7 @@ from __future__ import annotations
 from fairlead.model.message import HELD
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
-from fairlead.store.row_keys import numbers_in, pack_key, pack_three
+from fairlead.store.row_keys import numbers_of_three, pack_key, pack_three
 
 #: A time and a number: of a message that waits, or the first one of a chunk.
 Timed = tuple[int, int]
@@ -71,6 +71,8 @@ def _read(
     start = pack_key(home_id, after[0], after[1] + 1)
     # As many more as the transaction may have taken away.
     rows = store.scan(table, start, pack_key(home_id + 1), limit=limit + len(changed))
+    if not changed:
+        return [_timed(key) for key, _ in rows]
     return sorted(_laid_over([_timed(key) for key, _ in rows], changed))[:limit]
 
 
@@ -81,5 +83,5 @@ def _laid_over(stored: list[Timed], changed: dict[Timed, bool]) -> list[Timed]:
 
 
 def _timed(key: bytes) -> Timed:
-    _, time_ms, number = numbers_in(key)
+    _, time_ms, number = numbers_of_three(key)
     return time_ms, number

@@ -7,6 +7,7 @@ from struct import Struct
 _PACK = [Struct(f">{count}Q").pack for count in range(4)]
 #: The keys that nearly every commit makes, and those of rows by time.
 pack_one, pack_two, pack_three = _PACK[1], _PACK[2], _PACK[3]
+numbers_of_three = Struct(">3Q").unpack
 
 
 def pack_key(*numbers: int) -> bytes:

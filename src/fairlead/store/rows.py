@@ -23,13 +23,14 @@
 | members  | queue, stream, seq, 0 or 1  | `MemberRow`: live messages of a stream, of a cold chunk (0) or one with a row of its own (1) |
 | streams  | queue, stream               | `StreamRow`: which messages may pass earlier ones that wait      |
 | leases   | queue, group                | `LeaseRow`: the members of a claim that expire together          |
-| api_keys | id of a key                 | `KeyRecord`; under `adopted`, the last secret taken from a file  |
+| api_keys | id of a key                 | `KeyRecord`; under `adopted`, the bootstrap key as it was taken  |
 | runbooks | `/`, project                | the text of its runbook                                          |
 | external_queues | `/`, project         | the names of the queues that its runbook says live elsewhere     |
 | audit    | number of the entry         | `AuditRecord`                                                    |
 | consumers | queue name, 0, name        | `ConsumerRecord`: a durable consumer and its numbered claim      |
 | outcomes | claim, call                 | `RecordedCall`: what was said about members; call 0: `ChosenParts` |
-| answers  | request id, id of the key   | `Kept`: the remembered answer to a request                       |
+| answers  | id of the key, 0, session, 0, number | `RememberedAnswer` of a request of the session          |
+| session_ends | end, id of the key, 0, session, 0 | true; one row per session                             |
 | staged   | queue name, 0, length of token, token, chunk | `StagedChunk`                                   |
 | staged_parts | queue, number           | `StagedPart`: its messages; their payloads are in pages under that number |
 | publishing | queue name, 0, length of token, token | `Publishing`: a write that is decided, and what is left of it |
@@ -56,7 +57,6 @@ import msgspec
 
 from fairlead.errors import BrokenInvariant
 from fairlead.model.access import AuditRecord, KeyRecord
-from fairlead.model.answered import Kept
 from fairlead.model.clock_mark import ClockMark
 from fairlead.model.config_keys import throttle_entries
 from fairlead.model.consumer import ConsumerRecord
@@ -64,7 +64,7 @@ from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
-from fairlead.records.chunk import IMPLIED, OWN, Chunk, Head
+from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
     BucketChanged,
@@ -87,12 +87,19 @@ from fairlead.records.facts import (
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.lease import GroupLease, LeaseRow
+from fairlead.records.session import RememberedAnswer
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
 from fairlead.store.changes import Changes
-from fairlead.store.cold_rows import read_cold_chunks, read_states, scan_cold_chunks, write_runs
+from fairlead.store.cold_rows import (
+    read_cold_chunks,
+    read_states,
+    scan_cold_chunks,
+    write_runs,
+    write_scattered,
+)
 from fairlead.store.index_rows import read_done, read_due, read_lives, write_indexes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_keys import numbers_in as _numbers_in
@@ -122,7 +129,8 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.INTENTS: Intent,
     Table.CONSUMERS: ConsumerRecord,
     Table.OUTCOMES: RecordedCall | ChosenParts,
-    Table.ANSWERS: Kept,
+    Table.ANSWERS: RememberedAnswer,
+    Table.SESSION_ENDS: bool,
     Table.STAGED: StagedChunk,
     Table.STAGED_PARTS: StagedPart,
     Table.PUBLISHING: Publishing,
@@ -184,11 +192,11 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.BUCKETS: (0, True),
     Table.API_KEYS: (0, True),
     Table.AUDIT: (8, False),
-    Table.ANSWERS: (16, True),
     Table.CONSUMERS: (0, True),
     Table.OUTCOMES: (16, False),
     Table.STAGED_PARTS: (16, False),
     Table.PUBLISHED_END: (8, True),
+    Table.SESSION_ENDS: (8, True),
 }
 #: Keys of these tables begin with the queue that a message was enqueued into. They go with that queue.
 TABLES_OF_A_QUEUE = (
@@ -207,6 +215,9 @@ TABLES_OF_A_QUEUE = (
     Table.STREAMS,
     Table.MEMBERS,
 )
+#: The tables of nearly every commit: to read a member of an enumeration costs as much as the call of a function.
+_CHUNKS, _COLD, _STATES = Table.CHUNKS, Table.COLD, Table.STATES
+_LEASES, _COUNTERS = Table.LEASES, Table.COUNTERS
 _LAST_QUEUE_ID = b"last_queue_id"
 
 #: Rows of one bounded scan while a queue is loaded.
@@ -254,6 +265,36 @@ def write_of_published_end(key: bytes) -> bytes:
     return key[8:]
 
 
+def session_key(key_id: str | None, session: str) -> bytes:
+    """Neither the id of a key nor the name of a session has a zero byte."""
+    return f"{key_id or ''}\0{session}\0".encode()
+
+
+def answer_key(session: bytes, number: int) -> bytes:
+    return session + _key(number)
+
+
+def end_of_session_rows(session: bytes) -> bytes:
+    """Behind the keys of all of its answers."""
+    return session[:-1] + b"\1"
+
+
+def session_of_answer(key: bytes) -> bytes:
+    return key[:-8]
+
+
+def number_of_answer(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")
+
+
+def session_end_key(end_ms: int, session: bytes) -> bytes:
+    return _key(end_ms) + session
+
+
+def session_of_end(key: bytes) -> bytes:
+    return key[8:]
+
+
 def _page_keys(chunk: Chunk, count: int) -> list[bytes]:
     """Those of its first pages."""
     of_chunk = _key_of_two(chunk.queue_id, chunk.body)
@@ -269,31 +310,47 @@ def _page_key(chunk: Chunk, page: int) -> bytes:
 
 def write_changes(batch: Batch, changes: Changes) -> None:
     """Put the rows of everything that a transaction changed into its batch."""
+    puts, deletes = batch.puts, batch.deletes
     for chunk in changes.new_chunks:
         if chunk.live:
-            _write_chunk(batch, chunk)
+            table, key = _COLD if chunk.is_cold else _CHUNKS, _key_of_two(chunk.queue_id, chunk.first)
+            puts.append((table, key, _encode(chunk.head())))
+            if chunk.payload_bytes > PAGE_BYTES and chunk.body == chunk.first:
+                _write_pages(batch, chunk)
     if changes.chunks:
-        new = set(changes.new_chunks)
+        new = changes.new_chunks and set(changes.new_chunks)
         for chunk in changes.chunks:
             _write_states(batch, chunk, is_new=chunk in new)
+    new_leases, ended_leases = changes.new_leases, changes.ended_leases
+    if new_leases:
+        for group, lease in new_leases.items():
+            if group not in ended_leases:
+                puts.append((_LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row())))
+    if ended_leases:
+        for group, lease in ended_leases.items():
+            if group not in new_leases:
+                deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
+    for queue_id, counts in changes.counts.items():
+        puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
+    changes.has_others = any(changes.others)
+    if changes.has_others:
+        _write_others(batch, changes)
+
+
+def _write_others(batch: Batch, changes: Changes) -> None:
+    for fact in changes.scattered:
+        write_scattered(batch, fact)
     for chunk in changes.cooled.difference(changes.new_chunks) if changes.cooled else ():
         key = _key(chunk.queue_id, chunk.first)
         batch.put(Table.COLD, key, _encode(chunk.head()))
         batch.delete(Table.CHUNKS, key)
     for before, after in changes.thinned:
         _delete_pages(batch, before)
-        _write_head(batch, after)
+        table = _COLD if after.is_cold else _CHUNKS
+        batch.put(table, _key_of_two(after.queue_id, after.first), _encode(after.head()))
         _write_pages(batch, after)
     if changes.runs:
         write_runs(batch, changes)
-    if changes.new_leases:
-        for group, lease in changes.new_leases.items():
-            if group not in changes.ended_leases:
-                batch.put(Table.LEASES, _key_of_two(lease.terms.home_id, group), _encode(lease.row()))
-    if changes.ended_leases:
-        for group, lease in changes.ended_leases.items():
-            if group not in changes.new_leases:
-                batch.delete(Table.LEASES, _key_of_two(lease.terms.home_id, group))
     if changes.own:
         _write_own(batch, changes)
     if changes.members:
@@ -313,16 +370,18 @@ def write_changes(batch: Batch, changes: Changes) -> None:
             _write_staged_pages(batch, queue_id, number, pages)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
-    for queue_id, counts in changes.counts.items():
-        batch.put(Table.COUNTERS, _key_of_one(queue_id), _encode(counts))
 
 
 def _write_own(batch: Batch, changes: Changes) -> None:
+    # Messages that wait for the same time share their state.
+    last, raw = None, b""
     for (queue_id, number), state in changes.own.items():
         if state is None:
             batch.delete(Table.OWN, _key_of_two(queue_id, number))
-        else:
-            batch.put(Table.OWN, _key_of_two(queue_id, number), _encode(state))
+            continue
+        if state is not last:
+            last, raw = state, _encode(state)
+        batch.put(Table.OWN, _key_of_two(queue_id, number), raw)
 
 
 def _write_streams(batch: Batch, changes: Changes) -> None:
@@ -384,20 +443,6 @@ def _write_dedup(batch: Batch, changes: Changes) -> None:
         batch.delete(Table.DEDUP_END, _key(queue_id, until_ms) + key.encode())
 
 
-def _write_chunk(batch: Batch, chunk: Chunk) -> None:
-    _write_head(batch, chunk)
-    if chunk.body == chunk.first:
-        _write_pages(batch, chunk)
-
-
-def _write_head(batch: Batch, chunk: Chunk) -> None:
-    batch.put(
-        Table.COLD if chunk.is_cold else Table.CHUNKS,
-        _key_of_two(chunk.queue_id, chunk.first),
-        _encode(chunk.head()),
-    )
-
-
 def _write_pages(batch: Batch, chunk: Chunk) -> None:
     if chunk.is_inline:
         return
@@ -428,15 +473,15 @@ def _write_staged_pages(
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
     key = _key_of_two(chunk.queue_id, chunk.first)
     if chunk.live:
-        batch.put(Table.STATES, key, bytes(chunk.states or b""))
+        batch.puts.append((_STATES, key, bytes(chunk.states or b"")))
         chunk.has_states_row = True
         return
     if is_new:
         return
-    batch.delete(Table.COLD if chunk.is_cold else Table.CHUNKS, key)
+    batch.deletes.append((_COLD if chunk.is_cold else _CHUNKS, key))
     if chunk.has_states_row:
-        batch.delete(Table.STATES, key)
-    if chunk.body == chunk.first:
+        batch.deletes.append((_STATES, key))
+    if chunk.payload_bytes > PAGE_BYTES and chunk.body == chunk.first:
         _delete_pages(batch, chunk)
 
 
@@ -595,6 +640,19 @@ def read_published(store: KeyValueStore) -> tuple[dict[bytes, Published], dict[b
     published = {key: decode(raw) for key, raw in _scan(store, Table.PUBLISHED)}
     ends = [key for key, _ in _scan(store, Table.PUBLISHED_END)]
     return published, {write_of_published_end(key): end_of_published(key) for key in ends}
+
+
+def read_answers(store: KeyValueStore) -> dict[bytes, dict[bytes, RememberedAnswer]]:
+    """For laws, verification and repair: remembered answers by the keys of their sessions and their own."""
+    decode, found = _decode_record[Table.ANSWERS], dict[bytes, dict[bytes, RememberedAnswer]]()
+    for key, raw in _scan(store, Table.ANSWERS):
+        found.setdefault(session_of_answer(key), {})[key] = decode(raw)
+    return found
+
+
+def read_session_ends(store: KeyValueStore) -> list[bytes]:
+    """For laws and verification: the keys of the rows."""
+    return [key for key, _ in _scan(store, Table.SESSION_ENDS)]
 
 
 def read_all_dedup(store: KeyValueStore, queue_id: int) -> dict[str, DedupRow]:

@@ -228,9 +228,23 @@ def find_wrong_indexes(store: KeyValueStore, find_front: FindFront) -> list[str]
             allowed[Table.RUNS] |= {run_key(home_id, home_id, lane, first, False) for lane, first in firsts}
     found = []
     for table, rows in expected.items():
-        stored = {key for key, _ in read_table(store, table)}
-        found += [f"{table.name.lower()} {key.hex()} is missing" for key in sorted(rows.keys() - stored)]
+        stored = dict(read_table(store, table))
         found += [
-            f"{table.name.lower()} {key.hex()} leads nowhere" for key in sorted(stored - allowed[table])
+            f"{table.name.lower()} {key.hex()} is missing" for key in sorted(rows.keys() - stored.keys())
         ]
+        found += [
+            f"{table.name.lower()} {key.hex()} leads nowhere"
+            for key in sorted(stored.keys() - allowed[table])
+        ]
+        if table is Table.RUNS:
+            found += [f"runs {key.hex()} leads to too few" for key in sorted(_find_short(stored, rows))]
     return found
+
+
+def _find_short(stored: Mapping[bytes, bytes], expected: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """Rows of lanes that say less than how many messages they lead to: a reader would stop too early."""
+    for key, raw in expected.items():
+        if stored.get(key, raw) != raw:
+            row, wanted = decode_value(Table.RUNS, stored[key]), decode_value(Table.RUNS, raw)
+            if row.count < wanted.count:
+                yield key

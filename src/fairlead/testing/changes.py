@@ -78,6 +78,7 @@ _RECORDS: dict[Table, tuple[What | None, What | None]] = {
     Table.PUBLISHED: (None, "forget publishes"),
     Table.PUBLISHED_END: (None, None),
     Table.INTENTS: ("save operation", "end operation"),
+    Table.SESSION_ENDS: (None, None),
 }
 
 
@@ -111,6 +112,8 @@ def changes_of(fact: f.StateFact) -> Iterator[Change]:
                 fact.chunk.count,
                 find_payloads=lambda: fact.chunk.payloads or (),
             )
+        case f.ScatteredEnqueued():
+            yield Change("enqueue", len(fact.numbers), find_payloads=lambda: fact.payloads)
         case f.Claimed():
             yield Change("fill numbered claim" if fact.lease.is_numbered else "claim", len(fact.numbers))
         case f.LeaseCompleted():
@@ -120,6 +123,9 @@ def changes_of(fact: f.StateFact) -> Iterator[Change]:
             yield Change("extend" if is_longer else "start", len(fact.numbers))
         case f.MessageMoved():
             yield Change("move", 1, move=(fact.why or "", fact.cause, _where(fact.state)))
+        case f.MessagesMoved():
+            for one in fact.one_by_one():
+                yield from changes_of(one)
         case f.MessageGone():
             yield Change("move", 1, move=(fact.why, fact.cause, "gone"))
         case f.MessageRestated():

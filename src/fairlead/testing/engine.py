@@ -129,6 +129,13 @@ def replace_audit_record(broker: Broker, record: AuditRecord) -> None:
         tx.add(RecordsChanged(Table.AUDIT, {entry_key(record.number): record}))
 
 
+def forget_sessions(broker: Broker) -> None:
+    """As if nobody had used any session for long."""
+    with broker.engine.transaction() as tx:
+        for table in (Table.ANSWERS, Table.SESSION_ENDS):
+            tx.add(RecordsChanged(table, dict.fromkeys(rows_in(broker, table.name))))
+
+
 def sync(broker: Broker) -> None:
     """Return when everything committed would survive a power cut."""
     broker.engine.store.sync()

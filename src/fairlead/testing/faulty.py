@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from fairlead.errors import StoreFull
 from fairlead.store.kv.dictionary import DictionaryStore
@@ -33,31 +33,6 @@ T = TypeVar("T")
 
 class Killed(BaseException):
     """The process is gone. Not an `Exception`: nothing in the engine may handle it."""
-
-
-class RecordedBatch:
-    """Keeps its changes, so that a part of them can be written."""
-
-    def __init__(self) -> None:
-        self.changes: list[tuple[str, tuple[Any, ...]]] = []
-        self.inner: Batch | None = None
-
-    def put(self, table: Table, key: bytes, value: bytes) -> None:
-        self.changes.append(("put", (table, key, value)))
-
-    def delete(self, table: Table, key: bytes) -> None:
-        self.changes.append(("delete", (table, key)))
-
-    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
-        self.changes.append(("delete_range", (table, start, end)))
-
-    def inside(self, store: KeyValueStore, count: int | None = None) -> Batch:
-        """The first `count` changes, or all, as a batch of `store`; the same batch each time."""
-        if self.inner is None:
-            self.inner = store.batch()
-            for name, arguments in self.changes[:count]:
-                getattr(self.inner, name)(*arguments)
-        return self.inner
 
 
 class FaultyStore:
@@ -108,7 +83,7 @@ class FaultyStore:
         self.dead = True
         if not self._before and self.inner.last_commit == self._synced_commit:
             return
-        epoch, batch = self.inner.acquire(), self.inner.batch()
+        epoch, batch = self.inner.acquire(), Batch()
         for (table, key), value in self._before.items():
             if value is None:
                 batch.delete(table, key)
@@ -132,22 +107,16 @@ class FaultyStore:
 
         return self._step("acquire", acquire)
 
-    def batch(self) -> RecordedBatch:
-        return RecordedBatch()
-
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
-        assert isinstance(batch, RecordedBatch)
-
         def write() -> bool:
             before = self._rows_before(batch) if self._forgets else {}
-            stored = self.inner.write(batch.inside(self.inner), epoch, commit)
+            stored = self.inner.write(batch, epoch, commit)
             if stored:
                 self._before = before | self._before
             return stored
 
         def tear() -> None:
-            part = batch.inside(self.inner, len(batch.changes) // 2)
-            self.inner.write(part, epoch, commit)
+            self.inner.write(_half_of(batch), epoch, commit)
 
         return self._step("write", write, tear=tear)
 
@@ -251,15 +220,22 @@ class FaultyStore:
         self.struck = self._steps_left == 0
         return self.struck
 
-    def _rows_before(self, batch: RecordedBatch) -> dict[tuple[Table, bytes], bytes | None]:
+    def _rows_before(self, batch: Batch) -> dict[tuple[Table, bytes], bytes | None]:
         before: dict[tuple[Table, bytes], bytes | None] = {}
-        for name, (table, key, *rest) in batch.changes:
-            if name == "delete_range":
-                rows = self.inner.scan(table, key, rest[0], limit=1 << 40)
-                before |= {(table, found): value for found, value in rows}
-            else:
-                before[table, key] = self.inner.get(table, key)
+        for table, start, end in batch.ranges:
+            rows = self.inner.scan(table, start, end, limit=1 << 40)
+            before |= {(table, found): value for found, value in rows}
+        for table, key in [*[put[:2] for put in batch.puts], *batch.deletes]:
+            before[table, key] = self.inner.get(table, key)
         return before
+
+
+def _half_of(batch: Batch) -> Batch:
+    half, count = Batch(), len(batch.puts) + len(batch.deletes) + len(batch.ranges)
+    half.puts = batch.puts[: count // 2]
+    half.deletes = batch.deletes[: count // 2 - len(half.puts)]
+    half.ranges = batch.ranges[: count // 2 - len(half.puts) - len(half.deletes)]
+    return half
 
 
 def faulty_in_memory(*, forgets: bool = False) -> FaultyStore:

@@ -33,7 +33,10 @@ _SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve"
 
 
 class ServerProcess:
-    """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`."""
+    """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`.
+
+    Doors without an address are off; a setting that is None keeps the default of `fairlead serve`.
+    """
 
     def __init__(
         self,
@@ -41,8 +44,11 @@ class ServerProcess:
         addresses: Mapping[str, str],
         settings: Mapping[str, object],
         command: Sequence[str] = _SERVE,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
+        #: Variables beside those of the settings, from the next start on.
+        self.environment = dict(environment or {})
         self._command = command
         self.addresses: dict[str, str] = {}
         self._given = {
@@ -78,7 +84,10 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when the server is ready, or raises `ServerDidNotStart`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
-        environment |= {SETTINGS[path].variable: str(value) for path, value in self._given.items()}
+        environment |= {
+            SETTINGS[path].variable: str(value) for path, value in self._given.items() if value is not None
+        }
+        environment |= self.environment
         process = self._process = subprocess.Popen(
             self._command,
             env=environment,
@@ -169,11 +178,13 @@ def run_server(
     grpc: bool = False,
     http: bool = False,
     settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
     """A ready server on free ports; killed at the end if it still runs.
 
     `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`.
-    `fairlead.testing.authority` makes certificates.
+    `fairlead.testing.authority` makes certificates. `environment` has variables that are no settings, such as
+    `FAIRLEAD_AUTH_BOOTSTRAP_KEY`.
 
         with run_server(tmp_path / "data", settings={"durability": "os"}) as server:
             client = fairlead.connect(server.address)
@@ -185,6 +196,7 @@ def run_server(
         Path(data),
         {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(len(doors)), strict=True)},
         settings or {},
+        environment=environment,
     )
     try:
         server.start()

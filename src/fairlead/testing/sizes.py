@@ -20,7 +20,7 @@ _PLACES = {
     # What time brings.
     "timer_step_messages": "engine.moves.STEP_MESSAGES",
     "timer_sleep_ms": "engine.timer.MAX_SLEEP_MS",
-    "request_kept_ms": "engine.answers.REQUEST_KEPT_MS",
+    "session_kept_ms": "decide.sessions.SESSION_KEPT_MS",
     # Streams.
     "let_by_per_stream": "decide.fronts.MAX_LET_BY",
     # Numbered claims.

@@ -15,6 +15,7 @@ audit          who did what
 runbooks       the runbooks in force
 consumers      durable consumers and their numbered claims
 staging        writes that become visible together
+sessions       numbered requests, each with one effect
 maintain       checkpoints
 
 A verb module imports `request`, the records, the rules and the errors. It imports the engine only for type
@@ -38,6 +39,7 @@ from fairlead.verbs import (
     operate,
     queues,
     runbooks,
+    sessions,
     settle,
     staging,
 )
@@ -57,6 +59,7 @@ __all__ = [
     "operate",
     "queues",
     "runbooks",
+    "sessions",
     "settle",
     "staging",
 ]

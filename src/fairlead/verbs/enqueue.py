@@ -31,7 +31,6 @@ class Enqueue(Request[str], frozen=True):
     """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
 
     bulk = True
-    remembered = True
     right = Right.PRODUCE
     room = Room.WEIGHS
 
@@ -85,7 +84,6 @@ class EnqueueMany(Request[list[str]], frozen=True):
     """Put messages into a queue, all or none, in the order given, in one commit. Returns their ids."""
 
     bulk = True
-    remembered = True
     right = Right.PRODUCE
     room = Room.WEIGHS
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.errors import InvalidRequest
-from fairlead.request import VERBS, Request, Room, verb
+from fairlead.request import Request, Room, verb
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.settle import Settle
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 #: What an exchange may contain, and at most one `Claim`. None of these is audited.
 ACCEPTED = (Settle, Enqueue, EnqueueMany, Claim)
-
-
-def check_remembered(request: Request[Any]) -> None:
-    """Refuse a request whose answer cannot be remembered under an id."""
-    if not request.remembered:
-        names = ", ".join(name for name, verb in VERBS.items() if verb.request.remembered)
-        raise InvalidRequest("request_id", f"none, except with {names}", request.verb_name)
 
 
 def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany | Claim]:
@@ -43,7 +36,9 @@ def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany 
         if claim.wait is not None:
             raise InvalidRequest("wait", "none for a claim in an exchange, which does not wait", claim.wait)
         if claim.token is not None:
-            raise InvalidRequest("token", "none for a claim in an exchange: give a request id", claim.token)
+            raise InvalidRequest(
+                "token", "none for a claim in an exchange: send it in a session", claim.token
+            )
     return requests
 
 
@@ -75,7 +70,6 @@ class Exchange(Request[list[Any]], frozen=True):
     """
 
     bulk = True
-    remembered = True
     room = Room.WEIGHS
 
     requests: Sequence[Request[Any]]

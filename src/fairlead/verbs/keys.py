@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 class KeysCreate(Request[NewKey], frozen=True):
     """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch milliseconds."""
 
+    answers_secret = True
     audited = True
     room = Room.GROWS
 
@@ -164,6 +165,7 @@ class KeysRotate(Request[NewKey], frozen=True):
     second one that nobody knows of, and that stays when the first is revoked.
     """
 
+    answers_secret = True
     audited = True
     room = Room.GROWS
 

@@ -27,7 +27,6 @@ class Settle(Request[list[SettleResult]], frozen=True):
     """
 
     bulk = True
-    remembered = True
     room = Room.WEIGHS
 
     items: Annotated[Sequence[Settlement], Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES)]

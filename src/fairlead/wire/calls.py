@@ -14,6 +14,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.wire.depth import check_depth
 from fairlead.wire.faults import Fault
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.rows import DeliveryRow, MessageRow
 from fairlead.wire.schemas import VERSION
 from fairlead.wire.settlement_rows import Row
@@ -29,29 +30,22 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fairlead: int = VERSION
 
 
-class EnqueueCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`queues` says how many of the rows, in their order, go into which queue; each queue once.
-
-    With a `request_id` (a UUIDv7) the call may be repeated for ten minutes and takes effect once; `answered`
-    are earlier request ids whose answers have arrived, which the server may forget. `rows` take the place of
-    the batch.
+class EnqueueCall(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`queues` says how many of the rows, in their order, go into which queue; each queue once. `rows` take the place
+    of the batch.
     """
 
     queues: Annotated[list[tuple[Any, int]], _FEW]
-    request_id: Any = None
-    answered: Any = ()
     rows: Annotated[list[MessageRow], _FEW] | None = None
 
 
-class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class SettleCall(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """`rows` take the place of the batch."""
 
-    request_id: Any = None
-    answered: Any = ()
     rows: Annotated[list[Row], _FEW] | None = None
 
 
-class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ClaimCall(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until
     `wait_ms` have passed.
 
@@ -69,16 +63,14 @@ class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     in_rows: bool = False
 
 
-class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ExchangeCall(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The batch has `settles` settlements, then the messages of `queues`, where a queue may come again.
     `claim` has the fields of the verb.
     """
 
     settles: int = 0
-    queues: Annotated[list[tuple[Any, int]], _FEW] = []
+    queues: Annotated[list[tuple[Any, int]], _FEW] = msgspec.field(default_factory=list)
     claim: Any = None
-    request_id: Any = None
-    answered: Any = ()
 
 
 class PagesCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from fairlead.errors import InvalidRequest
 from fairlead.request import VERBS, Request
+from fairlead.wire.depth import check_depth
 from fairlead.wire.messages import decode_messages
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.plain import decode_map, encode_fields, make_request
 from fairlead.wire.settlements import decode_settlements
 
@@ -24,7 +26,7 @@ R = TypeVar("R", bound=Request[Any])
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Call(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A request on its way: the name of its verb, and its fields as a MessagePack map."""
 
     verb: str
@@ -38,15 +40,37 @@ _READ_COLUMNS: dict[str, Callable[[pa.RecordBatch], Sequence[object]]] = {
 }
 
 
-def encode_request(request: Request[Any]) -> bytes:
-    return _encode(Call(request.verb_name, encode_fields(request)))
+_UNNUMBERED = Numbered()
 
 
-def decode_request(raw: bytes, batch: pa.RecordBatch | None = None) -> Request[Any]:
+def encode_request(request: Request[Any], numbered: Numbered = _UNNUMBERED) -> bytes:
+    call = Call(
+        request.verb_name,
+        encode_fields(request),
+        session=numbered.session,
+        number=numbered.number,
+        arrived=numbered.arrived,
+    )
+    try:
+        return _encode(call)
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise InvalidRequest("arguments", "plain values", str(wrong)) from None
+
+
+def decode_call(raw: bytes) -> Call:
     try:
         call = _calls.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("app_metadata", "a MessagePack map of verb and fields", str(wrong)) from None
+    check_depth((call.session, call.number, call.arrived), "app_metadata")
+    return call
+
+
+def decode_request(raw: bytes, batch: pa.RecordBatch | None = None) -> Request[Any]:
+    return request_of(decode_call(raw), batch)
+
+
+def request_of(call: Call, batch: pa.RecordBatch | None) -> Request[Any]:
     known = VERBS.get(call.verb)
     if known is None or known.request.bulk:
         raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), call.verb)

@@ -60,7 +60,7 @@ def test_a_unix_socket_is_an_address(socket_site: Site, tmp_path: Path, kind: st
     [
         {"address": "fairleads://h", "tls": False},
         {"address": "unix:///x", "tls": True},
-        {"api_key": "with space"},
+        {"api_key": "with a space behind "},
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, SettleResult, Start
 from fairlead.decide.dead_filter import DeadFilter
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.failure import FailureRecord
@@ -34,7 +34,6 @@ from fairlead.model.views import (
     RedriveResult,
     ThrottleStats,
 )
-from fairlead.records.ids import id_prefix
 from fairlead.request import LOCAL, Caller, Request
 from fairlead.runbook.model import QueueSpec, Runbook
 from fairlead.runbook.stored import dump_runbook
@@ -71,6 +70,7 @@ from fairlead.verbs.operate import (
 )
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
 from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from fairlead.verbs.staging import StagingPublish
 from tests.conformance.engines.consumer_steps import consumer_step
@@ -136,7 +136,6 @@ class Side:
     #: Of the claims of durable consumers, by name and queue, as they were read last.
     members: dict[tuple[str, str], list[Delivery]] = field(default_factory=dict)
     ceiling: int | None = None
-    request_ids: dict[int, str] = field(default_factory=dict)
 
     def carry_out(self, step: Request[Any] | Called) -> Any:
         request, caller = step if isinstance(step, Called) else (step, LOCAL)
@@ -184,7 +183,7 @@ class Side:
         if isinstance(request, Exchange):
             for part, its_answer in zip(request.requests, answer, strict=True):
                 if isinstance(part, Claim):
-                    its_answer[:] = self._in_order(replace(part, token=caller.request_id), its_answer)
+                    its_answer[:] = self._in_order(replace(part, token=caller.claim_token), its_answer)
                     self.deliveries += its_answer
         return self.compared(answer)
 
@@ -228,12 +227,12 @@ class Side:
         ids = [*self.names, bytes(6) + b"\x70" + bytes(9)]
         return show_id(ids[int(share * len(ids))])
 
-    def request_id(self, number: int) -> str:
-        """The id of a request, of the time when it was asked for first. It gets too old one day."""
-        if number not in self.request_ids:
-            prefix = id_prefix(self.clock.now_ms(), number)
-            self.request_ids[number] = show_id(prefix + bytes([0x80, *number.to_bytes(7, "big")]))
-        return self.request_ids[number]
+    def place(self, number: int, arrived: int) -> Caller:
+        """Of a request in the session of the run."""
+        # Without room it may fail, and then its requests are refused.
+        with suppress(Unavailable):
+            self.do(OpenSession("run"))
+        return LOCAL._replace(session="run", number=number, arrived=arrived)
 
     def key_at(self, share: float) -> str:
         """The id of the API key at that share of all keys; beyond, one that no key has."""
@@ -567,26 +566,23 @@ class Run:
         return ConfigSet(key, "2,3" if key == "throttle.t2" else random.choice(("1", "5", "0.4", "20")))
 
     def _exchange(self, delivered: int) -> Callable[[Side], Called]:
-        """A new request, under an id or without one; or an earlier id again, most often with its request."""
+        """A new request, with a number or without one; or an earlier number again, most often with its request."""
         random = self._random
         requests = self._parts(delivered)
-        number, answered = len(self._asked), ()
+        number, arrived = len(self._asked), 0
         if self._asked and random.random() < 0.3:
             number = random.randrange(len(self._asked))
             requests = self._asked[number] if random.random() < 0.8 else requests
         else:
             self._asked.append(requests)
-            answered = (number - random.randint(1, 3),) if random.random() < 0.2 and number > 3 else ()
-        has_id = random.random() < 0.8
+            arrived = number + 1 - random.randint(1, 3) if random.random() < 0.2 and number > 3 else 0
+        is_numbered = random.random() < 0.8
         single = len(requests) == 1 and isinstance(requests[0], (Enqueue, EnqueueMany, Settle))
 
         def call(side: Side) -> Called:
             parts = [for_side(request, side) for request in requests]
-            request = parts[0] if single and has_id else Exchange(parts)
-            ids = [side.request_id(one) for one in answered]
-            return Called(
-                request, LOCAL._replace(request_id=side.request_id(number) if has_id else None, answered=ids)
-            )
+            request = parts[0] if single and is_numbered else Exchange(parts)
+            return Called(request, side.place(number + 1, arrived) if is_numbered else LOCAL)
 
         return call
 

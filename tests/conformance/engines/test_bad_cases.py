@@ -16,8 +16,9 @@ from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large, settle
 from fairlead.store.kv.dictionary import DictionaryStore
+from fairlead.store.kv.port import Batch
 from fairlead.testing import ManualClock
-from fairlead.testing.faulty import FaultyStore, RecordedBatch
+from fairlead.testing.faulty import FaultyStore
 
 SIZE = int(os.environ.get("TEST_SIZE", "300"))
 PART = max(20, SIZE // 10)
@@ -83,16 +84,36 @@ def test_a_large_claim_is_filled_in_parts_in_the_order_of_a_whole_one(
     assert [one.id for one in claim_all(broker)] == [one.id for one in found]
 
 
+@pytest.mark.parametrize("part", [PART, SIZE])
+def test_a_claim_in_parts_takes_one_queue_after_the_other_and_the_next_claim_begins_with_the_other(
+    broker: Broker, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large, "CLAIM_PART", part)
+    broker.create_queue("other")
+    broker.enqueue_many("other", [NewMessage(b"%d" % n) for n in range(SIZE)])
+    limit = PART * 3 // 2
+    claims = [[one.queue for one in broker.claim(["q", "other"], limit=limit)] for _ in range(4)]
+    assert claims == [["other"] * limit, ["q"] * limit] * 2
+    rest = [one.queue for one in broker.claim(["q", "other"], limit=2 * SIZE)]
+    assert rest == ["other"] * (SIZE - 2 * limit) + ["q"] * (SIZE - 2 * limit)
+    assert broken_laws(broker.engine) == []
+
+
 def test_a_claim_settled_one_by_one_from_the_back(
     broker: Broker, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, most, reads = claim_all(broker), 0, 0
-    batch = store.batch
+    write = store.write
     for at, delivery in enumerate(reversed(found)):
-        batches, before = list[RecordedBatch](), store.reads.total()
-        monkeypatch.setattr(store, "batch", lambda made=batches: made.append(batch()) or made[-1])
+        batches, before = list[Batch](), store.reads.total()
+
+        def watched(batch: Batch, epoch: int, commit: int, into: list[Batch] = batches) -> bool:
+            into.append(batch)
+            return write(batch, epoch, commit)
+
+        monkeypatch.setattr(store, "write", watched)
         assert broker.settle([Complete(delivery)])[0].outcome == "completed"
-        most = max(most, sum(len(one.changes) for one in batches))
+        most = max(most, sum(len(one.puts) + len(one.deletes) for one in batches))
         reads += store.reads.total() - before
         if at % PART == 0:
             assert broken_laws(broker.engine) == []

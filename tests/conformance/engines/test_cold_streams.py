@@ -20,7 +20,7 @@ from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.dead_letters import Redrive
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek
+from fairlead.verbs.inspect import Explain, ExplainQueue, GetFailureMetrics, Peek, Stats
 from fairlead.verbs.operate import Drop, Hold, ReleaseStream, Unhold
 from fairlead.verbs.queues import CreateQueue, Purge
 from fairlead.verbs.settle import Settle
@@ -377,4 +377,64 @@ def test_a_lane_on_disk_whose_key_is_at_its_limit_ends_with_a_purge(scene: Scene
         assert not schedule.has_lane(("k",))
         scene.engine.do(Settle([Complete(leased)]))
         assert (schedule.ring(), schedule.lane_count) == ([], 0)
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+def test_the_next_front_of_a_lane_that_lost_its_messages_sets_the_weight_of_the_key(hot: int) -> None:
+    """Memory knows at once that such a lane is over. Where only the disk has it, the engine has to look."""
+    with sizes(hot=hot):
+        scene = Scene()
+        weights_and_throttles = ((1, "t1", "s"), (5, "t1", "s"), (1, "t2", None))
+        first, *_ = scene.engine.do(
+            EnqueueMany(
+                "q",
+                [
+                    NewMessage(b"", fairness_key="k", weight=weight, throttle_keys=[throttle], stream=stream)
+                    for weight, throttle, stream in weights_and_throttles
+                ],
+            )
+        )
+        scene.engine.do(Drop("q", [first]))
+        (key,) = scene.engine.do(Stats("q", True)).keys
+        assert (key.weight, key.pending) == (5, 2)
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1_000_000])
+def test_lanes_that_wait_for_tokens_go_out_in_the_same_order_whether_or_not_memory_knows_that_a_stream_is_over(
+    hot: int,
+) -> None:
+    """Memory that holds no message has seen rows of a stream, and does not know that none is left."""
+    with sizes(hot):
+        scene = Scene()
+        engine = scene.engine
+        engine.do(Enqueue("q", b"streamed", stream="s"))
+        engine.do(Settle([Complete(one) for one in engine.do(Claim("q"))]))
+        engine.do(ConfigSet("throttle:t:rate", "1"))
+        engine.do(
+            EnqueueMany("q", [NewMessage(b"0", throttle_keys=["t"]), NewMessage(b"1", throttle_keys=["t"])])
+        )
+        (first,) = engine.do(Claim("q"))
+        engine.do(Enqueue("q", b"2", throttle_keys=["t", "u"]))
+        assert engine.do(Claim("q", max_per_stream=5)) == []
+        engine.do(Settle([Release(first)]))
+        engine.do(ConfigSet("throttle:t:rate", "20"))
+        scene.clock.advance(ms=400)
+        claimed = engine.do(Claim("q", 9, max_per_stream=5))
+        assert [one.payload for one in claimed] == [b"0", b"1", b"2"]
+        scene.check()
+
+
+@pytest.mark.parametrize("hot", [0, 1000])
+def test_a_key_at_its_limit_that_loses_all_its_messages_at_once_gets_no_turn(hot: int) -> None:
+    """A lane that only the disk has ends before the key may take turns again."""
+    with sizes(hot=hot):
+        scene = Scene()
+        engine = scene.engine
+        engine.do(CreateQueue("limited", {"max_unsettled_per_key": 1}))
+        ids = engine.do(EnqueueMany("limited", [NewMessage(b"", fairness_key="k")] * 30))
+        assert len(scene.claim(5, "limited")) == 1
+        engine.do(Drop("limited", ids))
+        assert engine.memory.by_name["limited"].schedule.ring() == []
         scene.check()

@@ -18,7 +18,7 @@ from fairlead.engine.engine import Engine
 from fairlead.engine.verify import verify, verify_store
 from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.store.kv.dictionary import DictionaryStore
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
 from fairlead.testing import ManualClock
@@ -68,7 +68,7 @@ def engine() -> Engine:
 def change(engine: Engine, table: Table, value: bytes | None, *, at: int = 0) -> bytes:
     """Replace or delete a row behind the back of the engine; its key."""
     key = engine.store.scan(table, limit=at + 1)[at][0]
-    batch = engine.store.batch()
+    batch = Batch()
     if value is None:
         batch.delete(table, key)
     else:

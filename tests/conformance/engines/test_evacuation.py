@@ -19,7 +19,7 @@ from fairlead.errors import BrokenInvariant, StoreFull
 from fairlead.model.views import MessageInfo
 from fairlead.records.chunk import Chunk
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rows import read_payloads, read_table
 from fairlead.testing import ManualClock
@@ -680,7 +680,7 @@ def test_a_message_that_lives_and_of_which_nothing_is_left_is_named() -> None:
     scene.broker.engine.stop_working()
     store = scene.store.inner
     (key,) = dict(read_table(store, Table.STATES))
-    batch = store.batch()
+    batch = Batch()
     batch.put(Table.STATES, key, bytes(COUNT))
     store.write(batch, store.acquire(), store.last_commit + 1)
     problems = verify_store(store).problems
@@ -693,7 +693,7 @@ def test_a_page_that_is_lost_leaves_the_chunk_as_it_is() -> None:
     scene.broker.drop("q", scene.enqueue()[1:])
     store = scene.store.inner
     rows = dict(read_table(store, Table.PAGES))
-    batch = store.batch()
+    batch = Batch()
     batch.delete(Table.PAGES, min(rows))
     store.write(batch, store.acquire(), store.last_commit + 1)
     del rows[min(rows)]

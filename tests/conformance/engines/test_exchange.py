@@ -1,6 +1,4 @@
-"""Exchanges and remembered answers in the engine: one write, no refusal after a change, and answers that are given
-only to their callers, as long as they may ask.
-"""
+"""Exchanges in the engine: one write, and no refusal after a change."""
 
 from __future__ import annotations
 
@@ -12,32 +10,23 @@ from fairlead import Complete, Extend, Fail, NewMessage, Release
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import (
-    Forbidden,
     InvalidRequest,
     QueueFull,
     QueueNotFound,
-    RequestExpired,
     StoreFull,
-    Unauthenticated,
-    Unavailable,
 )
-from fairlead.middleware.stack import Layers
-from fairlead.model.ids import IdSource, show_id
-from fairlead.request import LOCAL, Caller, Request
-from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
+from fairlead.request import LOCAL, Request
+from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
+from fairlead.store.rows import number_of_answer
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore
-from fairlead.verbs.audit import AuditRead
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.keys import KeysCreate, KeysRevoke, KeysSetGrants
-from fairlead.verbs.queues import CreateQueue, Pause, UpdateQueue
+from fairlead.verbs.queues import CreateQueue, UpdateQueue
 from fairlead.verbs.settle import Settle
-
-MINUTE_MS = 60_000
-IDS = IdSource()
+from tests.turns import new_place
 
 
 def open_broker(store: Any = None, clock: ManualClock | None = None) -> Broker:
@@ -47,29 +36,27 @@ def open_broker(store: Any = None, clock: ManualClock | None = None) -> Broker:
     return broker
 
 
-def new_id(broker: Broker) -> str:
-    return show_id(IDS.next(broker.clock.now_ms(), 1)[0])
-
-
 def counts(broker: Broker) -> tuple[int, int]:
     stats = broker.stats("q")
     return stats.ready, stats.leased
 
 
-def answer_rows(broker: Broker) -> int:
-    return len(broker.engine.store.scan(Table.ANSWERS, limit=10_000))
+def numbers(broker: Broker) -> set[int]:
+    """The numbers under which anything is remembered."""
+    return {number_of_answer(key) for key, _ in broker.engine.store.scan(Table.ANSWERS, limit=10_000)}
 
 
 def test_an_exchange_and_its_answer_are_one_write() -> None:
     broker = open_broker()
     broker.do(EnqueueMany("q", [NewMessage(b"a"), NewMessage(b"b")]))
     a, b = broker.do(Claim("q", 2))
+    place = new_place(broker)
     before = broker.engine.store.last_commit
     requests = [Settle([Release(b), Complete(a)]), Enqueue("q", b"c"), Claim("q", 5)]
-    settled, _, claimed = broker.once(Exchange(requests), new_id(broker))
+    settled, _, claimed = broker.once(Exchange(requests), **place)
     assert [result.outcome for result in settled] == ["released", "completed"]
     assert [delivery.payload for delivery in claimed] == [b"b", b"c"]
-    assert (broker.engine.store.last_commit, answer_rows(broker)) == (before + 1, 1)
+    assert (broker.engine.store.last_commit, numbers(broker)) == (before + 1, {1})
     assert broken_laws(broker.engine) == []
 
 
@@ -90,14 +77,14 @@ def test_a_refused_part_leaves_the_neighbours_of_the_exchange_their_work(bad: li
     broker.do(CreateQueue("full", {"max_messages": 1}))
     broker.do(Enqueue("q", b"held"))
     (held,) = broker.do(Claim("q"))
-    caller = LOCAL._replace(request_id=new_id(broker))
+    caller = LOCAL._replace(**new_place(broker))
     with broker.engine.transaction():
         broker.do(Enqueue("q", b"before"))
         with pytest.raises((InvalidRequest, QueueNotFound, QueueFull)):
             broker.do(Exchange([Settle([Complete(held)]), *bad]), caller)
         broker.do(Enqueue("q", b"after"))
     assert counts(broker) == (2, 1)
-    assert answer_rows(broker) == 0
+    assert numbers(broker) == {0}
     assert broken_laws(broker.engine) == []
 
 
@@ -106,12 +93,13 @@ def test_a_write_that_fails_leaves_nothing_of_an_exchange_and_it_can_be_sent_aga
     broker = open_broker(store)
     broker.do(EnqueueMany("q", [NewMessage(b"a"), NewMessage(b"b")]))
     a, b = broker.do(Claim("q", 2))
-    call = Exchange([Settle([Complete(a), Fail(b)]), Enqueue("q", b"c"), Claim("q", 5)]), new_id(broker)
+    call = Exchange([Settle([Complete(a), Fail(b)]), Enqueue("q", b"c"), Claim("q", 5)])
+    place = new_place(broker)
     store.arm(1, "fail", only=["write"])
     with pytest.raises(StoreFull):
-        broker.once(*call)
-    assert (counts(broker), answer_rows(broker)) == ((0, 2), 0)
-    settled, _, claimed = broker.once(*call)
+        broker.once(call, **place)
+    assert (counts(broker), numbers(broker)) == ((0, 2), {0})
+    settled, _, claimed = broker.once(call, **place)
     assert [result.outcome for result in settled] == ["completed", "retry"]
     assert len(claimed) == 2
     assert broken_laws(broker.engine) == []
@@ -125,9 +113,9 @@ def test_a_claim_without_room_is_empty_and_the_rest_is_done(monkeypatch: pytest.
     broker.do(EnqueueMany("q", [NewMessage(b"a"), NewMessage(b"b")]))
     (a,) = broker.do(Claim("q"))
     monkeypatch.setattr("fairlead.engine.work.exchange.claim_now", refuse)
-    call = Exchange([Settle([Complete(a)]), Claim("q")]), new_id(broker)
+    call, place = Exchange([Settle([Complete(a)]), Claim("q")]), new_place(broker)
     for _ in range(2):
-        settled, claimed = broker.once(*call)
+        settled, claimed = broker.once(call, **place)
         assert ([result.outcome for result in settled], claimed) == (["completed"], [])
     assert counts(broker) == (1, 0)
 
@@ -160,159 +148,3 @@ def test_an_enqueue_under_a_key_that_a_settle_sets_free_is_not_refused_by_a_queu
     _, enqueued = broker.exchange([Settle([Complete(held)]), Enqueue("live", b"again", dedup_key="d0")])
     assert enqueued != held.id
     assert broker.stats("live").ready == 3
-
-
-# The same request again
-
-
-def test_300_answers_are_remembered_also_after_a_reopening() -> None:
-    data, clock = DictionaryData(), ManualClock()
-    broker = open_broker(DictionaryStore(data), clock)
-    calls = [(Enqueue("q", b"%d" % n), new_id(broker)) for n in range(300)]
-    first = [broker.once(*call) for call in calls]
-    again = open_broker(DictionaryStore(data), clock)
-    assert [again.once(*call) for call in calls] == first
-    assert counts(again) == (300, 0)
-    assert broken_laws(again.engine) == []
-
-
-def test_300_requests_under_ids_fit_in_one_transaction() -> None:
-    broker = open_broker()
-    callers = [LOCAL._replace(request_id=new_id(broker)) for _ in range(300)]
-    with broker.engine.transaction():
-        first = [broker.do(Enqueue("q", b"x"), caller) for caller in callers]
-        assert [broker.do(Enqueue("q", b"x"), caller) for caller in callers] == first
-    assert [broker.do(Enqueue("q", b"x"), caller) for caller in callers] == first
-    assert counts(broker) == (300, 0)
-
-
-def test_a_remembered_answer_is_given_only_once_it_is_synced() -> None:
-    data = DictionaryData()
-    store = FaultyStore(DictionaryStore(data), forgets=True)
-    broker = open_broker(store)
-    caller = LOCAL._replace(request_id=new_id(broker))
-    with broker.engine.transaction():
-        # Its caller is gone before anybody waits for the sync.
-        broker.do(Enqueue("q", b"x"), caller)
-    shown = broker.do(Enqueue("q", b"x"), caller)
-    store.cut_power()
-    again = open_broker(DictionaryStore(data), broker.clock)  # type: ignore[arg-type]
-    assert again.do(Enqueue("q", b"x"), caller) == shown
-    assert counts(again) == (1, 0)
-
-
-def test_an_answer_is_not_given_to_another_key() -> None:
-    broker = open_broker()
-    callers = [Caller(key_id, "name", "test", new_id(broker)) for key_id in ("a", "b", None)]
-    callers = [caller._replace(request_id=callers[0].request_id) for caller in callers]
-    request = Exchange([Enqueue("q", b"x"), Claim("q")])
-    first = [broker.do(request, caller) for caller in callers]
-    assert len({shown for shown, _ in first}) == 3
-    assert len({delivery.id for _, (delivery,) in first}) == 3
-    again = [broker.do(request, caller) for caller in callers]
-    assert [(shown, [one.id for one in found]) for shown, found in again] == [
-        (shown, [delivery.id]) for shown, (delivery,) in first
-    ]
-    assert counts(broker) == (0, 3)
-
-
-def test_an_answer_is_not_given_once_the_right_is_gone() -> None:
-    broker = open_broker()
-    layers = Layers(broker, keys=True)  # type: ignore[arg-type]
-    key = broker.do(KeysCreate("a", ["produce:q", "consume:q"]))
-    caller = layers.admit(f"Bearer {key.secret}", "test")
-    call = Exchange([Enqueue("q", b"x"), Claim("q")]), new_id(broker)
-    first = caller.once(*call)
-    assert repr(caller.once(*call)) == repr(first)
-    broker.do(KeysSetGrants(key.info.id, ["consume:q"]))
-    with pytest.raises(Forbidden):
-        caller.once(*call)
-    broker.do(KeysRevoke(key.info.id))
-    with pytest.raises(Unauthenticated):
-        caller.once(*call)
-    assert counts(broker) == (0, 1)
-
-
-def test_a_request_that_is_not_remembered_takes_no_id() -> None:
-    broker = open_broker()
-    for request in (Pause("q"), Claim("q"), AuditRead()):
-        with pytest.raises(InvalidRequest, match="request_id"):
-            broker.once(request, new_id(broker))
-    assert not broker.engine.memory.by_name["q"].record.paused
-
-
-def test_an_answer_that_has_arrived_is_forgotten_and_its_request_is_not_carried_out_again() -> None:
-    store = FaultyStore(DictionaryStore())
-    broker = open_broker(store)
-    first, second, third = new_id(broker), new_id(broker), new_id(broker)
-    broker.once(Enqueue("q", b"a"), first)
-    broker.once(Enqueue("q", b"b"), second, answered=[first])
-    assert answer_rows(broker) == 1
-    with pytest.raises(InvalidRequest, match="was answered"):
-        broker.once(Enqueue("q", b"a"), first)
-    # Loading everything anew forgets nothing of it.
-    store.arm(1, "fail", only=["write"])
-    with pytest.raises(Unavailable):
-        broker.do(KeysCreate("a"))
-    with pytest.raises(InvalidRequest, match="was answered"):
-        broker.once(Enqueue("q", b"a"), first)
-    broker.once(Exchange([]), third, answered=[second])
-    assert counts(broker) == (2, 0)
-    assert broken_laws(broker.engine) == []
-
-
-def test_a_request_that_could_not_be_written_forgets_no_answer() -> None:
-    store = FaultyStore(DictionaryStore())
-    broker = open_broker(store)
-    first, second = new_id(broker), new_id(broker)
-    shown = broker.once(Enqueue("q", b"a"), first)
-    store.arm(1, "fail", only=["write"])
-    with pytest.raises(StoreFull):
-        broker.once(Enqueue("q", b"b"), second, answered=[first])
-    assert broker.once(Enqueue("q", b"a"), first) == shown
-    assert counts(broker) == (1, 0)
-
-
-def test_a_copy_of_an_answered_request_is_refused_also_in_the_same_transaction() -> None:
-    broker = open_broker()
-    first, second = new_id(broker), new_id(broker)
-    broker.once(Enqueue("q", b"a"), first)
-    with broker.engine.transaction():
-        broker.once(Enqueue("q", b"b"), second, answered=[first])
-        with pytest.raises(InvalidRequest, match="was answered"):
-            broker.once(Enqueue("q", b"a"), first)
-    assert counts(broker) == (2, 0)
-
-
-# The end of their lives
-
-
-def test_answers_are_forgotten_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.engine.answers._STEP", 2)
-    clock = ManualClock()
-    broker = open_broker(clock=clock)
-    calls = [(Enqueue("q", b"x"), new_id(broker)) for _ in range(5)]
-    first = [broker.once(*call) for call in calls]
-    clock.advance(ms=10 * MINUTE_MS)
-    assert [broker.once(*call) for call in calls] == first
-    clock.advance(ms=1)
-    with pytest.raises(RequestExpired):
-        broker.once(*calls[0])
-    assert answer_rows(broker) == 5
-    clock.advance(ms=10 * MINUTE_MS)
-    clock.advance(ms=MINUTE_MS)
-    assert answer_rows(broker) == 0
-    assert broken_laws(broker.engine) == []
-
-
-def test_a_clock_that_was_ahead_for_a_while_forgets_no_answer() -> None:
-    clock = ManualClock()
-    broker = open_broker(clock=clock)
-    clock.advance(ms=30 * MINUTE_MS)
-    call = Enqueue("q", b"x"), new_id(broker)
-    first = broker.once(*call)
-    clock.jump(ms=60 * MINUTE_MS)
-    clock.advance(ms=2 * MINUTE_MS)
-    clock.jump(ms=-60 * MINUTE_MS)
-    assert broker.once(*call) == first
-    assert counts(broker) == (1, 0)

@@ -209,3 +209,32 @@ def test_another_secret_in_the_file_replaces_the_first(engine: Engine, ring: Key
     why_refused(ring, first)
     assert [record.name for record in ring.records()] == ["other", "bootstrap"]
     assert broken_laws(engine) == []
+
+
+def test_a_secret_that_an_operator_chose_is_found_by_its_digest_until_another_is_taken(
+    data: DictionaryData, engine: Engine, ring: KeyRing, clock: ManualClock
+) -> None:
+    first, second = "chosen by the operator, 32 or more", "s" * 32
+    why_refused(ring, first)
+    taken = ring.adopt(first, "bootstrap", EVERY_RIGHT)
+    assert taken is not None
+    again = KeyRing(Engine(DictionaryStore(data), clock=clock))
+    assert again.authenticate(first).key_id == taken.id
+    assert again.adopt(first, "bootstrap", EVERY_RIGHT) is not None
+    assert [record.key_id for record in again.records()] == [taken.id]
+    assert again.adopt(second, "bootstrap", EVERY_RIGHT) is not None
+    assert why_refused(again, first) == why_refused(again, make_token()), "as if it had never been there"
+    assert again.authenticate(second).key_id != taken.id
+
+
+def test_a_secret_that_an_operator_chose_ends_with_its_revocation_or_rotation(
+    engine: Engine, ring: KeyRing
+) -> None:
+    for end, secret in ((KeysRevoke, "r" * 32), (KeysRotate, "t" * 32)):
+        taken = ring.adopt(secret, "bootstrap", EVERY_RIGHT)
+        assert taken is not None
+        engine.do(end(taken.id))
+        why_refused(ring, secret)
+        assert ring.adopt(secret, "bootstrap", EVERY_RIGHT) is None
+        why_refused(ring, secret)
+    assert broken_laws(engine) == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fairlead import Complete, Delivery, Extend, NewMessage
+from fairlead.engine import memory, moves
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import QueueNotFound, StoreFull
@@ -127,6 +128,22 @@ def test_a_lease_that_was_moved_ends_then_and_the_others_of_its_claim_when_they_
         passed_ms = end_ms
 
 
+def test_of_a_run_that_expires_in_several_steps_only_the_first_message_has_failed(
+    broker: Broker, look_again: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when a member has a lease apart, and leases of another claim end between the two."""
+    broker.create_queue("s", visibility_timeout="10s", retry="immediate")
+    broker.enqueue_many("s", [NewMessage(b"%d" % n, stream="in order") for n in range(3)])
+    run = broker.claim("s", limit=3, max_per_stream=3)
+    broker.claim("q", limit=2)
+    broker.settle([Extend(run[1])])
+    monkeypatch.setattr(moves, "STEP_MESSAGES", 1)
+    again = look_again()
+    clock.advance(ms=10_000)
+    returned = again.claim("s", limit=3, max_per_stream=3)
+    assert [(one.payload, one.attempts) for one in returned] == [(b"0", 1), (b"1", 0), (b"2", 0)]
+
+
 def test_a_lease_whose_expiry_is_not_written_expires_later(
     broker: Broker, store: FaultyStore, clock: ManualClock
 ) -> None:
@@ -138,6 +155,20 @@ def test_a_lease_whose_expiry_is_not_written_expires_later(
     broker.run_due()
     assert (broker.stats("q").ready, broker.stats("q").leased) == (4, 0)
     assert broken_laws(broker.engine) == []
+
+
+def test_leases_that_ended_are_forgotten_before_their_time_and_the_others_still_expire(
+    broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MIN_ENDED", 3)
+    kept = broker.claim("r", limit=2)
+    for _ in range(50):
+        broker.enqueue("q", b"more")
+        broker.settle([Complete(one) for one in broker.claim("q")])
+    assert len(broker.engine.memory.expiries) < 10
+    assert broken_laws(broker.engine) == []
+    clock.advance(ms=10_000)
+    assert set(payloads(kept)) < set(payloads(broker.claim("r", limit=4)))
 
 
 def test_a_claim_token_shows_nothing_of_a_queue_that_is_deleted_and_all_of_one_whose_deletion_failed(

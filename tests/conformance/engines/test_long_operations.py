@@ -109,6 +109,19 @@ def test_a_purge_leaves_messages_that_come_while_it_goes_on() -> None:
     assert broken_laws(engine) == []
 
 
+def test_a_purge_takes_the_second_of_two_messages_of_a_stream_in_every_lane() -> None:
+    """It becomes the first one, and stands in a lane, when the purge may have left that lane."""
+    engine = Engine(DictionaryStore(), clock=ManualClock())
+    engine.do(CreateQueue("q"))
+    count = 1000
+    for keys in ("ba", "ab"):
+        messages = [NewMessage(b"", fairness_key=keys[n % 2], stream=f"s{n}") for n in range(count)]
+        engine.do(EnqueueMany("q", messages))
+    assert engine.do(Purge("q")) == 2 * count
+    assert counts(engine) == (0, 0, 0, 0)
+    assert broken_laws(engine) == []
+
+
 def test_the_count_of_a_purge_is_exact_and_its_leases_stay() -> None:
     engine = Engine(DictionaryStore(), clock=ManualClock())
     held = scene(engine)

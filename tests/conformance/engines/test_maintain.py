@@ -18,13 +18,15 @@ from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.keys import KeysCreate
 from fairlead.verbs.maintain import Checkpoint
 from fairlead.verbs.queues import CreateQueue
+from tests.turns import new_place
 
 
 def test_a_checkpoint_opens_as_a_store_of_its_own(tmp_path: Path) -> None:
-    clock, request_id = ManualClock(), "018bcfe5-6800-7000-8000-00000000001a"
+    clock = ManualClock()
     with Broker(RocksKeyValueStore.open(tmp_path / "data"), clock=clock) as broker:
         broker.do(CreateQueue("q"))
-        shown = broker.once(Enqueue("q", b"before"), request_id)
+        place = new_place(broker)
+        shown = broker.once(Enqueue("q", b"before"), **place)
         key = broker.do(KeysCreate("a"))
         broker.do(Checkpoint(tmp_path / "copy"))
         broker.do(Enqueue("q", b"after"))
@@ -32,7 +34,7 @@ def test_a_checkpoint_opens_as_a_store_of_its_own(tmp_path: Path) -> None:
             broker.do(Checkpoint(tmp_path / "copy"))
     with Broker(RocksKeyValueStore.open(tmp_path / "copy"), clock=clock) as copy:
         assert broken_laws(copy.engine) == []
-        assert copy.once(Enqueue("q", b"before"), request_id) == shown
+        assert copy.once(Enqueue("q", b"before"), **place) == shown
         assert copy.key_ring.authenticate(key.secret).name == "a"
         assert [one.payload for one in copy.do(Claim("q", 5))] == [b"before"]
 

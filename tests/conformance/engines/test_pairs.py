@@ -24,7 +24,7 @@ from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.settle import DeliveryRef
 from fairlead.records.ids import id_of
-from fairlead.request import Request
+from fairlead.request import LOCAL, Request
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.testing.storage import copy_data
@@ -73,9 +73,10 @@ from fairlead.verbs.operate import (
 )
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
 from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
+from fairlead.verbs.sessions import OpenSession, session_rule
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from tests.conformance.engines.rich_scene import make_rich
-from tests.conformance.engines.running import RUNBOOKS, Side
+from tests.conformance.engines.running import RUNBOOKS, Called, Side
 
 QUEUES = ("ordered", "plain", "consumed", "staged")
 #: A transaction reads the payloads that it staged once it is written, so requests on staged writes do not join.
@@ -176,6 +177,7 @@ def changing(scene: Scene) -> Iterator[Request[Any]]:
     yield Pause("plain")
     yield Resume("plain")
     yield DeleteQueue("plain")
+    yield OpenSession("s")
     yield ConfigSet("throttle.t", "1,2")
     yield ConfigSet("weight:plain:default", "5")
     yield ConfigDelete("throttle.t")
@@ -271,6 +273,31 @@ def compare(scene: Scene, first: Request[Any], second: Request[Any]) -> None:
     assert broken_laws(engine) == [], where
     for look in after_all(scene):
         assert joined.carry_out(look) == alone.carry_out(look), f"{look} after {where}"
+
+
+def in_session(number: int, request: Request[Any]) -> Request[Any] | Called:
+    """With a number, if a session remembers it."""
+    rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
+    if rule != "remembered" or getattr(request, "token", None) is not None:
+        return request
+    return Called(request, LOCAL._replace(session="mine", number=number, arrived=number - 1))
+
+
+def test_two_requests_of_one_transaction_in_a_session_end_as_they_do_in_two() -> None:
+    scene = make_scene()
+    seconds = [*changing(scene)]
+    for at, first in enumerate(changing(scene)):
+        for second in seconds[at % EVERY_PAIR :: EVERY_PAIR]:
+            (alone, apart), (joined, engine) = open_side(scene), open_side(scene)
+            for side in (alone, joined):
+                side.do(OpenSession("mine"))
+            steps = [in_session(number, one) for number, one in enumerate((first, second), 1)]
+            expected = [alone.carry_out(step) for step in steps]
+            with engine.transaction():
+                got = [joined.carry_out(step) for step in steps]
+            assert got == expected, steps
+            assert joined.do(OpenSession("mine")) == alone.do(OpenSession("mine")), steps
+            assert broken_laws(engine) == broken_laws(apart) == [], steps
 
 
 def comparable(request: Request[Any], answer: Any) -> Any:

@@ -11,14 +11,10 @@ import pytest
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release
 from fairlead.engine.broker import Broker
-from fairlead.errors import InvalidRequest, StaleEpoch, StoreFull
-from fairlead.middleware.stack import Layers
-from fairlead.model.ids import IdSource, show_id
-from fairlead.request import Caller
+from fairlead.errors import StaleEpoch, StoreFull
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore
-from fairlead.verbs.queues import CreateQueue, Pause
 
 Act = Callable[[Broker, list[Delivery]], Any]
 
@@ -151,18 +147,6 @@ def test_a_failed_write_reloads_only_the_queues_that_it_touched() -> None:
     assert memory.by_name["other"] is other
     assert memory.by_name["q"] is not touched
     assert broker.settle([Complete(held[0])])[0].outcome == "completed"
-
-
-def test_a_request_id_for_an_act_that_takes_none_is_refused_and_audited() -> None:
-    broker = Broker(DictionaryStore(), clock=ManualClock())
-    layers = Layers(broker)
-    caller = Caller(None, "ann", "test")
-    layers.handle(CreateQueue("q"), caller)
-    request_id = show_id(IdSource().next(broker.clock.now_ms(), 1)[0])
-    with pytest.raises(InvalidRequest):
-        layers.handle(Pause("q"), caller._replace(request_id=request_id))
-    entry = broker.audit.read(limit=1)[0]
-    assert (entry.verb, entry.outcome) == ("pause", InvalidRequest.code)
 
 
 def test_a_former_owner_never_acquires_the_store_again_by_itself() -> None:

@@ -21,7 +21,7 @@ from fairlead.salvage.rebuild import LAYOUT, rebuild
 from fairlead.salvage.repair import repair
 from fairlead.salvage.report import RepairReport
 from fairlead.store.kv.dictionary import DictionaryStore
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.kv.rocks_options import family_name
 from fairlead.store.rocks.salvage import Row, Salvage
@@ -62,7 +62,7 @@ class NewStore(DictionaryStore):
     def continue_behind(self, epoch: int, commit: int) -> None:
         while self.acquire() < epoch:
             pass
-        self.write(self.batch(), epoch, commit)
+        self.write(Batch(), epoch, commit)
 
 
 def rebuilt(rows: Rows) -> tuple[RepairReport, NewStore]:
@@ -91,7 +91,7 @@ def stored(rows: Rows) -> KeyValueStore:
 
 
 def fill(store: KeyValueStore, rows: Rows, commit: int = 1) -> None:
-    batch = store.batch()
+    batch = Batch()
     for table, content in rows.items():
         for key, value in content.items():
             batch.put(table, key, value)
@@ -178,6 +178,7 @@ ELSEWHERE = [
     "EXTERNAL_QUEUES",
     "AUDIT",
     "ANSWERS",
+    "SESSION_ENDS",
     "INTENTS",
 ]
 TABLES = [table for table in Table if table.name not in ELSEWHERE]

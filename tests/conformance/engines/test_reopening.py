@@ -46,8 +46,8 @@ class Ledger:
         self.mortal: set[int] = set()
         self.completed: Counter[int] = Counter()
         self._queues_with_ttl: set[str] = set()
-        #: Answers by request id and part: a remembered answer is no second effect.
-        self._remembered: dict[tuple[str, int], Any] = {}
+        #: Answers by number and part: a remembered answer is no second effect.
+        self._remembered: dict[tuple[int, int], Any] = {}
         #: The queue that each message was enqueued into.
         self._homes: dict[int, str] = {}
 
@@ -57,9 +57,9 @@ class Ledger:
         match request:
             case Called(Exchange() as exchange, caller):
                 for at, (part, its_answer) in enumerate(zip(exchange.requests, answer, strict=True)):
-                    self._note_once(part, its_answer, caller.request_id, at)
+                    self._note_once(part, its_answer, caller.number, at)
             case Called(single, caller):
-                self._note_once(single, answer, caller.request_id, 0)
+                self._note_once(single, answer, caller.number, 0)
             case Purge() | DeleteQueue():
                 queue = request.name.removesuffix(".dlq")
                 self.mortal.update(name for name, home in self._homes.items() if home == queue)
@@ -93,11 +93,11 @@ class Ledger:
             case Settle():
                 self.completed.update(name for name, outcome, *_ in answer if outcome == "completed")
 
-    def _note_once(self, request: Request[Any], answer: Any, request_id: str | None, at: int) -> None:
-        if request_id is None or self._remembered.get((request_id, at)) != answer:
+    def _note_once(self, request: Request[Any], answer: Any, number: int, at: int) -> None:
+        if not number or self._remembered.get((number, at)) != answer:
             self.note(request, answer)
-        if request_id is not None:
-            self._remembered[request_id, at] = answer
+        if number:
+            self._remembered[number, at] = answer
 
     def _note_message(self, queue: str, message: NewMessage, name: int) -> None:
         if name in self.confirmed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.store.kv.dictionary import DictionaryStore
-from fairlead.store.kv.port import KeyValueStore, Row, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Row, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.testing.faulty import FaultyStore
 
@@ -108,7 +108,7 @@ def make_backend(name: str, directory: Path) -> Backend:
 def put_all(
     store: KeyValueStore, epoch: int, commit: int, rows: Iterable[tuple[Table, bytes, bytes]]
 ) -> None:
-    batch = store.batch()
+    batch = Batch()
     for table, key, value in rows:
         batch.put(table, key, value)
     assert store.write(batch, epoch, commit)

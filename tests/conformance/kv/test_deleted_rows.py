@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import FairleadError
 from fairlead.store.kv.empty_ranges import EmptyRanges
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from tests.conformance.kv.backends import CACHE_BYTES
 
@@ -31,7 +31,7 @@ class Draining:
         self.commit = 0
 
     def write(self, puts: list[bytes], deletes: list[bytes] | None = None) -> None:
-        batch = self.store.batch()
+        batch = Batch()
         for one in puts:
             batch.put(Table.OWN, one, b"row")
         for one in deletes or ():
@@ -147,3 +147,20 @@ def test_ranges_that_are_noted_as_empty_hide_no_row(steps: list[tuple[str, int]]
             assert found == expected
             ranges.note(one, found)
             assert ranges.behind(one) == found
+
+
+def test_a_row_written_while_a_read_notes_that_there_is_none_is_found(
+    draining: Draining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write comes after the read has found its generation to be the present one, and before it notes the range."""
+    note, pending = EmptyRanges.note, [key(1, 5)]
+
+    def write_and_note(ranges: EmptyRanges, start: bytes, end: bytes | None) -> None:
+        if pending:
+            draining.write([pending.pop()])
+        note(ranges, start, end)
+
+    monkeypatch.setattr(EmptyRanges, "note", write_and_note)
+    assert draining.first() == []
+    assert pending == []
+    assert draining.first() == [key(1, 5)]

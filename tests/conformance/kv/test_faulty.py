@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import StoreFailed, StoreFull
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.testing.faulty import FaultyStore, Killed
 from tests.conformance.kv.backends import ALL, everything, make_backend, put_all
 
@@ -73,7 +73,7 @@ def test_a_process_dies_before_or_after_a_write(store: FaultyStore, fault: str, 
 def test_a_power_cut_takes_everything_since_the_last_sync(store: FaultyStore) -> None:
     synced = everything(store.inner)
     write_second(store)
-    batch = store.batch()
+    batch = Batch()
     batch.delete_range(Table.OWN, b"a", b"c")
     batch.delete(Table.RUNS, b"e")
     batch.put(Table.META, b"g", b"3")

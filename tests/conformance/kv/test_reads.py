@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from tests.conformance.kv.backends import ALL, BACKENDS, make_backend, put_all
 
@@ -30,7 +30,7 @@ class Numbered:
         self.commit = 0
 
     def write(self, changed: dict[bytes, bytes | None]) -> None:
-        batch = self.store.batch()
+        batch = Batch()
         for key, value in changed.items():
             if value is None:
                 batch.delete(TABLE, key)
@@ -40,7 +40,7 @@ class Numbered:
         assert self.store.write(batch, self.epoch, self.commit)
 
     def clear(self) -> None:
-        batch = self.store.batch()
+        batch = Batch()
         batch.delete_range(TABLE, b"", ENDLESS)
         self.commit += 1
         assert self.store.write(batch, self.epoch, self.commit)

@@ -25,7 +25,7 @@ from fairlead.errors import (
     StoreFailed,
     StoreLocked,
 )
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE
 from fairlead.store.rocks.log_format import HEADER_BYTES, RecordWalk
@@ -126,7 +126,7 @@ def test_a_second_store_on_a_directory_is_refused_until_the_first_is_closed(rock
 
 def test_an_error_that_somebody_keeps_does_not_keep_the_directory_open(rocks: RocksBackend) -> None:
     store = rocks.open()
-    epoch, batch = store.acquire(), store.batch()
+    epoch, batch = store.acquire(), Batch()
     batch.put(Table.META, b"a", b"b")
     store.write(batch, epoch, 5)
     store.scan(Table.META, limit=1)
@@ -380,7 +380,7 @@ def test_read_only_answers_without_changing_the_directory(crashed: Path) -> None
     store = RocksKeyValueStore.open(crashed, read_only=True)
     assert len(store.scan(TABLES[0], limit=ALL)) == 60
     assert store.last_commit == 60
-    for refused in (store.acquire, lambda: store.write(store.batch(), 1, 61)):
+    for refused in (store.acquire, lambda: store.write(Batch(), 1, 61)):
         with pytest.raises(InvalidRequest, match="read-only"):
             refused()
     store.sync()
@@ -447,7 +447,7 @@ def test_a_failed_sync_is_final_and_loses_nothing(
         patched.setattr(store, "_sync_logs", broken_disk)
         with pytest.raises(StoreFailed, match="Input/output"):
             store.sync()
-    for call in (store.sync, store.acquire, lambda: store.write(store.batch(), epoch, 2)):
+    for call in (store.sync, store.acquire, lambda: store.write(Batch(), epoch, 2)):
         with pytest.raises(StoreFailed, match="Input/output"):
             call()
     assert store.get(Table.META, b"a") == b"b", "reads go on"
@@ -483,19 +483,19 @@ def test_a_write_that_fails_otherwise_than_by_a_full_disk_is_final(
 ) -> None:
     store = opened(rocks.path)
     epoch = store.acquire()
-    database = store._database._opened
+    database = store._database.opened
 
     class Broken:
         def write(self, batch: object) -> None:
             raise Exception("IO error: While pwrite: Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store._database, "_opened", Broken())
+        patched.setattr(store._database, "opened", Broken())
         with pytest.raises(StoreFailed, match="pwrite"):
-            store.write(store.batch(), epoch, 1)
+            store.write(Batch(), epoch, 1)
     del database
     with pytest.raises(StoreFailed, match="pwrite"):
-        store.write(store.batch(), epoch, 1)
+        store.write(Batch(), epoch, 1)
     store.close()
     again = opened(rocks.path)
     assert again.last_commit == 0
@@ -556,12 +556,12 @@ class Watched:
 def test_a_sync_lets_rocksdb_sync_its_log_after_the_write_that_it_covers(rocks: RocksBackend) -> None:
     store = RocksKeyValueStore.open(rocks.path, cache_bytes=CACHE_BYTES)
     epoch, database = store.acquire(), store._database
-    watched = database._opened = Watched(database._opened)  # type: ignore[assignment]
+    watched = database.opened = Watched(database.opened)  # type: ignore[assignment]
     put_all(store, epoch, 1, [(Table.META, b"a", b"")])
     assert watched.asked == [("write", None)]
     store.sync()
     assert watched.asked == [("write", None), ("flush_wal", True)]
     store.sync()
     assert len(watched.asked) == 2, "nothing to sync"
-    database._opened = watched._inner
+    database.opened = watched._inner
     store.close()

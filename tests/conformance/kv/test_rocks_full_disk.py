@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from fairlead.errors import StoreFull
-from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
-from fairlead.store.kv.rocks_batch import RepeatableBatch
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.marks import read_mark
 from fairlead.store.rocks.reserve import FLOOR_BYTES, MIN_DISK_RESERVE_BYTES
@@ -74,7 +73,7 @@ class Filling:
         return RocksKeyValueStore.open(self.disk / "data", disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
 
     def write(self) -> None:
-        batch, rows = self.store.batch(), []
+        batch, rows = Batch(), []
         for row in range(10):
             key = (self.commit + 1).to_bytes(8, "big") + bytes([row])
             rows.append((key, self.chance.randbytes(8000)))
@@ -216,30 +215,30 @@ def test_a_write_that_finds_the_reserve_taken_is_written_again_after_an_opening(
     store = RocksKeyValueStore.open(directory / "data")
     elsewhere = RocksKeyValueStore.open(directory / "elsewhere")
     epoch = store.acquire()
-    old = store.batch()
+    old = Batch()
     for key in (b"a", b"b", b"c"):
         old.put(Table.OWN, key, b"old")
     store.write(old, epoch, 1)
     store._space.is_low = True
-    batch = store.batch()
+    batch = Batch()
     batch.put(Table.PAGES, b"new", b"new")
     batch.delete(Table.OWN, b"a")
     batch.delete_range(Table.OWN, b"b", b"c")
     opened = store._database
-    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    opened.opened = FullOnce(opened.opened, elsewhere._database.db)  # type: ignore[assignment]
     assert store.write(batch, epoch, 2)
     assert store.get(Table.PAGES, b"new") == b"new"
     assert store.scan(Table.OWN, limit=ALL) == [(b"c", b"old")]
     assert store.last_commit == 2
     store._space.is_low = False
-    plain = store.batch()
+    plain = Batch()
     plain.put(Table.META, b"plain", b"")
-    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    opened.opened = FullOnce(opened.opened, elsewhere._database.db)  # type: ignore[assignment]
     with pytest.raises(StoreFull):
         store.write(plain, epoch, 3)
     assert store.get(Table.META, b"plain") is None
-    assert isinstance(store.batch(), RepeatableBatch), "the next write can be repeated"
-    again = store.batch()
+    assert store._space.is_low, "the next write is repeated if need be"
+    again = Batch()
     again.put(Table.META, b"again", b"")
     assert store.write(again, epoch, 3), "the number of a refused write is free"
     elsewhere.close()
@@ -264,8 +263,8 @@ def test_an_opening_after_a_full_disk_waits_for_a_read_that_is_under_way(directo
     reader.start()
     reading.wait()
     store._space.is_low = True
-    database._opened = FullOnce(database._opened, elsewhere._database.db)  # type: ignore[assignment]
-    assert store.write(store.batch(), epoch, 1)
+    database.opened = FullOnce(database.opened, elsewhere._database.db)  # type: ignore[assignment]
+    assert store.write(Batch(), epoch, 1)
     reader.join()
     assert store.last_commit == 1
     elsewhere.close()
@@ -318,7 +317,7 @@ class Growing:
 
     def grow(self) -> None:
         self.store.check_room(50 * len(self.value))
-        batch = self.store.batch()
+        batch = Batch()
         for row in range(50):
             batch.put(Table.PAGES, (self.commit + 1).to_bytes(8, "big") + bytes([row]), self.value)
         self.store.write(batch, self.epoch, self.commit + 1)
@@ -329,7 +328,7 @@ class Growing:
             self.grow()
 
     def free_all(self, way: str) -> None:
-        batch = self.store.batch()
+        batch = Batch()
         if way == "ranges":
             batch.delete_range(Table.PAGES, bytes(8), self.commit.to_bytes(8, "big") + b"\xff")
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 
 TABLES = (Table.CHUNKS, Table.PAGES, Table.OWN)
@@ -26,7 +26,7 @@ def main(path: Path, rows: int) -> None:
     commit, epoch = store.last_commit, store.acquire()
     while True:
         commit += 1
-        batch = store.batch()
+        batch = Batch()
         batch.put(Table.META, b"commit", str(commit).encode())
         for table in TABLES:
             batch.delete_range(table, row_key(commit - 1, 0), row_key(commit, 0))

@@ -51,7 +51,7 @@ def main(directory: str) -> None:
 
     def make_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
         watch(broker, switch, ledger)
-        return open_doors(broker, settings, limits, None, Layers(broker, limits=limits))
+        return open_doors(broker, settings, limits, None, Layers(broker, limits=limits), server.event_loop)
 
     server = Server(settings, make_doors)
     code = 1

@@ -15,7 +15,6 @@ import pytest
 from fairlead import Complete
 from fairlead.config import LimitSettings
 from fairlead.model.checks import check_messages
-from fairlead.model.ids import IdSource, show_id
 from fairlead.model.message import NewMessage
 from fairlead.server.flight import FlightDoor, _Channel, _ClientGone
 from fairlead.server.limits import Limits
@@ -30,6 +29,7 @@ from fairlead.wire.schemas import MESSAGES
 from fairlead.wire.settlement_rows import settlement_rows
 from fairlead.wire.settlements import decode_results, encode_settlements
 from tests.doors.flight.raw import RawChannel, packed
+from tests.turns import new_place
 
 LIMITS = LimitSettings(max_calls=2, max_channels=8, max_inflight_bytes=1000)
 
@@ -93,7 +93,7 @@ def test_a_message_goes_in_out_and_is_completed(rig: Rig) -> None:
 
 
 def test_a_repeated_request_takes_effect_once_and_says_the_same(rig: Rig) -> None:
-    call = EnqueueCall([("q", 3)], request_id=show_id(IdSource().next(rig.broker.clock.now_ms(), 1)[0]))
+    call = EnqueueCall([("q", 3)], **new_place(rig.broker))
     first, again = [rig.channel("enqueue").call(call, three())[1] for _ in range(2)]
     assert first is not None
     assert again is not None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.server.event_loop import EventLoop
 from fairlead.server.http import HttpDoor
 from fairlead.server.metrics import Metrics
 from tests.integration.world import World
@@ -25,8 +26,15 @@ def metrics(world: World) -> Metrics:
 
 
 @pytest.fixture
-def door(world: World, metrics: Metrics) -> Iterator[HttpDoor]:
-    door = HttpDoor(world.broker, "127.0.0.1:0", metrics)
+def event_loop() -> Iterator[EventLoop]:
+    event_loop = EventLoop()
+    yield event_loop
+    event_loop.stop()
+
+
+@pytest.fixture
+def door(world: World, metrics: Metrics, event_loop: EventLoop) -> Iterator[HttpDoor]:
+    door = HttpDoor(world.broker, "127.0.0.1:0", metrics, event_loop)
     door.start()
     yield door
     door.stop()

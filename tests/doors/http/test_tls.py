@@ -14,6 +14,7 @@ import pytest
 from fairlead.config import TlsSettings
 from fairlead.model.addresses import split_address
 from fairlead.server.certificates import Certificates
+from fairlead.server.event_loop import EventLoop
 from fairlead.server.http import HttpDoor
 from fairlead.server.metrics import Metrics
 from tests.doors.http.test_http import wait_until
@@ -36,9 +37,17 @@ def certificates(files: Files) -> Certificates:
 
 
 @pytest.fixture
-def door(world: World, metrics: Metrics, certificates: Certificates) -> Iterator[HttpDoor]:
+def door(
+    world: World, metrics: Metrics, certificates: Certificates, event_loop: EventLoop
+) -> Iterator[HttpDoor]:
     door = HttpDoor(
-        world.broker, "127.0.0.1:0", metrics, max_connections=4, timeout_s=600, certificates=certificates
+        world.broker,
+        "127.0.0.1:0",
+        metrics,
+        event_loop,
+        max_connections=4,
+        timeout_s=600,
+        certificates=certificates,
     )
     door.start()
     yield door
@@ -78,9 +87,11 @@ def test_handshakes_that_do_not_come_to_an_end_keep_nobody_out(door: HttpDoor, f
 
 
 def test_a_handshake_has_a_time_in_which_to_end(
-    world: World, metrics: Metrics, certificates: Certificates
+    world: World, metrics: Metrics, certificates: Certificates, event_loop: EventLoop
 ) -> None:
-    door = HttpDoor(world.broker, "127.0.0.1:0", metrics, timeout_s=0.05, certificates=certificates)
+    door = HttpDoor(
+        world.broker, "127.0.0.1:0", metrics, event_loop, timeout_s=0.05, certificates=certificates
+    )
     door.start()
     try:
         with raw(door, HELLO) as client:

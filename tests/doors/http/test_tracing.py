@@ -19,7 +19,7 @@ from fairlead.verbs.settle import Settle
 from fairlead.wire.tracing import MOST_LINKS, Tracing, ambient, setup
 from tests.doors.http.collector import running_collector
 from tests.integration.world import World
-from tests.turns import new_id, turn
+from tests.turns import new_place, turn
 
 SECRET = "the payload of somebody's life"
 
@@ -151,8 +151,8 @@ def test_an_enqueue_and_a_settle_under_an_id_have_the_same_spans_as_without(
     broker: AdmittedCaller, producer: Traced, server: Traced
 ) -> None:
     with producer.tracing.enqueue_span("q", [NewMessage(b"")]) as messages:
-        broker.once(EnqueueMany("q", messages), new_id(broker))
-    broker.once(Settle([Complete(delivery) for delivery in broker.claim("q")]), new_id(broker))
+        broker.once(EnqueueMany("q", messages), **new_place(broker))
+    broker.once(Settle([Complete(delivery) for delivery in broker.claim("q")]), **new_place(broker))
     taken, sent = server.spans()["enqueue q"], producer.spans()["enqueue q"]
     assert taken.parent is not None
     assert taken.parent.span_id == sent.context.span_id

@@ -57,6 +57,10 @@ class Watch:
         match fact:
             case f.ChunkEnqueued():
                 self._enqueued(fact)
+            case f.ScatteredEnqueued():
+                for number in fact.numbers:
+                    self.homes[number] = fact.queue_id
+                    self.step("enqueued", number, Where.READY)
             case f.Claimed():
                 for number in fact.numbers:
                     self.step("leased", number, Where.LEASED)
@@ -68,6 +72,9 @@ class Watch:
             case f.MessageMoved():
                 self._check_claim(fact)
                 self.step(str(fact.why), fact.number, place_of(fact.state, is_leased=False))
+            case f.MessagesMoved():
+                for one in fact.one_by_one():
+                    self._follow(one)
             case f.MessageGone():
                 self._check_claim(fact)
                 self.step(fact.why, fact.number, None)
@@ -228,6 +235,27 @@ def test_the_engine_writes_no_move_that_the_table_lacks(why: f.Move) -> None:
             move()
         assert broker.engine.store.last_commit == commit
         assert [one.payload for one in broker.claim("q")] == [b"ready"]
+
+
+def test_a_ready_message_does_not_become_due_with_others_that_wait() -> None:
+    with Broker(DictionaryStore(), clock=ManualClock()) as broker:
+        broker.create_queue("q")
+        broker.enqueue_many("q", [NewMessage(b"ready"), NewMessage(b"later", delay="1h")])
+        commit = broker.engine.store.last_commit
+
+        def move() -> None:
+            with broker.engine.transaction() as tx:
+                ready = tx.memory.by_name["q"].schedule.numbers()[0]
+                states = [
+                    replace(state, due_ms=0, place=tx.next_place())
+                    for state in tx.states_of([ready + 1, ready])
+                ]
+                tx.add(f.MessagesMoved(states[0].queue_id, [ready + 1, ready], states, "due"))
+
+        with pytest.raises(Unavailable):
+            move()
+        assert broker.engine.store.last_commit == commit
+        assert [one.payload for one in broker.claim("q", limit=2)] == [b"ready"]
 
 
 def test_the_engine_writes_no_end_that_the_table_lacks() -> None:

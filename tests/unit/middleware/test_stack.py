@@ -14,7 +14,6 @@ from fairlead.middleware.authenticate import Authenticate
 from fairlead.middleware.authorize import Authorize
 from fairlead.middleware.limits import Limits
 from fairlead.middleware.metrics import Metrics
-from fairlead.middleware.once import Once
 from fairlead.middleware.redact import Redact
 from fairlead.middleware.stack import Layers
 from fairlead.middleware.trace import Trace
@@ -26,7 +25,7 @@ from fairlead.verbs.browse import Browse
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.queues import Pause
 
-ORDER = [Limits, Authenticate, Authorize, Once, Audit, Redact, Trace, Metrics]
+ORDER = [Limits, Authenticate, Authorize, Audit, Redact, Trace, Metrics]
 ALWAYS = [Limits, Authenticate, Authorize, Metrics]
 
 
@@ -36,7 +35,6 @@ class Everything(Request[list[Any]], frozen=True):
     verb_name = "everything"
     audited = True
     shows_messages = True
-    remembered = True
 
 
 @pytest.fixture

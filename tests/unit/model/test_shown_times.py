@@ -17,7 +17,7 @@ INSTANT = re.compile(r"(_ms|_at|_until|since|^until|_due)$")
 LENGTHS = {"ttl_ms"}
 #: Modules that compare with the clocks of other machines, or show when something was done; all others go by
 #: the store's time.
-BY_THE_WALL = {"answers.py", "audit_trail.py", "key_ring.py", "store_time.py", "transaction.py"}
+BY_THE_WALL = {"audit_trail.py", "key_ring.py", "store_time.py", "transaction.py"}
 
 
 def names(kind: type) -> set[str]:

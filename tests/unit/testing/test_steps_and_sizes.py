@@ -9,7 +9,7 @@ import pytest
 from fairlead import Complete, Fail
 from fairlead.errors import StoreFailed, StoreFull
 from fairlead.records.facts import StateFact
-from fairlead.store.kv.port import Table
+from fairlead.store.kv.port import Batch, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY
 from fairlead.testing import ManualClock, Step, Storage, changes, laws, open_in_memory, run_due, stop_before
 from fairlead.testing.changes import _RECORDS
@@ -97,7 +97,7 @@ def test_the_laws_are_those_of_a_broker_a_storage_or_a_directory(tmp_path: Path)
         run_due(broker)
         assert laws(broker) == laws(storage) == []
         ((key, _),) = storage.scan(Table.LIVES, limit=1)
-        batch = storage.batch()
+        batch = Batch()
         batch.delete(Table.LIVES, key)
         storage.write(batch, storage.acquire(), storage.last_commit + 1)
         assert laws(broker) == laws(storage) != []

@@ -79,13 +79,9 @@ class AsyncRespClient(AsyncSurface):
         """Requests of several tasks travel together. Cancelled, it releases what it has leased meanwhile."""
         return self._core.do(request)
 
-    async def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
+    async def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
         """Not offered by this client."""
-        raise InvalidRequest(
-            "request_id", "none: this client has no ids of requests; connect to host:port", request_id
-        )
+        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
 
     def consume(
         self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""

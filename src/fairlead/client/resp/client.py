@@ -81,13 +81,9 @@ class RespClient(Surface):
         """
         return self._core.do(request)
 
-    def once(
-        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
-    ) -> Answer:
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
         """Not offered by this client."""
-        raise InvalidRequest(
-            "request_id", "none: this client has no ids of requests; connect to host:port", request_id
-        )
+        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
 
     def consume(
         self,

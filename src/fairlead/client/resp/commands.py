@@ -18,7 +18,7 @@ PING = b"*1\r\n$4\r\nPING\r\n"
 #: What the reader gives while a reply is not whole; no reply is this.
 NOTHING = object()
 
-_API_KEY = re.compile(r"[!-~]{1,1000}")
+_API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
 _WANTED = "fairlead's Redis protocol"
 
 
@@ -62,7 +62,7 @@ def check_api_key(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str) or not _API_KEY.fullmatch(given):
-        expected = "text of 1 to 1000 printable characters without spaces"
+        expected = "text of 1 to 1000 printable ASCII characters with no space at either end"
         raise InvalidRequest("api_key", expected, "(not shown)")
     return given
 

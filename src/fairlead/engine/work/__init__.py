@@ -29,6 +29,7 @@ from fairlead.engine.work import (
     operate,
     queues,
     runbooks,
+    sessions,
     settle,
     staging,
     streams,
@@ -46,6 +47,7 @@ WORK: WorkTable = {
     **streams.WORK,
     **consumers.WORK,
     **exchange.WORK,
+    **sessions.WORK,
 }
 
 WORK_IN_STEPS: StepsTable = {

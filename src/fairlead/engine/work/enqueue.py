@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fairlead.config import Settings
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Queue
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
@@ -29,7 +28,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
-from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered
+from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered, ScatteredEnqueued
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, ids_of, shown_ids
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
@@ -251,13 +250,11 @@ def _add_alone(
     tx: Transaction, queue: Queue, columns: Columns, messages: MessageColumns
 ) -> Iterator[tuple[bytes, range]]:
     """Each message in a chunk of its own."""
-    for one, payload in zip(columns.one_by_one(), messages.payloads, strict=True):
-        head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, one, None)
-        chunk = Chunk.of(queue.record.queue_id, head, [payload])
-        tx.add(ChunkEnqueued(chunk))
-        # None joins a chunk that is before this one.
-        tx.let_grow(chunk)
-        yield chunk.prefix, chunk.numbers
+    numbers = tx.next_shared_blocks(messages.length)
+    tx.let_none_grow(queue)
+    fact = ScatteredEnqueued(queue.record.queue_id, numbers, tx.now_ms, tx.id_ms, columns, messages.payloads)
+    tx.add(fact)
+    return fact.by_commit()
 
 
 def _add_chunk(
@@ -273,7 +270,7 @@ def _add_chunk(
     head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None)
     states = None
     if messages.delays is not None:
-        states = bytearray([OWN if delay else IMPLIED for delay in messages.delays])
+        states = own_where(messages.delays)
     chunk = Chunk.of(queue.record.queue_id, head, messages.payloads, states)
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
@@ -284,11 +281,20 @@ def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: r
     """The states of the messages that have a delay."""
     if messages.delays is None:
         return {}
-    return {
-        number: OwnState(queue.record.queue_id, due_ms=tx.now_ms + delay)
-        for number, delay in zip(numbers, messages.delays, strict=True)
-        if delay
-    }
+    return waiting_states(queue, numbers, messages.delays, tx.now_ms)
+
+
+def own_where(delays: Sequence[int]) -> bytearray:
+    """The states of messages in their chunk: those that have a delay have rows of their own."""
+    return bytearray([OWN if delay else IMPLIED for delay in delays])
+
+
+def waiting_states(
+    queue: Queue, numbers: Sequence[int], delays: Sequence[int], now_ms: int
+) -> dict[int, OwnState]:
+    """The states of the messages that have a delay. Those with the same one share their state."""
+    states = {delay: OwnState(queue.record.queue_id, due_ms=now_ms + delay) for delay in {*delays} - {0}}
+    return {number: states[delay] for number, delay in zip(numbers, delays, strict=True) if delay}
 
 
 def to_columns(
@@ -377,8 +383,8 @@ def _lanes(
     if len(keys) == 1:
         return ((keys[0], *(throttle_keys[0] if throttle_keys else ())),), None
     if throttle_keys is None:
-        distinct = tuple(dict.fromkeys(keys))
-        return tuple(zip(distinct, strict=True)), _indexes(keys, distinct)
+        distinct = [*dict.fromkeys(keys)]
+        return tuple([(key,) for key in distinct]), _indexes(keys, distinct)
     names = [(key, *throttled) for key, throttled in zip(keys, throttle_keys, strict=True)]
     lanes = tuple(dict.fromkeys(names))
     return lanes, _indexes(names, lanes)
@@ -387,7 +393,9 @@ def _lanes(
 def _indexes(names: Sequence[Hashable], distinct: Sequence[Hashable]) -> bytes | list[int] | None:
     if len(distinct) == 1:
         return None
-    indexes = map({name: at for at, name in enumerate(distinct)}.__getitem__, names)
+    indexes: Iterable[int] = range(len(distinct))
+    if len(distinct) < len(names):
+        indexes = map({name: at for at, name in enumerate(distinct)}.__getitem__, names)
     return bytes(indexes) if len(distinct) <= _MAX_BYTE else list(indexes)
 
 
@@ -403,21 +411,12 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
         raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
-def has_room_for_lanes(settings: Settings, memory: Memory, queue: Queue, most: int) -> bool:
-    """Whether so many new lanes are certainly not too many."""
-    if queue.schedule.lane_count + most > settings.lanes_per_queue:
-        return False
-    # With many queues the bound costs less than the sum, and suffices while few chunks are cold.
-    limit = settings.active_lanes - most
-    return memory.most_lanes() <= limit or memory.count_lanes() <= limit
-
-
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
     """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
     Messages that come back are never refused.
     """
     settings, memory = tx.settings, tx.memory
-    if has_room_for_lanes(settings, memory, queue, most):
+    if memory.has_room_for_lanes(settings, queue, most):
         return
     here, everywhere = queue.schedule.lane_count, memory.count_lanes()
     new = sum([not queue.schedule.has_lane(lane) for lane in find_lanes()])

@@ -89,7 +89,7 @@ def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Deliv
         try:
             read_ahead(engine, names, part.limit)
             with engine.transaction() as tx:
-                queues = [tx.queue(name) for name in dict.fromkeys(request.queues())]
+                queues = [tx.queue(name) for name in _going_on(found[-1].queue, names)]
                 more, unread = claim_now(tx, queues, part, max_bytes=room_bytes), engine.take_unread()
             more = with_bodies(engine, unread, more)
         except FairleadError:
@@ -97,6 +97,13 @@ def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Deliv
         found += more
         count = len(more)
     return found
+
+
+def _going_on(last: str, names: Sequence[str]) -> list[str]:
+    """The queues from the one on that gave the last message: those before it gave what they could."""
+    queues = list(dict.fromkeys(names))
+    at = queues.index(last)
+    return queues[at:] + queues[:at]
 
 
 def settle_in_parts(engine: Engine, request: Settle, caller: Caller) -> list[SettleResult]:

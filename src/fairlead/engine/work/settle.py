@@ -10,11 +10,12 @@ import msgspec
 
 from fairlead.decide.arguments import check_consumer
 from fairlead.decide.exchange import check_item_count, check_items
+from fairlead.decide.retry import RetryAt
 from fairlead.engine import moves
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.memory import Memory, Queue
 from fairlead.engine.moves import STEP_MESSAGES
-from fairlead.engine.room import STATE_BYTES, step_of
+from fairlead.engine.room import STATE_BYTES, is_low, step_of
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
@@ -51,26 +52,54 @@ def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
     if completed is not None:
         moves.complete_members(tx, completed.lease, completed.numbers, {})
         return completed.results()
+    failed = find_failed(tx.memory, items)
+    if failed is not None and not (tx.hooks.failures or is_low(tx)):
+        together = moves.fail_together(
+            tx.memory,
+            failed.members.lease,
+            failed.members.numbers,
+            failed.said,
+            now_ms=tx.now_ms,
+            next_place=tx.next_place,
+        )
+        if together is not None:
+            tx.add(together.fact)
+            return failed.results(together.decisions)
     settlement = Settling(tx)
     return settlement.carry_out(settlement.decide_all(items))
 
 
-class Completed(NamedTuple):
-    """Members of one lease, all of them completed by one call."""
+class Members(NamedTuple):
+    """Different members of one lease that this engine delivered, in the order of the items of a call."""
 
     lease: GroupLease
     numbers: list[int]
     #: The first half of their ids, if they are of one chunk.
     prefix: bytes | None
-    items: Sequence[Settlement]
+    deliveries: Sequence[Any]
+
+    def raw_ids(self) -> list[bytes]:
+        if self.prefix is None:
+            return [delivery.raw_id for delivery in self.deliveries]
+        return ids_of(self.prefix, self.numbers)
+
+
+class Completed(NamedTuple):
+    """Members of one lease, all of them completed by one call."""
+
+    members: Members
+
+    @property
+    def lease(self) -> GroupLease:
+        return self.members.lease
+
+    @property
+    def numbers(self) -> list[int]:
+        return self.members.numbers
 
     def results(self) -> list[SettleResult]:
-        if self.prefix is None:
-            raw_ids = [item.delivery.raw_id for item in self.items]  # type: ignore[attr-defined]
-        else:
-            raw_ids = ids_of(self.prefix, self.numbers)
         outcome: Outcome = "completed"
-        return [*map(SettleResult, raw_ids, repeat(outcome))]
+        return [*map(SettleResult, self.members.raw_ids(), repeat(outcome))]
 
 
 def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | None:
@@ -80,13 +109,66 @@ def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | N
 
     A comprehension for each column costs less than one loop with all questions in it.
     """
-    count = len(items)
     if set(map(type, items)) != {Complete}:
         return None
     completes: Any = items
-    if [item.progress for item in completes].count(0) < count:
+    if [item.progress for item in completes].count(0) < len(items):
         return None
-    deliveries = [item.delivery for item in completes]
+    members = _find_members(memory, [item.delivery for item in completes])
+    return None if members is None else Completed(members)
+
+
+class Failed(NamedTuple):
+    """Members of one lease, all of them failed by one call."""
+
+    members: Members
+    said: Sequence[CheckedFail]
+
+    def results(self, decisions: Sequence[RetryAt]) -> list[SettleResult]:
+        outcome: Outcome = "retry"
+        return [
+            SettleResult(raw_id, outcome, decision.rule, decision.due_ms)
+            for raw_id, decision in zip(self.members.raw_ids(), decisions, strict=True)
+        ]
+
+
+def find_failed(memory: Memory, items: Sequence[Settlement]) -> Failed | None:
+    """As `find_completed`, for deliveries that all failed."""
+    if set(map(type, items)) != {Fail}:
+        return None
+    fails: Any = items
+    members = _find_members(memory, [item.delivery for item in fails])
+    said = None if members is None else _check_fails(fails)
+    return None if members is None or said is None else Failed(members, said)
+
+
+def _check_fails(items: Sequence[Fail]) -> list[CheckedFail] | None:
+    """What is said about each, where nothing is wrong: the same object where deliveries fail in the same way."""
+    said: dict[Any, CheckedFail] = {}
+    found: list[CheckedFail] = []
+    for item in items:
+        error, reason, progress, retry_in, dead = (
+            item.error,
+            item.reason,
+            item.progress,
+            item.retry_in,
+            item.dead,
+        )
+        # Numbers that are equal may be of different types, of which some are refused.
+        key = error, reason, type(reason), progress, type(progress), retry_in, dead, type(dead)
+        try:
+            one = said.get(key) or said.setdefault(key, check_fail(item))
+        except (InvalidRequest, TypeError):
+            # The long way says what is wrong. A value that cannot be hashed is.
+            return None
+        found.append(one)
+    return found
+
+
+def _find_members(memory: Memory, deliveries: Sequence[Any]) -> Members | None:
+    count = len(deliveries)
+    if count == 1 and type(deliveries[0]) is Delivery:
+        return _find_member(memory, deliveries[0])
     kinds = set(map(type, deliveries))
     if kinds == {LeaseRef}:
         numbers = find_referred(memory, [ref.raw_id for ref in deliveries])
@@ -103,17 +185,26 @@ def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | N
     if not _are_members(memory, lease, numbers):
         return None
     if kinds == {LeaseRef}:
-        return Completed(lease, numbers, None, items)
+        return Members(lease, numbers, None, deliveries)
     stored: list[Any] = [delivery.stored for delivery in deliveries]
     prefix = _find_own_prefix(memory, stored[0])
     if prefix is None:
         return None
     if stored.count(stored[0]) == count:
-        return Completed(lease, numbers, prefix, items)
+        return Members(lease, numbers, prefix, deliveries)
     others = {id(one): one for one in stored}.values()
     if None in [_find_own_prefix(memory, one) for one in others]:
         return None
-    return Completed(lease, numbers, None, items)
+    return Members(lease, numbers, None, deliveries)
+
+
+def _find_member(memory: Memory, delivery: Any) -> Members | None:
+    """`_find_members` without its columns."""
+    lease = memory.held.get(delivery.number)
+    if lease is None or lease.is_numbered or lease.terms.claim_id != delivery.claim_id:
+        return None
+    prefix = _find_own_prefix(memory, delivery.stored)
+    return None if prefix is None else Members(lease, [delivery.number], prefix, (delivery,))
 
 
 def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
@@ -148,8 +239,8 @@ def _find_own_prefix(memory: Memory, stored: object) -> bytes | None:
     """
     if type(stored) is not ChunkMessages:
         return None
-    chunk = memory.chunks.get(stored.block)
-    return stored.prefix if chunk is not None and chunk.prefix == stored.prefix else None
+    chunk, prefix = memory.chunks.get(stored.chunk.block), stored.chunk.prefix
+    return prefix if chunk is not None and chunk.prefix == prefix else None
 
 
 def goodbye(engine: Engine, request: Goodbye, caller: Caller) -> int:
@@ -232,10 +323,6 @@ class Settling:
         self._restated: dict[int, OwnState] = {}
         self._carried_bytes = 0
         self._count = -1
-
-    @property
-    def ends_deliveries(self) -> bool:
-        return bool(self._over)
 
     def decide_all(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """In the order given, the first outcome of a delivery counts. Give the results to `carry_out`."""

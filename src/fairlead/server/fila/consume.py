@@ -18,8 +18,8 @@ from fairlead.model.access import Right
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, LeaseRef, Start
 from fairlead.server.fila.starts import Starter
-from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import messages_pb2, service_pb2
+from fairlead.server.sent_deliveries import SentDeliveries
 
 #: How far a stream reads ahead of its client: so many messages, and about so many bytes.
 AHEAD_MESSAGES = 32

@@ -23,9 +23,9 @@ from fairlead.server.fila.consume import Consumption
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.gather import Gather
 from fairlead.server.fila.starts import Starter
-from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.server.fila.v1 import service_pb2_grpc
+from fairlead.server.sent_deliveries import SentDeliveries
 
 _MOST_BATCH_BYTES = 32 * 1024 * 1024
 _TRACE_HEADERS = ("traceparent", "tracestate")

@@ -1,7 +1,8 @@
 """The door that speaks the Redis protocol, RESP2 and RESP3: `FL.<VERB>` for every verb of the table.
 
 `door.py` has the life of the door, its turns, syncs and threads, `connection.py` one connection; `parser.py` reads
-commands, `arguments.py` their plain words, `replies.py` writes answers for people, and `commands.py` has what is no verb.
+commands, `arguments.py` their plain words, `replies.py` writes answers for people, `commands.py` has what is no verb,
+and `streams/` the commands of Redis Streams.
 Answers to our own client are MessagePack (`wire.packed`).
 
 Guarantees: answers of one connection leave in the order of its commands; a durable answer leaves after its sync; what a

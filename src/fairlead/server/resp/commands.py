@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fairlead
 import fairlead.verbs  # fills the table
@@ -11,6 +11,7 @@ from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.request import VERBS, Request
 from fairlead.server.resp.arguments import usage_of
 from fairlead.server.resp.replies import OK, PONG, bulk, value_of
+from fairlead.server.resp.streams.commands import COMMANDS as STREAM_COMMANDS
 
 if TYPE_CHECKING:
     from fairlead.server.resp.connection import Connection
@@ -21,17 +22,51 @@ REQUESTS: dict[bytes, type[Request[Any]]] = {
     PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()
 }
 
+#: Stands before the command of a verb, and gives the request its number in a session.
+ONCE = b"FL.ONCE"
+_ONCE_USAGE = "FL.ONCE session number arrived FL.<VERB> ..., with whole numbers from 0 on"
+
+
+class Place(NamedTuple):
+    """The place of a request in a session, as `Caller` has it."""
+
+    session: str | None = None
+    number: int = 0
+    arrived: int = 0
+
+
+NO_PLACE = Place()
+
 _NO_TRANSACTIONS = (
     "commands that fairlead has; MULTI is not needed, because commands that arrive together are one write, and"
     " FL.EXCHANGE carries out several requests as one"
 )
 
 
+def read_once(words: list[bytes]) -> tuple[Place, list[bytes]]:
+    """The place of a request in its session, and its command."""
+    _, *place = words[:4]
+    command = words[4:]
+    if not command or command[0].upper() not in REQUESTS:
+        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(words[:5])))
+    session, number, arrived = place
+    if not (number.isdigit() and arrived.isdigit() and len(number) < 20 and len(arrived) < 20):
+        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(place)))
+    try:
+        return Place(session.decode(), int(number), int(arrived)), command
+    except UnicodeDecodeError:
+        raise InvalidRequest("session", "text in UTF-8", _shown(session)) from None
+
+
 def run_command(connection: Connection, name: bytes, words: list[bytes]) -> bytes:
     """The reply. `words` are those behind the name, which is in upper case."""
     found = _COMMANDS.get(name)
     if found is None:
-        raise InvalidRequest("command", "FL.<VERB>, see FL.HELP, or a command of a connection", _shown(name))
+        raise InvalidRequest(
+            "command",
+            "FL.<VERB>, see FL.HELP, a command of Redis Streams, or one of a connection",
+            _shown(name),
+        )
     run, needs_key = found
     if needs_key and connection.caller is None:
         raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
@@ -115,7 +150,7 @@ def _command(connection: Connection, words: list[bytes]) -> bytes:
     names = [*[verb.name for verb in VERBS.values()]]
     match words[0].upper() if words else b"":
         case b"COUNT":
-            return b":%d\r\n" % (len(names) + len(_COMMANDS))
+            return b":%d\r\n" % (len(names) + len(_COMMANDS) + len(STREAM_COMMANDS))
         case b"DOCS":
             wanted = {word.upper() for word in words[1:]}
             docs = {
@@ -129,7 +164,8 @@ def _command(connection: Connection, words: list[bytes]) -> bytes:
             }
             return value_of(docs, connection.protocol)
         case b"LIST":
-            return value_of([*[f"FL.{name.upper()}" for name in names], *_COMMANDS], connection.protocol)
+            ours = [f"FL.{name.upper()}" for name in names]
+            return value_of([*ours, *_COMMANDS, *STREAM_COMMANDS], connection.protocol)
         case b"" | b"INFO":
             # Redis's entry of a command: no key of a command is a key of Redis.
             found = [[f"fl.{name}", -1, [], 0, 0, 0, [], [], [], []] for name in names]

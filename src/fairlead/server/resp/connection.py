@@ -18,7 +18,7 @@ from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.request import Caller, Request
 from fairlead.server.limits import Limit
 from fairlead.server.resp.arguments import read_words
-from fairlead.server.resp.commands import PREFIX, REQUESTS, run_command
+from fairlead.server.resp.commands import NO_PLACE, ONCE, PREFIX, REQUESTS, read_once, run_command
 from fairlead.server.resp.parser import (
     MAX_ARGUMENTS,
     MAX_ARGUMENTS_OF_STRANGERS,
@@ -27,6 +27,9 @@ from fairlead.server.resp.parser import (
     CommandReader,
 )
 from fairlead.server.resp.replies import bulk, error_reply, reply_of
+from fairlead.server.resp.streams.commands import Running, find_command
+from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.steps import StreamCommand
 from fairlead.server.turn import Call
 from fairlead.wire.packed import decode_request, encode_answer, tells_time
 
@@ -47,7 +50,7 @@ _OF_HTTP = (b"POST", b"HOST:")
 class Asked(Call):
     """A call of a connection, and its reply once it is there."""
 
-    __slots__ = ("connection", "is_packed", "protocol", "reply")
+    __slots__ = ("connection", "is_packed", "protocol", "reply", "running", "whole_reply")
 
     def __init__(
         self, connection: Connection, request: Request[Any], caller: Caller, *, is_packed: bool
@@ -57,6 +60,9 @@ class Asked(Call):
         self.is_packed = is_packed
         self.protocol = connection.protocol
         self.reply: bytes | None = None
+        #: The command that makes one request after the other, and what it replies in the end.
+        self.running: Running | None = None
+        self.whole_reply: bytes | None = None
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -82,6 +88,7 @@ class Connection(asyncio.Protocol):
         self.protocol = 2
         self.client_name = b""
         self.caller: Caller | None = None
+        self._session: Session | None = None
         self.source = ""
         self._transport: asyncio.Transport
         self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
@@ -199,7 +206,11 @@ class Connection(asyncio.Protocol):
     def _start(self, words: Command) -> bool:
         """False: not before earlier calls of the connection are over."""
         name = words[0].upper()
+        place = NO_PLACE
         try:
+            if name == ONCE:
+                place, words = read_once(words)
+                name = words[0].upper()
             kind = REQUESTS.get(name)
             if kind is None:
                 if not name.startswith(PREFIX) and name in _OF_HTTP:
@@ -207,6 +218,8 @@ class Connection(asyncio.Protocol):
                     return True
                 if self._open and name in (b"AUTH", b"HELLO", b"RESET", b"QUIT"):
                     return False
+                if name.startswith(b"X") and (command := find_command(name)) is not None:
+                    return self._start_steps(command, words)
                 self._reply(run_command(self, name, words[1:]))
                 return True
             if self.caller is None:
@@ -230,12 +243,75 @@ class Connection(asyncio.Protocol):
             self._reply(error_reply(unexpected, packed=is_packed))
             return True
         size = sum(map(len, words))
-        asked = Asked(self, request, self.caller._replace(size=size), is_packed=is_packed)
+        caller = self.caller._replace(
+            session=place.session, number=place.number, arrived=place.arrived, size=size
+        )
+        asked = Asked(self, request, caller, is_packed=is_packed)
         asked.joins, asked.may_wait = joins, not self._is_ending
         if not joins or request.patience_ms() is not None:
             self._holder = asked
         self._open += 1
         self._replies.append(asked)
+        self.door.ask(asked)
+        return True
+
+    def _start_steps(self, command: StreamCommand, words: Command) -> bool:
+        """A command that makes requests one after the other. False: not before earlier calls are over."""
+        if self.caller is None:
+            raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
+        if self._session is None:
+            self._session = Session(self.door.streams, self.caller)
+        self._session.protocol = self.protocol
+        running = Running(command, self._session, words[1:])
+        try:
+            first = running.advance(None, None)
+        except FairleadError:
+            raise
+        except Exception as unexpected:
+            _log.exception("a command could not be read, for a reason that nobody foresaw")
+            self._reply(error_reply(unexpected))
+            return True
+        if isinstance(first, bytes):
+            self._reply(first)
+            return True
+        joins = self.door.turns.joins(first)
+        if not joins and self._open:
+            running.close()
+            return False
+        if not first.durable:
+            self.door.check_unread()
+        asked = Asked(self, first, self.caller._replace(size=sum(map(len, words))), is_packed=False)
+        asked.running, asked.joins, asked.may_wait = running, joins, not self._is_ending
+        if not joins or not first.durable:
+            # A look comes before other requests, which must not be overtaken; most XADD and XACK make one request.
+            self._holder = asked
+        self._open += 1
+        self._replies.append(asked)
+        self.door.ask(asked)
+        return True
+
+    def _goes_on(self, asked: Asked, running: Running) -> bool:
+        """Whether the command makes another request."""
+        if self.is_lost:
+            running.close()
+            return False
+        try:
+            found = running.advance(asked.answer, asked.error)
+        except FairleadError as refused:
+            asked.error = refused
+            return False
+        except Exception as unexpected:
+            _log.exception("a command failed in a way it should not")
+            asked.error = unexpected
+            return False
+        asked.error = None
+        if isinstance(found, bytes):
+            asked.whole_reply = found
+            return False
+        asked.request, asked.answer = found, None
+        asked.joins = self.door.turns.joins(found)
+        # What comes behind it must not be carried out before its last request.
+        self._holder = asked
         self.door.ask(asked)
         return True
 
@@ -256,6 +332,8 @@ class Connection(asyncio.Protocol):
 
     def over(self, asked: Asked) -> None:
         """The call has its answer or its error, and may be told."""
+        if asked.running is not None and self._goes_on(asked, asked.running):
+            return
         self._open -= 1
         if self._holder is asked:
             self._holder = None
@@ -271,6 +349,8 @@ class Connection(asyncio.Protocol):
                 if isinstance(asked.error, FairleadError):
                     self.door.limits.count_error(asked.error)
                 return error_reply(asked.error, packed=asked.is_packed)
+            if asked.whole_reply is not None:
+                return asked.whole_reply
             if asked.is_packed:
                 now_ms = self.door.now_ms() if tells_time(type(asked.request)) else 0
                 return bulk(encode_answer(asked.request, asked.answer, now_ms))
@@ -329,6 +409,7 @@ class Connection(asyncio.Protocol):
             self._admit(None)
 
     def _admit(self, authorization: str | None) -> None:
+        self._session = None
         self.caller = self.door.layers.admit(authorization, self.source).caller
         self._reader.max_bytes, self._reader.max_arguments = MAX_REQUEST_BYTES, MAX_ARGUMENTS
 

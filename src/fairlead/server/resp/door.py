@@ -25,6 +25,7 @@ from fairlead.model.addresses import join_address, split_address
 from fairlead.server.event_loop import EventLoop
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
 from fairlead.server.resp.connection import Asked, Connection
+from fairlead.server.resp.streams.session import Shared
 from fairlead.server.sync_thread import SyncThread
 from fairlead.server.turn import Turned, Turns
 
@@ -66,6 +67,7 @@ class RespDoor:
         self.asks_for_keys = asks_for_keys
         self.flight_address = flight_address
         self.turns = Turns(broker, self.layers, self._wake)
+        self.streams = Shared(broker)
         self._broker = broker
         self._certificates = certificates
         self._socket_path = socket_path

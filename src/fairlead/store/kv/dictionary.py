@@ -11,6 +11,7 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -25,35 +26,19 @@ _FEW_KEYS = 8
 _ROOM_BYTES = 1 << 62
 
 
-class DictionaryBatch:
-    def __init__(self) -> None:
-        self.changes: dict[tuple[Table, bytes], bytes | None] = {}
-        self.ranges: list[tuple[Table, bytes, bytes]] = []
-        self.written = False
-
-    def put(self, table: Table, key: bytes, value: bytes) -> None:
-        self._add(table, key, value)
-
-    def delete(self, table: Table, key: bytes) -> None:
-        self._add(table, key, None)
-
-    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
-        if start < end:
-            self.ranges.append((table, start, end))
-
-    def _add(self, table: Table, key: bytes, value: bytes | None) -> None:
-        if (table, key) in self.changes:
+def _check_keys(batch: Batch) -> None:
+    seen: set[tuple[Table, bytes]] = set()
+    for table, key in chain([put[:2] for put in batch.puts], batch.deletes):
+        if (table, key) in seen:
             raise BrokenInvariant(f"expected key {key.hex()} of {table.name} once in a batch, got it twice")
-        self.changes[table, key] = value
-
-    def check_ranges(self) -> None:
-        for ranged, start, end in self.ranges:
-            for (table, key), value in self.changes.items():
-                if value is not None and table == ranged and start <= key < end:
-                    raise BrokenInvariant(
-                        f"expected no put in the range {start.hex()} to {end.hex()} of {table.name}, which the"
-                        f" same batch deletes, got {key.hex()}"
-                    )
+        seen.add((table, key))
+    for ranged, start, end in batch.ranges:
+        for table, key, _ in batch.puts:
+            if table == ranged and start <= key < end:
+                raise BrokenInvariant(
+                    f"expected no put in the range {start.hex()} to {end.hex()} of {table.name}, which the"
+                    f" same batch deletes, got {key.hex()}"
+                )
 
 
 class _SortedTable:
@@ -123,27 +108,19 @@ class DictionaryStore:
             data.fence = data.fence.acquired()
             return data.fence.epoch
 
-    def batch(self) -> DictionaryBatch:
-        return DictionaryBatch()
-
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
         data = self._open_data()
-        assert isinstance(batch, DictionaryBatch)
         with data.lock:
             if data.fence.is_repeat(epoch, commit):
                 return False
-            if batch.written:
-                raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
-            batch.check_ranges()
-            batch.written = True
+            _check_keys(batch)
             for table, start, end in batch.ranges:
                 data.tables[table].delete_range(start, end)
+            for table, key in batch.deletes:
+                data.tables[table].delete(key)
             puts: dict[Table, list[Row]] = {}
-            for (table, key), value in batch.changes.items():
-                if value is None:
-                    data.tables[table].delete(key)
-                else:
-                    puts.setdefault(table, []).append((key, value))
+            for table, key, value in batch.puts:
+                puts.setdefault(table, []).append((key, value))
             for table, rows in puts.items():
                 data.tables[table].put_many(rows)
             data.fence = data.fence.committed(commit)

@@ -9,6 +9,7 @@ import msgspec
 from fairlead.errors import BrokenInvariant, StaleEpoch
 
 _PACKED = struct.Struct(">BQQQ")
+_pack = _PACKED.pack
 _VERSION = 1
 
 
@@ -40,7 +41,7 @@ class Fence(msgspec.Struct, frozen=True):
         return True
 
     def packed(self) -> bytes:
-        return _PACKED.pack(_VERSION, self.epoch, self.commit, self.commit_epoch)
+        return _pack(_VERSION, self.epoch, self.commit, self.commit_epoch)
 
 
 def read_fence(packed: bytes) -> Fence:

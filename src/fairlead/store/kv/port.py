@@ -3,7 +3,7 @@
 A backend may be a network away. So every method is one question or one change, answers are bounded lists,
 and a caller asks for many rows in one call instead of one row in many calls.
 
-Threads: one thread at a time calls `acquire`, `batch`, `write` and `checkpoint`; the caller's lock sees to
+Threads: one thread at a time calls `acquire`, `write` and `checkpoint`; the caller's lock sees to
 it. Any number of threads may call `sync`, `check_room`, `room` and the reading methods beside it. A read
 that runs beside a write sees all of that write or nothing of it per call of `get`; `get_many`, `scan` and
 `first_rows` may see a part of it. A read that starts after `write` returned sees all of it.
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 Row = tuple[bytes, bytes]
 
@@ -59,27 +61,33 @@ class Table(IntEnum):
     LIVES = 29
     DONE = 30
     MEMBERS = 31
+    SESSION_ENDS = 32
 
 
-class Batch(Protocol):
-    """Changes for one `write`. The object belongs to the backend that made it.
+class Batch(msgspec.Struct, gc=False):
+    """Changes for one `write`. A backend carries them out then, in any order.
 
-    A key occurs at most once in a batch, and no key that is put lies in a range that the same batch deletes:
-    a backend may carry out the changes in any order. `DictionaryStore` raises `BrokenInvariant` for a batch
-    that breaks this rule; other backends need not notice.
+    A key occurs at most once in a batch, and no key that is put lies in a range that the same batch deletes.
+    `DictionaryStore` raises `BrokenInvariant` for a batch that breaks this rule; other backends need not notice. The
+    lists may be filled without a call of a method for each row.
     """
+
+    puts: list[tuple[Table, bytes, bytes]] = []
+    deletes: list[tuple[Table, bytes]] = []
+    ranges: list[tuple[Table, bytes, bytes]] = []
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         """Add the row, or replace the value of an existing row."""
-        ...
+        self.puts.append((table, key, value))
 
     def delete(self, table: Table, key: bytes) -> None:
         """Remove the row. A row that does not exist is no error."""
-        ...
+        self.deletes.append((table, key))
 
     def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
         """Remove the rows with `start <= key < end`. An empty range (`start >= end`) changes nothing."""
-        ...
+        if start < end:
+            self.ranges.append((table, start, end))
 
 
 class KeyValueStore(Protocol):
@@ -102,10 +110,6 @@ class KeyValueStore(Protocol):
         an earlier epoch raises `StaleEpoch`. A crash during the call leaves the old epoch or the new one.
         Raises `StoreFull` and changes nothing when there is no room.
         """
-        ...
-
-    def batch(self) -> Batch:
-        """Begin an empty batch. A batch is written at most once; after an error make a new one."""
         ...
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:

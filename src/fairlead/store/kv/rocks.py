@@ -9,12 +9,12 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import cast
 
-from rocksdict import Checkpoint
+from rocksdict import Checkpoint, WriteBatch
 
 from fairlead.errors import (
-    BrokenInvariant,
     BrokerClosed,
     FairleadError,
     InvalidRequest,
@@ -24,7 +24,6 @@ from fairlead.errors import (
 from fairlead.store.kv import rocks_files as files
 from fairlead.store.kv.fence import Fence, read_fence
 from fairlead.store.kv.port import SUFFIX_BYTES, Batch, Row, Table, behind_group
-from fairlead.store.kv.rocks_batch import RepeatableBatch, RocksBatch
 from fairlead.store.kv.rocks_database import Database, first_of_groups, scan, scan_back
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.format import check_format
@@ -33,6 +32,8 @@ from fairlead.store.rocks.options import CACHE_BYTES
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, REOPEN_BYTES, check_reserve
 
 FENCE_KEY = b"fence"
+#: A longer range is deleted as a range also on a low disk: its list of keys would need too much room itself.
+MAX_LISTED_KEYS = 20_000
 
 
 class RocksKeyValueStore:
@@ -96,25 +97,14 @@ class RocksKeyValueStore:
 
     def acquire(self) -> int:
         self._make_writable()
-        self._store(self._repeatable_batch(), self._fence.acquired())
+        self._store(Batch(), self._fence.acquired())
         self.sync()
         return self._fence.epoch
 
     def continue_behind(self, epoch: int, commit: int) -> None:
         """For a repair, in place of the first `acquire`: later epochs and commits have higher numbers."""
         self._make_writable()
-        self._store(self._repeatable_batch(), Fence(epoch, commit, epoch))
-
-    def batch(self) -> RocksBatch:
-        if self._database.closed:
-            raise BrokerClosed
-        return self._repeatable_batch() if self._space.is_low else RocksBatch(self._database.families)
-
-    def _repeatable_batch(self) -> RepeatableBatch:
-        def find_keys(table: Table, start: bytes, end: bytes, limit: int) -> list[bytes]:
-            return [key for key, _ in self.scan(table, start, end, limit=limit)]
-
-        return RepeatableBatch(self._database.families, find_keys)
+        self._store(Batch(), Fence(epoch, commit, epoch))
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
         database = self._database
@@ -123,17 +113,17 @@ class RocksKeyValueStore:
         fence = self._fence
         if (epoch != fence.epoch or commit <= fence.commit) and fence.is_repeat(epoch, commit):
             return False
-        assert isinstance(batch, RocksBatch)
-        if batch.written:
-            raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
-        batch.written = True
-        if isinstance(batch, RepeatableBatch):
+        if self._space.is_low:
             self._store(batch, Fence(epoch, commit, epoch))
         else:
             self._write_once(batch, Fence(epoch, commit, epoch))
         return True
 
-    def _store(self, batch: RepeatableBatch, fence: Fence) -> None:
+    def _store(self, batch: Batch, fence: Fence) -> None:
+        """On a disk that is low. RocksDB's count of deleted rows, which tells how large the output of a compaction will
+        be, does not include those that a range deletes: so they are deleted one by one.
+        """
+        self._list_ranges(batch)
         try:
             self._write_once(batch, fence)
         except StoreFull:
@@ -142,24 +132,46 @@ class RocksKeyValueStore:
             # The reserve is kept for writes that must fit, but a compaction may have taken it for its output.
             # Closing the database ends the compaction and gives its output back.
             self._make_writable()
-            batch.renew()
             self._write_once(batch, fence)
 
-    def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
-        raw, db = batch.raw, self._database.db
-        raw.put(FENCE_KEY, fence.packed())
-        self._space.before_write(raw.size_in_bytes(), batch.deletes)
+    def _list_ranges(self, batch: Batch) -> None:
+        for number, (table, start, end) in reversed([*enumerate(batch.ranges)]):
+            rows = self.scan(table, start, end, limit=MAX_LISTED_KEYS + 1)
+            if len(rows) <= MAX_LISTED_KEYS:
+                batch.deletes += [(table, key) for key, _ in rows]
+                del batch.ranges[number]
+
+    def _write_once(self, batch: Batch, fence: Fence) -> None:
+        database, space = self._database, self._space
+        db, families = database.opened, database.families
+        assert db is not None
+        raw = WriteBatch(True)
+        put = raw.put
+        for table, key, value in batch.puts:
+            put(key, value, families[table])
+        if batch.deletes or batch.ranges:
+            space.deleted_since_flush = True
+            for table, key in batch.deletes:
+                raw.delete(key, families[table])
+            for table, start, end in batch.ranges:
+                raw.delete_range(start, end, families[table])
+        put(FENCE_KEY, fence.packed())
+        size = raw.size_in_bytes()
+        space.quiet_bytes -= size
+        if space.quiet_bytes <= 0:
+            space.before_write(size)
         try:
             db.write(raw)
         except Exception as trouble:
             # The rows may be there, so nothing that is known of them counts.
-            self._database.forget_reads()
+            database.forget_reads()
             raise self._failed_write(trouble) from trouble
-        self._database.note_write(batch.put_keys)
+        database.note_write(batch.puts)
         self._fence = fence
         self._written += 1
-        if self._marks is not None:
-            self._marks.keep_written(db.latest_sequence_number)
+        marks = self._marks
+        if marks is not None and monotonic() >= marks.keeps_next_at:
+            marks.keep_written(db.latest_sequence_number)
 
     def sync(self) -> None:
         wanted = self._written
@@ -226,12 +238,12 @@ class RocksKeyValueStore:
     def room(self, *, in_reserve: bool = False) -> int:
         if self._database.closed:
             raise BrokerClosed
-        return self._space.room(in_reserve=in_reserve)
+        return self._space.room(in_reserve)
 
     def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
         if self._database.closed:
             raise BrokerClosed
-        self._space.check(incoming_bytes, in_reserve=in_reserve)
+        self._space.check(incoming_bytes, in_reserve)
 
     def checkpoint(self, path: Path) -> None:
         self._check_open()

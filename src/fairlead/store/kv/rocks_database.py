@@ -43,7 +43,7 @@ class Database:
         #: Set once, for ever: the store takes no more writes.
         self.failure: StoreFailed | None = None
         self.swapping = threading.RLock()
-        self._opened: Rdict | None = None
+        self.opened: Rdict | None = None
         self._empty: Rdict | None = None
         #: Both by the number of the table, and empty while the database is closed.
         self.families: list[ColumnFamily] = []
@@ -52,7 +52,9 @@ class Database:
         self._cursors: dict[Table, tuple[int, Raw]] = {}
         self._generation = 0
         self._empty_ranges = [EmptyRanges() for _ in Table]
-        #: A write and a read of another thread change the empty ranges: the generation decides which counts.
+        #: For whoever changes the empty ranges. A lock costs more than all else that a write does with them, so a write
+        #: first looks without it whether it has to: it begins its generation before, and a read looks at the generation
+        #: after it has noted a range. So one of the two sees the other.
         self._noting = threading.Lock()
         #: A read that walks over more deleted rows fails; 0: no limit. For tests.
         self.max_walked_rows = 0
@@ -63,12 +65,12 @@ class Database:
 
     @property
     def db(self) -> Rdict:
-        assert self._opened is not None
-        return self._opened
+        assert self.opened is not None
+        return self.opened
 
     @property
     def is_connected(self) -> bool:
-        return self._opened is not None
+        return self.opened is not None
 
     @property
     def is_mirror(self) -> bool:
@@ -125,10 +127,14 @@ class Database:
             # A cursor also ends at a block that it cannot read: then this raises.
             raw.iterator.status()
             with self._noting:
+                if generation != self._generation:
+                    return found
+                for first, last in cursor.empty:
+                    self._empty_ranges[table].note(first, last)
                 if generation == self._generation:
                     self._cursors[table] = (generation, raw)
-                    for first, last in cursor.empty:
-                        self._empty_ranges[table].note(first, last)
+                else:
+                    self._empty_ranges[table].clear()
             return found
 
         return self.read(table, ask)
@@ -147,17 +153,20 @@ class Database:
             options.set_max_skippable_internal_keys(self.max_walked_rows)
         return options
 
-    def note_write(self, put_keys: Iterable[tuple[Table, bytes]]) -> None:
+    def note_write(self, puts: Iterable[tuple[Table, bytes, bytes]]) -> None:
         """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
         not empty any more.
         """
-        with self._noting:
-            self._generation += 1
+        self._generation += 1
+        if self._cursors:
             self._cursors.clear()
-            for table, key in put_keys:
-                ranges = self._empty_ranges[table]
-                # Most rows are put behind all ranges.
-                if ranges.end is None or key < ranges.end:
+        empty_ranges = self._empty_ranges
+        for table, key, _ in puts:
+            ranges = empty_ranges[table]
+            end = ranges.end
+            # Most rows are put behind all ranges.
+            if end is None or key < end:
+                with self._noting:
                     ranges.fill(key)
 
     def forget_reads(self) -> None:
@@ -208,11 +217,11 @@ class Database:
         """
         self.space.is_writable = False
         self.forget_reads()
-        databases = [*self._tables, self._empty, self._opened]
+        databases = [*self._tables, self._empty, self.opened]
         self._all.clear()
         self._tables.clear()
         self.families.clear()
-        self._opened = self._empty = None
+        self.opened = self._empty = None
         for database in databases:
             # Closing flushes, and may find the disk full; the log already has it all.
             with contextlib.suppress(Exception):
@@ -228,7 +237,7 @@ class Database:
         missing: set[str] = set()
         if read_only:
             missing = set(families) - set(Rdict.list_cf(str(path), database_options(cache)))
-        self._opened = Rdict(
+        self.opened = Rdict(
             str(path),
             options=database_options(cache),
             column_families={name: options for name, options in families.items() if name not in missing},
@@ -241,11 +250,11 @@ class Database:
                 options=database_options(cache),
                 column_families={name: families[name] for name in missing},
             )
-        empty = self._empty or self._opened
-        holders = {name: empty if name in missing else self._opened for name in families}
+        empty = self._empty or self.opened
+        holders = {name: empty if name in missing else self.opened for name in families}
         self.families.extend([holder.get_column_family_handle(name) for name, holder in holders.items()])
         self._tables.extend([holder.get_column_family(name) for name, holder in holders.items()])
-        self._all.extend([self._opened, *self._tables])
+        self._all.extend([self.opened, *self._tables])
 
     def _check_reached(self, census: Census | None) -> None:
         reached = self.db.latest_sequence_number()

@@ -53,9 +53,10 @@ class DiskSpace:
 
     def begin(self, *, compacts: bool) -> None:
         """The database was opened. `compacts`: whether its compactions were allowed from the start."""
-        #: Bytes written since the last flush, and the count at which free space is looked at next.
-        self._unflushed_writes, self._next_look = 0, LOG_STEP_BYTES
-        self._deleted_since_flush = False
+        #: How many bytes are written since the last flush when free space is looked at next; and how many more may be
+        #: written before that, which every write counts down.
+        self._next_look = self.quiet_bytes = LOG_STEP_BYTES
+        self.deleted_since_flush = False
         self._compaction.clear()
         if not self._tables:
             return
@@ -79,14 +80,14 @@ class DiskSpace:
         """Whether the largest compaction fits. If not, none may start before `begin` has looked at each."""
         return self.free_bytes() - FLOOR_BYTES >= COMPACTION_BYTES
 
-    def room(self, *, in_reserve: bool) -> int:
+    def room(self, in_reserve: bool) -> int:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
         # The logs are read only where they may matter: callers ask often.
         unflushed = 0 if free > reserve + MAX_LOG_BYTES else self.unflushed_bytes()
         return (free - reserve - unflushed) // 2
 
-    def check(self, incoming_bytes: int, *, in_reserve: bool) -> None:
+    def check(self, incoming_bytes: int, in_reserve: bool) -> None:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
         # A byte is written twice: to the log, and from there to a table, before the log goes.
@@ -102,13 +103,15 @@ class DiskSpace:
             self._compact_what_fits_now(free)
             raise StoreFull(str(self._path), free, reserve=reserve, logs=unflushed, request=twice)
 
-    def before_write(self, size: int, deletes: bool) -> None:
-        """Refuse a batch that cannot fit, and keep the logs short while the disk is below its reserve."""
-        self._deleted_since_flush |= deletes
-        self._unflushed_writes += size
-        if self._unflushed_writes < self._next_look and size < LOG_STEP_BYTES:
-            return
-        self._next_look = self._unflushed_writes + LOG_STEP_BYTES
+    @property
+    def _unflushed_writes(self) -> int:
+        return self._next_look - self.quiet_bytes
+
+    def before_write(self, size: int) -> None:
+        """Once no bytes are left that may be written without a look: refuse a batch that cannot fit, and keep the logs
+        short while the disk is below its reserve.
+        """
+        self._next_look, self.quiet_bytes = self._unflushed_writes + LOG_STEP_BYTES, LOG_STEP_BYTES
         free = self.free_bytes()
         if self._compaction:
             self._regulate_compaction(free)
@@ -137,8 +140,8 @@ class DiskSpace:
 
     def flush(self) -> None:
         """Turn memtables into tables in the background, so that RocksDB deletes the logs they came from."""
-        self._unflushed_writes, self._next_look = 0, LOG_STEP_BYTES
-        self._deleted_since_flush = False
+        self._next_look = self.quiet_bytes = LOG_STEP_BYTES
+        self.deleted_since_flush = False
         self._flushed_at = time.monotonic()
         if not self.is_writable:
             return
@@ -154,7 +157,7 @@ class DiskSpace:
         """A few bytes of log can delete many: only a flush lets a compaction see them."""
         if self._unflushed_writes >= LOG_STEP_BYTES:
             return True
-        return self._deleted_since_flush and time.monotonic() - self._flushed_at >= _REGULATE_EVERY_S
+        return self.deleted_since_flush and time.monotonic() - self._flushed_at >= _REGULATE_EVERY_S
 
     def _regulate_compaction(self, free: int) -> None:
         """Only compactions that fit may run: one that runs out of space takes it from writes that must fit.

@@ -80,7 +80,9 @@ class Marks:
         self._turn = 0
         #: One thread syncs while another commits.
         self._finding = threading.Lock()
-        self._synced_at = self._written_at = float("-inf")
+        self._synced_at = float("-inf")
+        #: When a commit that nobody synced leaves a mark again.
+        self.keeps_next_at = float("-inf")
         self._changed_ns, self._settled_at = -1, 0.0
         self._log = self._log_starts_at = 0
         self._manifest = self._manifest_whole = self._manifest_synced = 0
@@ -120,10 +122,10 @@ class Marks:
         """
         now = time.monotonic()
         # A sync that is under way may hold it for as long as the disk takes; the next commit tries again.
-        if now - self._written_at < WRITTEN_EVERY_S or not self._finding.acquire(blocking=False):
+        if now < self.keeps_next_at or not self._finding.acquire(blocking=False):
             return
         try:
-            self._written_at = now
+            self.keeps_next_at = now + WRITTEN_EVERY_S
             self._write(_WRITTEN_SLOT, self._locate(last_sequence(), synced=False))
         except OSError:
             # An older mark asks for less, and refuses nothing. A disk that fails is noticed by the next sync.

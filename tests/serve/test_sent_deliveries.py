@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import LeaseRef
-from fairlead.server.fila.tokens import KEEP_AFTER_LEASE_MS, SentDeliveries
+from fairlead.server.sent_deliveries import KEEP_AFTER_LEASE_MS, SentDeliveries
 from fairlead.testing import ManualClock, open_in_memory
 
 

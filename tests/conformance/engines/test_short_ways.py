@@ -24,7 +24,7 @@ from fairlead.engine.laws import broken_laws
 from fairlead.engine.short_ways import ShortWay
 from fairlead.errors import FairleadError
 from fairlead.model.settle import LeaseRef
-from fairlead.request import Answer, Request
+from fairlead.request import LOCAL, Answer, Caller, Request
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
 from fairlead.testing import ManualClock
@@ -32,6 +32,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigSet
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine
 from fairlead.verbs.queues import CreateQueue, Pause, Resume, UpdateQueue
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Settle
 from tests.conformance.engines.memory_sizes import memory_sizes
 
@@ -64,8 +65,12 @@ class CountingEngine(Engine):
     #: Those while a chunk is cold.
     taken_beside_cold: Counter[type]
 
-    def _take(self, short_way: ShortWay, request: Request[Answer]) -> Answer | None:
-        answer = super()._take(short_way, request)
+    #: Those that had a number.
+    taken_in_session: Counter[type]
+
+    def _take(self, short_way: ShortWay, request: Request[Answer], caller: Caller) -> Answer | None:
+        answer = super()._take(short_way, request, caller)
+        self.taken_in_session[type(request)] += answer is not None and caller.session is not None
         self.taken[type(request)] += answer is not None
         self.taken_beside_cold[type(request)] += answer is not None and self.memory.cold_count > 0
         return answer
@@ -95,20 +100,39 @@ class BothWays:
             for store, clock in zip(self.stores, self.clocks, strict=True)
         ]
         for engine in self.engines:
-            engine.taken, engine.taken_beside_cold = Counter(), Counter()
+            engine.taken, engine.taken_beside_cold, engine.taken_in_session = Counter(), Counter(), Counter()
+        #: Requests after which numbers begin; None: there are none.
+        self.number: int | None = None
+        self.arrived = 0
         #: Deliveries as both engines made them, some of them settled by now.
         self.deliveries: list[tuple[Delivery, Delivery]] = []
 
     def do(self, make: Callable[[int], Request[Any]]) -> None:
         """`make` gets the index of the engine, whose deliveries the request is about."""
+        caller = self.caller()
         short, general = (
-            shown(lambda: self.engines[0].do(make(0))),
-            shown(lambda: in_transaction(self.engines[1], make(1))),
+            shown(lambda: self.engines[0].do(make(0), caller)),
+            shown(lambda: in_transaction(self.engines[1], make(1), caller)),
         )
         assert describe(short) == describe(general)
         if isinstance(short, list):
             pairs = zip(short, general, strict=True)
             self.deliveries += [pair for pair in pairs if isinstance(pair[0], Delivery)]
+
+    def open_session(self) -> None:
+        self.do(lambda _: OpenSession("s"))
+        self.number = 0
+
+    def caller(self) -> Caller:
+        """In a session most requests have the next number, and most answers have arrived."""
+        if self.number is None or self.random.random() < 0.2:
+            return LOCAL
+        if self.random.random() < 0.9:
+            self.arrived = self.number
+        if self.random.random() < 0.95:
+            self.number += 1
+        number = self.number or 1
+        return LOCAL._replace(session="s", number=number, arrived=min(self.arrived, number - 1))
 
     def step(self) -> None:
         random = self.random
@@ -151,9 +175,9 @@ def named_by_id(delivery: Delivery) -> LeaseRef:
     return LeaseRef(delivery.raw_id, delivery.claim_id)
 
 
-def in_transaction(engine: Engine, request: Request[Any]) -> Any:
+def in_transaction(engine: Engine, request: Request[Any], caller: Caller) -> Any:
     with engine.transaction():
-        return engine.do(request)
+        return engine.do(request, caller)
 
 
 def shown(work: Callable[[], Any]) -> Any:
@@ -214,6 +238,8 @@ def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
         both.do(lambda _: ConfigSet("throttle:slow:rate", "1"))
         if seed % 4:
             add_cold_messages(both)
+        if seed % 3 == 0:
+            both.open_session()
         for at in range(STEPS):
             both.step()
             if at % 10 == 0:
@@ -223,6 +249,8 @@ def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
         assert rows_of(both.stores[0]) == rows_of(both.stores[1])
         if seed % 4:
             assert sum(both.engines[0].taken_beside_cold.values())
+        if seed % 3 == 0:
+            assert sum(both.engines[0].taken_in_session.values())
 
 
 @pytest.mark.parametrize("is_beside_cold", [False, True])
@@ -245,7 +273,15 @@ def test_short_ways_are_taken_for_plain_messages_and_not_inside_a_transaction(is
         both.do(lambda _: Claim("q", 3))
         pairs, both.deliveries = both.deliveries, []
         both.do(lambda index, pairs=pairs: Settle([Complete(pair[index]) for pair in pairs]))  # type: ignore[misc]
-    assert short.taken == {Enqueue: 3, EnqueueMany: 3, Claim: 6, Settle: 6}
+        both.do(lambda _: Enqueue("q", b"x", delay="2s"))
+        both.do(lambda _: EnqueueMany("q", [NewMessage(b"x"), NewMessage(b"x", delay="2s")]))
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Fail(pair[index], "no use")]))  # type: ignore[misc]
+        both.do(lambda _: Claim("q"))
+        pair = both.deliveries.pop()
+        both.do(lambda index, pair=pair: Settle([Complete(pair[index])]))  # type: ignore[misc]
+    assert short.taken == {Enqueue: 6, EnqueueMany: 6, Claim: 12, Settle: 12}
     assert not any(both.engines[1].taken.values())
     assert rows_of(both.stores[0]) == rows_of(both.stores[1])
 

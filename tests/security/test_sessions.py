@@ -1,4 +1,4 @@
-"""Requests under an id, of callers with a key: rights come before memory, and each request of an exchange has its own."""
+"""Requests of a session, of callers with a key: rights come before memory, and each request of an exchange has its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fairlead import NewMessage, errors
-from fairlead.request import VERBS, Request
+from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.queues import Purge
 from tests.security.scene import Scene
-from tests.security.test_strangers import new_request
+from tests.turns import new_place, next_place
 
 REQUESTS: list[Request[Any]] = [
     Enqueue("q", b"x"),
@@ -28,20 +28,21 @@ def test_a_remembered_answer_is_not_given_once_the_right_is_gone(
     scene: Scene, request_: Request[Any]
 ) -> None:
     scene.broker.create_queue("q")
-    key, request_id = scene.key("produce:q", "consume:q"), new_request(scene)
+    key = scene.key("produce:q", "consume:q")
     caller = scene.as_key(key)
-    first = caller.once(request_, request_id)
-    assert repr(caller.once(request_, request_id)) == repr(first)
+    place = new_place(caller)
+    first = caller.once(request_, **place)
+    assert repr(caller.once(request_, **place)) == repr(first)
     scene.broker.keys.set_grants(key.info.id, ["consume:q"])
     before = scene.broker.stats("q")
-    for one in (request_id, new_request(scene)):
+    for one in (place, next_place(place)):
         with pytest.raises(errors.Forbidden) as refused:
-            caller.once(request_, one)
+            caller.once(request_, **one)
         assert refused.value.fields == {"right": "produce", "queue": "q"}
     assert scene.broker.stats("q") == before
     scene.broker.keys.revoke(key.info.id)
     with pytest.raises(errors.Unauthenticated):
-        caller.once(request_, request_id)
+        caller.once(request_, **place)
 
 
 @pytest.mark.parametrize("refused", [Enqueue("theirs", b"x"), EnqueueMany("nowhere", []), Claim("theirs")])
@@ -50,24 +51,26 @@ def test_nothing_of_an_exchange_runs_when_one_of_its_requests_is_refused(
 ) -> None:
     scene.broker.create_queue("q")
     scene.broker.create_queue("theirs")
-    caller, request_id = scene.with_grants("produce:q", "consume:q"), new_request(scene)
+    caller = scene.with_grants("produce:q", "consume:q")
+    place = new_place(caller)
     for requests in ([Enqueue("q", b"x"), refused], [refused, Enqueue("q", b"x")]):
         with pytest.raises(errors.Forbidden):
-            caller.once(Exchange(requests), request_id)
+            caller.once(Exchange(requests), **place)
     assert scene.broker.stats("q").totals.enqueued == 0
-    assert len(caller.once(Exchange([Enqueue("q", b"x")]), request_id)) == 1
+    assert len(caller.once(Exchange([Enqueue("q", b"x")]), **place)) == 1
 
 
-@pytest.mark.parametrize("verb", ["purge", "claim"])
-def test_a_verb_that_cannot_be_remembered_is_refused_as_without_a_key(scene: Scene, verb: str) -> None:
+def test_a_verb_that_cannot_be_remembered_is_refused_as_without_a_key(scene: Scene) -> None:
     scene.broker.create_queue("q")
     scene.broker.enqueue("q", b"x")
-    request = VERBS[verb].request("q")  # type: ignore[call-arg]
     with pytest.raises(errors.InvalidRequest) as in_process:
-        scene.broker.once(request, new_request(scene))
+        scene.broker.once(Purge("q"), **new_place(scene.broker))
+    caller = scene.all_powerful()
     with pytest.raises(errors.InvalidRequest) as behind_layers:
-        scene.all_powerful().once(request, new_request(scene))
+        caller.once(Purge("q"), **new_place(caller))
     assert str(behind_layers.value) == str(in_process.value)
     assert scene.broker.stats("q").ready == 1
+    producer = scene.with_grants("produce:q")
+    place = new_place(producer)
     with pytest.raises(errors.Forbidden):
-        scene.with_grants("produce:q").once(Purge("q"), new_request(scene))
+        producer.once(Purge("q"), **place)

@@ -1,5 +1,6 @@
-"""Which delivery each connection was sent last of each message: the lease token that fila.v1 itself does not
-carry.
+"""Which delivery each receiver was sent last of each message: the lease token of a protocol that does not carry it.
+
+A receiver is a connection of fila.v1, or a consumer of the Redis Streams commands.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ class SentDeliveries:
     """Thread-safe, and bounded in number and age: the longest remembered is forgotten first.
 
     A delivery is remembered past its lease, because that is when the token is needed: to tell a former holder
-    that comes late from whoever holds the message now. What was forgotten is settled by id alone, as Fila
-    does it.
+    that comes late from whoever holds the message now. What was forgotten is settled by id alone.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -39,9 +39,9 @@ class SentDeliveries:
         with self._lock:
             return len(self._sent)
 
-    def remember(self, connection: str, delivery: Delivery, *, lease_end_ms: int, now_ms: int) -> None:
+    def remember(self, receiver: str, delivery: Delivery, *, lease_end_ms: int, now_ms: int) -> None:
         """Both times are steady: a step of the wall clock makes nothing forgotten."""
-        key = connection, delivery.raw_id
+        key = receiver, delivery.raw_id
         sent = _Sent(delivery.claim_id, delivery.queue, lease_end_ms + KEEP_AFTER_LEASE_MS)
         with self._lock:
             self._sent[key] = sent
@@ -51,11 +51,11 @@ class SentDeliveries:
             ):
                 self._sent.popitem(last=False)
 
-    def find(self, connection: str, queue: str, raw_id: bytes) -> LeaseRef | None:
+    def find(self, receiver: str, queue: str, raw_id: bytes) -> LeaseRef | None:
         with self._lock:
-            sent = self._sent.get((connection, raw_id))
+            sent = self._sent.get((receiver, raw_id))
         return LeaseRef(raw_id, sent.claim_id) if sent is not None and sent.queue == queue else None
 
-    def forget(self, connection: str, raw_id: bytes) -> None:
+    def forget(self, receiver: str, raw_id: bytes) -> None:
         with self._lock:
-            self._sent.pop((connection, raw_id), None)
+            self._sent.pop((receiver, raw_id), None)

@@ -1,0 +1,134 @@
+"""Sessions as they are stored, and when they are forgotten.
+
+The rows of a session are its remembered answers; the one that was written last also says what else is known of the
+session (`records/session.py`). So a request costs one row that is put and one that is deleted, and a session exists
+as long as it has a row. It must be opened: if its first request made it, a late copy of that request would have a
+second effect once the session is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.clock import Clock
+from fairlead.decide.sessions import session_ends_ms
+from fairlead.engine.session_index import Session
+from fairlead.engine.transaction import Transaction
+from fairlead.model.limits import MAX_SESSION_ANSWERS
+from fairlead.records.facts import RecordsChanged
+from fairlead.records.session import RememberedAnswer
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import (
+    answer_key,
+    end_of_session_rows,
+    number_of_answer,
+    session_end_key,
+    session_key,
+    session_of_end,
+)
+
+_SWEEP_EVERY_MS = 60_000
+#: Sessions, and about how many answers, that one step forgets.
+_STEP_SESSIONS = 100
+_STEP_ANSWERS = 1000
+
+
+def open_session(tx: Transaction, name: str) -> Session:
+    """The session of that name, made if there is none."""
+    key = session_key(tx.caller.key_id, name)
+    session = find_session(tx, key)
+    if session is None:
+        session = Session()
+        tx.memory.sessions.add(key, session)
+    use_session(tx, key, session)
+    return session
+
+
+def find_session(tx: Transaction, key: bytes) -> Session | None:
+    known = tx.memory.sessions
+    session = known.sessions.get(key)
+    if session is None:
+        session = session_of_rows(
+            tx.scan_records(Table.ANSWERS, key, end_of_session_rows(key), limit=MAX_SESSION_ANSWERS + 2)
+        )
+        if session is not None:
+            known.add(key, session)
+    return session
+
+
+def session_of_rows(rows: Iterable[tuple[bytes, RememberedAnswer]]) -> Session | None:
+    session = Session()
+    for key, record in rows:
+        session.changed(number_of_answer(key), record)
+    return session if session.sizes else None
+
+
+def use_session(tx: Transaction, key: bytes, session: Session, arrived: int = 0) -> None:
+    """Store that it was used, and up to where answers have arrived, if that is news."""
+    is_longer = session_ends_ms(tx.now_ms) != session_ends_ms(session.used_ms)
+    if is_longer or arrived > session.arrived or not session.sizes:
+        remember(tx, key, session, 0, RememberedAnswer(arrived, 0))
+
+
+def remember(tx: Transaction, key: bytes, session: Session, number: int, answer: RememberedAnswer) -> None:
+    for fact in facts_of_answer(key, session, number, answer, tx.now_ms):
+        tx.add(fact)
+
+
+def facts_of_answer(
+    key: bytes, session: Session, number: int, answer: RememberedAnswer, now_ms: int
+) -> tuple[RecordsChanged, ...]:
+    """It is remembered under that number, in place of the answers that have arrived."""
+    arrived, used_ms = max(session.arrived, answer.arrived), max(session.used_ms, now_ms)
+    # First the new row: memory forgets a session without rows.
+    changed: dict[bytes, RememberedAnswer | None] = {
+        answer_key(key, number): RememberedAnswer(arrived, used_ms, answer.verb, answer.answer)
+    }
+    for one in session.up_to(arrived):
+        if one != number:
+            changed[answer_key(key, one)] = None
+    remembered = RecordsChanged(Table.ANSWERS, changed)
+    ends_ms, was_ms = session_ends_ms(used_ms), session_ends_ms(session.used_ms) if session.sizes else 0
+    if ends_ms == was_ms:
+        return (remembered,)
+    ends: dict[bytes, bool | None] = {session_end_key(ends_ms, key): True}
+    if was_ms:
+        ends[session_end_key(was_ms, key)] = None
+    return remembered, RecordsChanged(Table.SESSION_ENDS, ends)
+
+
+class SessionSweep:
+    """Forgets sessions that nobody has used for long. Looks once a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_ms = clock.monotonic_ms() + _SWEEP_EVERY_MS
+
+    def is_due(self) -> bool:
+        """Whether it is time for a step."""
+        return self._clock.monotonic_ms() >= self._next_ms
+
+    def run(self, tx: Transaction) -> bool:
+        """One bounded step; False when there is nothing to forget."""
+        if not self.is_due():
+            return False
+        ended = tx.scan_records(
+            Table.SESSION_ENDS, end=session_end_key(tx.now_ms + 1, b""), limit=_STEP_SESSIONS
+        )
+        if not ended:
+            self._next_ms = self._clock.monotonic_ms() + _SWEEP_EVERY_MS
+            return False
+        answers: dict[bytes, None] = {}
+        ends: dict[bytes, None] = {}
+        for end_key, _ in ended:
+            key = session_of_end(end_key)
+            rows = tx.scan_records(
+                Table.ANSWERS, key, end_of_session_rows(key), limit=MAX_SESSION_ANSWERS + 2
+            )
+            answers.update(dict.fromkeys([row_key for row_key, _ in rows]))
+            ends[end_key] = None
+            if len(answers) >= _STEP_ANSWERS:
+                break
+        tx.add(RecordsChanged(Table.ANSWERS, answers))
+        tx.add(RecordsChanged(Table.SESSION_ENDS, ends))
+        return True
