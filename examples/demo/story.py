@@ -134,6 +134,8 @@ class Story:
             "serve",
             "--data",
             "../data",
+            "--resp",
+            "off",
             "--flight",
             "127.0.0.1:0",
             "--http",

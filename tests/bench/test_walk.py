@@ -25,13 +25,13 @@ def test_both_sides_of_a_connection_are_counted(tmp_path: Path) -> None:
     walks = walk_everywhere(tmp_path)
     assert all(list(steps) == list(STEPS) for steps in walks.values())
     files = {where: {file for file, _ in steps["enqueue"].calls} for where, steps in walks.items()}
-    assert any(file.startswith("store/rocks/") for file in files["in process"])
+    assert any(file.startswith("store/kv/rocks") for file in files["in process"])
     assert not any(file.startswith(("client/", "server/")) for file in files["in process"])
     assert all(
         any(file.startswith(part) for file in files["through Flight"])
-        for part in ("client/", "server/", "store/rocks/")
+        for part in ("client/", "server/", "store/kv/rocks")
     )
     assert all(
         any(file.startswith(part) for file in files["through Redis"])
-        for part in ("wire/packed.py", "server/resp/", "store/rocks/")
+        for part in ("wire/packed.py", "server/resp/", "store/kv/rocks")
     )

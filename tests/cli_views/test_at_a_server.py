@@ -20,6 +20,7 @@ from tests.cli_views.terminal import Terminal
 
 class Serving(NamedTuple):
     process: subprocess.Popen[str]
+    resp: str
     flight: str
     grpc: str
     http: str
@@ -28,7 +29,7 @@ class Serving(NamedTuple):
 @pytest.fixture
 def serving(data: Path) -> Iterator[Serving]:
     command = [*COMMAND, "serve", "--data", str(data), "-o", "json"]
-    doors = [part for door in ("flight", "grpc", "http") for part in (f"--{door}", "127.0.0.1:0")]
+    doors = [part for door in ("resp", "flight", "grpc", "http") for part in (f"--{door}", "127.0.0.1:0")]
     with subprocess.Popen(
         [*command, *doors], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:

@@ -43,8 +43,9 @@ def test_a_command_refuses_a_directory_of_the_former_engine(
 
 
 def test_a_server_does_not_start_on_a_directory_of_the_former_engine(old: Path) -> None:
+    doors = [part for door in ("resp", "flight", "grpc", "http") for part in (f"--{door}", "127.0.0.1:0")]
     found = subprocess.run(
-        [*COMMAND, "--data", str(old), "serve"], capture_output=True, text=True, timeout=60
+        [*COMMAND, "--data", str(old), "serve", *doors], capture_output=True, text=True, timeout=60
     )
     assert found.returncode == 6
     assert all(said in found.stderr for said in WORDS)

@@ -35,6 +35,7 @@ RIGHT: dict[str, Any] = {
     "chunk": "c",
     "chunks": [],
     "consumer": "c",
+    "session": "s",
     "grants": [],
 }
 #: What an error calls a field that has another name in the request.

@@ -123,6 +123,7 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "consumers.heartbeat": lambda full: full.broker.consumers.heartbeat("consumer", "q", full.generation),
     "consumers.release": lambda full: full.broker.consumers.release("consumer", "q"),
     "consumers.drop": lambda full: full.broker.consumers.drop("consumer", "q"),
+    "open_session": lambda full: full.broker.open_session("session"),
     "staging.stage": lambda full: full.broker.staging.stage("token", "other", "q", [NewMessage(b"")]),
     "staging.publish": lambda full: full.broker.staging.publish("token", "q", ["chunk"]),
     "staging.discard": lambda full: full.broker.staging.discard("token", "q"),

@@ -381,7 +381,7 @@ def _without_source(said: str) -> str:
 
 def test_the_server_did_meet_what_it_should_have_met(spill: Spill) -> None:
     """Or the search would prove nothing."""
-    assert "answered" in spill.places["stderr"]
+    assert "stopping" in spill.places["stderr"]
     assert "enqueue q" in spill.places["spans"]
     assert "fairlead_" in spill.places["metrics"]
     assert "Unauthenticated" in spill.refusals["a wrong key"]
@@ -459,6 +459,8 @@ def test_a_key_file_with_something_else_in_it_is_refused_without_being_quoted(tm
         "json",
     ]
     settings = [
+        "--resp",
+        "off",
         "--flight",
         "127.0.0.1:0",
         "--grpc",

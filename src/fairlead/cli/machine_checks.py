@@ -35,6 +35,7 @@ EXTRAS = {
         "uvloop": "uvloop",
         "starlette": "starlette",
         "uvicorn": "uvicorn",
+        "h11": "h11",
         "typer": "typer",
         "rich": "rich",
         "cryptography": "cryptography.x509",

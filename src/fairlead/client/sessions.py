@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fairlead.errors import SessionExpired
+from fairlead.errors import SessionExpired, StoreFull
 from fairlead.verbs.sessions import OpenSession
 from fairlead.wire.numbered import Numbered
 from fairlead.wire.records import encode_request
 
 if TYPE_CHECKING:
     from fairlead.client.core import Asked, Core
+
+
+class _NoRoom(Exception):
+    """The disk of the server has no room for another session."""
 
 
 class _Session:
@@ -50,7 +54,9 @@ class Sessions:
         *,
         ends_ms: int | None = None,
     ) -> Asked:
-        """`metadata` gets the number of the request."""
+        """`metadata` gets the number of the request. On a disk with no room for a session it gets none, so that what
+        frees space goes on; such a request is not repeated after a lost answer.
+        """
         ends_ms = self._core.deadline_ms() if ends_ms is None else ends_ms
         with self._lock:
             session = self._idle.pop() if self._idle else None
@@ -64,6 +70,8 @@ class Sessions:
                     # Of the only copy that was sent: nothing was carried out.
                     session = self._open(ends_ms)
             return self._ask(session, verb, metadata, batch, ends_ms)
+        except _NoRoom:
+            return self._core.ask(verb, metadata(Numbered()), batch, ends_ms=ends_ms, repeat="never")
         finally:
             if session is not None:
                 with self._lock:
@@ -81,5 +89,8 @@ class Sessions:
 
     def _open(self, ends_ms: int) -> _Session:
         name = secrets.token_hex(12)
-        self._core.ask("request", encode_request(OpenSession(name)), name="open_session", ends_ms=ends_ms)
+        try:
+            self._core.ask("request", encode_request(OpenSession(name)), name="open_session", ends_ms=ends_ms)
+        except StoreFull:
+            raise _NoRoom from None
         return _Session(name)

@@ -67,7 +67,7 @@ _CUT = " [cut by fairlead: error text is kept to 8 KiB]"
 
 def bounded_error(text: str) -> str:
     """Error text cut at 8 KiB of UTF-8, and marked so; whole characters only."""
-    if text.isascii() and len(text) <= MAX_ERROR_BYTES:
+    if type(text) is str and text.isascii() and len(text) <= MAX_ERROR_BYTES:
         return text
     raw = text.encode("utf-8", "replace")
     if len(raw) <= MAX_ERROR_BYTES:

@@ -44,7 +44,8 @@ class OpenSession(Request[SessionInfo], frozen=True):
     """
 
     repeatable = True
-    room = Room.GROWS
+    #: Whoever completes messages may have to open one first, so it uses the upper part of the reserve.
+    room = Room.LEASES
     #: A request of the session that is synced covers it; without one there is nothing to be remembered.
     durable = False
 

@@ -8,9 +8,13 @@ from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.model.session import SessionInfo
 from fairlead.verbs.sessions import OpenSession
 
+#: About what the rows of a session take.
+_SESSION_BYTES = 256
+
 
 def open_named(tx: Transaction, request: OpenSession) -> SessionInfo:
     name = check_session(request.session)
+    tx.store.check_room(_SESSION_BYTES, in_reserve=True)
     session = open_session(tx, name)
     return SessionInfo(name, session.arrived, session.last)
 
