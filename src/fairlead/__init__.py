@@ -15,6 +15,7 @@ from fairlead import errors
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
+    from fairlead.client.resp.client import RespClient
     from fairlead.client.tls import Tls, TlsChoice
     from fairlead.clock import Clock
     from fairlead.config import HookSettings, Settings
@@ -121,7 +122,7 @@ def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> Client:
+) -> Client | RespClient:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within
     `retry_for`.
 
@@ -133,9 +134,9 @@ def connect(
     True (the authorities that the system trusts), the path of an authority's certificate, or a
     `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
     """
-    from fairlead.client.client import connect as connect_client
+    from fairlead.client.choice import find_connect
 
-    return connect_client(
+    return find_connect(address)(
         address,
         consumer=consumer,
         retry_for=retry_for,

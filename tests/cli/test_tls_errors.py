@@ -21,7 +21,7 @@ def distrust(code: int) -> str:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (diagnosis._SPEAKS_TLS, "give --tls-ca the path of its authority's certificate, or `system`"),
+        (diagnosis.SPEAKS_TLS, "give --tls-ca the path of its authority's certificate, or `system`"),
         (diagnosis._SPEAKS_PLAINLY, "leave --tls-ca out, or set tls.cert and tls.key at the server"),
         (diagnosis._WANTS_CERTIFICATE, "client certificate; give --tls-cert and --tls-key"),
         (distrust(62), "is not for 'localhost'; connect to a name that it has"),

@@ -5,16 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from fairlead.client.client import Client
-from fairlead.client.core import Core, Options
+from fairlead.client.core import Core
+from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.options import Options
+from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.resp.client import RespClient
+from fairlead.client.resp.core import RespCore
+from fairlead.client.resp.identity import Identity
+from fairlead.client.traces import Traces
 from fairlead.client.transport import FlightTransport, Stream
 from fairlead.clock import Clock
 from fairlead.server.flight import FlightDoor
+from fairlead.server.resp.door import RespDoor
 from fairlead.testing import laws, open_in_memory
+
+T = TypeVar("T")
 
 #: Generous: a condition that comes true ends the wait at once.
 PATIENCE_S = 60.0
@@ -27,6 +37,20 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true")
         time.sleep(0.005)
+    return found
+
+
+def flight_only(test: T) -> T:
+    """For a test of what only the Flight client has: see conftest."""
+    test.is_flight_only = True  # type: ignore[attr-defined]
+    return test
+
+
+def heartbeat_of(client: Any) -> Heartbeat:
+    """Of a client of either protocol."""
+    found: Heartbeat = (
+        client._core.heartbeat if isinstance(client, RespClient) else client._requests.heartbeat
+    )
     return found
 
 
@@ -101,23 +125,37 @@ class FaultyStream:
 
 
 class Scene:
-    """With a queue `q`, retried at once and for ever."""
+    """With a queue `q`, retried at once and for ever. `protocol`: "flight" or "resp"."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str = "flight") -> None:
+        self.protocol = protocol
         self.broker = open_in_memory(durability="os")
         self.broker.create_queue("q")
-        self.door = FlightDoor(self.broker, "127.0.0.1:0")
+        self.door: FlightDoor | RespDoor
+        if protocol == "flight":
+            self.door = FlightDoor(self.broker, "127.0.0.1:0")
+        else:
+            self.door = RespDoor(self.broker, "127.0.0.1:0")
         self.door.start()
-        self._clients: list[Client] = []
+        self._clients: list[Any] = []
 
     @property
     def address(self) -> str:
-        return self.door.address
+        return self.door.address if self.protocol == "flight" else f"fairlead://{self.door.address}"
 
     def client(
         self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any
-    ) -> tuple[Client, FaultyTransport]:
-        """Connects with its first call, not before."""
+    ) -> tuple[Any, FaultyTransport]:
+        """Connects with its first call, not before. Only the Flight client has a transport that loses things."""
+        if self.protocol == "resp":
+            core = RespCore(
+                Options(self.address, consumer, **options),
+                Identity(read_endpoint(self.address), None, None),
+                Traces(),
+                clock,
+            )
+            self._clients.append(RespClient(core))
+            return self._clients[-1], cast("FaultyTransport", None)
         transport = FaultyTransport(self.address)
         client = Client(Core(Options(self.address, consumer, **options), transport=transport, clock=clock))
         self._clients.append(client)

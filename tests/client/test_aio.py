@@ -11,13 +11,15 @@ import pytest
 
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
-from fairlead.aio import AsyncClient
+from fairlead.client.async_client import AsyncClient
 from fairlead.server import streamed
 from fairlead.testing.engine import is_started, waiting_claims
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
-from tests.client.scene import PATIENCE_S, Scene
+from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of
+
+BOTH_PROTOCOLS = True
 
 Work = Callable[[AsyncClient], Awaitable[Any]]
 
@@ -41,6 +43,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
+@flight_only
 def test_the_life_of_a_message(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         message_id = await client.enqueue("q", b"work", headers={"a": "b"})
@@ -73,6 +76,7 @@ def test_errors_are_the_engines(scene: Scene) -> None:
     run(scene, work)
 
 
+@flight_only
 def test_tasks_that_enqueue_at_once_are_gathered_and_keep_their_order(scene: Scene) -> None:
     async def main() -> tuple[list[str], int]:
         client, transport = scene.client()
@@ -123,6 +127,7 @@ def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> N
     run(scene, work)
 
 
+@flight_only
 def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         await client.enqueue("q", b"")
@@ -142,6 +147,7 @@ def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
     run(scene, work)
 
 
+@flight_only
 def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         await client.enqueue("q", b"")
@@ -159,7 +165,7 @@ def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene
         gate.set()
         assert (await first)[0].outcome == "extended"
         assert scene.counts() == (0, 0, 1, 0)
-        assert client._requests.heartbeat.holds(delivery.message.id, delivery.claim_id)
+        assert heartbeat_of(client).holds(delivery.message.id, delivery.claim_id)
 
     run(scene, work)
 
@@ -285,6 +291,7 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
     run(scene, work)
 
 
+@flight_only
 def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         await client.staging.stage("t", "a", "q", [NewMessage(b"%d" % n) for n in range(5)])
@@ -320,6 +327,7 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
     run(scene, work)
 
 
+@flight_only
 def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
+from fairlead.client.channel import Channel, Pool, Watchdog
+from fairlead.client.outage import ConnectionBroken
 from fairlead.client.transport import FlightTransport, describe
 from fairlead.clock import SystemClock
 from fairlead.errors import InvalidRequest

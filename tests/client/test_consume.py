@@ -11,7 +11,9 @@ from fairlead import Complete, Delivery, NewMessage, errors
 from fairlead.client.client import Client
 from fairlead.testing.engine import is_started
 from fairlead.wire.calls import ClaimCall, decode
-from tests.client.scene import PATIENCE_S, Scene, until
+from tests.client.scene import PATIENCE_S, Scene, flight_only, until
+
+BOTH_PROTOCOLS = True
 
 
 def fill(scene: Scene, count: int, queue: str = "q") -> list[str]:
@@ -102,6 +104,7 @@ def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client:
     deliveries.close()
 
 
+@flight_only
 def test_credit_follows_demand(scene: Scene) -> None:
     client, transport = scene.client()
     fill(scene, 100)
@@ -210,6 +213,7 @@ def test_a_prefetch_that_is_none_is_refused(client: Client, prefetch: int) -> No
         client.consume("q", prefetch=prefetch)
 
 
+@flight_only
 def test_a_loop_goes_on_after_the_connection_broke(scene: Scene) -> None:
     client, transport = scene.client()
     fill(scene, 3)
@@ -221,6 +225,7 @@ def test_a_loop_goes_on_after_the_connection_broke(scene: Scene) -> None:
     deliveries.close()
 
 
+@flight_only
 def test_a_start_that_cannot_be_confirmed_hands_nothing_out(scene: Scene) -> None:
     client, transport = scene.client(retry_for_ms=50)
     fill(scene, 1)
@@ -234,6 +239,7 @@ def test_a_start_that_cannot_be_confirmed_hands_nothing_out(scene: Scene) -> Non
     deliveries.close()
 
 
+@flight_only
 def test_a_server_that_stays_away_ends_the_loop_with_an_error(scene: Scene) -> None:
     client, transport = scene.client(retry_for_ms=100)
     transport.refuse("claim", 1000)

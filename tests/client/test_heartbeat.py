@@ -16,7 +16,9 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
 from fairlead.testing import ManualClock
-from tests.client.scene import PATIENCE_S, Scene, until
+from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of, until
+
+BOTH_PROTOCOLS = True
 
 #: The server's clock is an hour behind: it must not matter.
 SKEW_MS = 3_600_000
@@ -365,7 +367,7 @@ def test_a_client_is_told_of_a_lease_that_was_revoked(scene: Scene) -> None:
 
 
 def holds(client: Client, claimed: Delivery) -> bool:
-    return client._requests.heartbeat.holds(claimed.message.id, claimed.claim_id)
+    return heartbeat_of(client).holds(claimed.message.id, claimed.claim_id)
 
 
 @pytest.mark.parametrize("settle", [Complete, Fail, Release])
@@ -391,7 +393,7 @@ def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene)
     client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     client.settle([Extend(claimed, "1h")])
-    (group,) = client._requests.heartbeat._held[claimed.claim_id]
+    (group,) = heartbeat_of(client)._held[claimed.claim_id]
     assert group.duration == timedelta(hours=1)
 
 
@@ -402,10 +404,11 @@ def test_leases_extended_together_are_held_together(scene: Scene) -> None:
         client.enqueue("q", b"%d" % n)
     deliveries = client.claim("q", limit=50)
     client.settle([Extend(delivery, "1m", progress=8) for delivery in deliveries])
-    held = client._requests.heartbeat._held[deliveries[0].claim_id]
+    held = heartbeat_of(client)._held[deliveries[0].claim_id]
     assert [len(group.ids) for group in held] == [50]
 
 
+@flight_only
 def test_a_heartbeat_under_way_does_not_cut_an_extension_short(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +449,7 @@ def test_an_extension_and_a_complete_in_one_call_end_the_heartbeat(scene: Scene)
         "extended",
         "completed",
     ]
-    assert not client._requests.heartbeat.holds(claimed.message.id, claimed.claim_id)
+    assert not heartbeat_of(client).holds(claimed.message.id, claimed.claim_id)
 
 
 def test_what_another_client_holds_is_not_kept_alive_by_an_extension(scene: Scene) -> None:

@@ -8,7 +8,13 @@ import pytest
 WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; import fairlead; "
 
 
-@pytest.mark.parametrize("code", ["fairlead.connect('127.0.0.1:1')", "import fairlead.aio"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fairlead.connect('127.0.0.1:1')",
+        "import asyncio, fairlead.aio; asyncio.run(fairlead.aio.connect('127.0.0.1:1'))",
+    ],
+)
 def test_a_client_without_its_package_says_how_to_get_it(code: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_PYARROW + code], capture_output=True, text=True, check=False
@@ -16,5 +22,5 @@ def test_a_client_without_its_package_says_how_to_get_it(code: str) -> None:
     assert ran.returncode == 1
     assert (
         ran.stderr.splitlines()[-1]
-        == "ModuleNotFoundError: a client needs pyarrow; install it with: pip install 'fairlead[client]'"
+        == "ModuleNotFoundError: a client of this address needs pyarrow; install it with: pip install 'fairlead[client]'"
     )

@@ -12,7 +12,8 @@ import pytest
 
 import fairlead
 from fairlead import Complete, NewMessage, errors
-from fairlead.client.core import Core, Options
+from fairlead.client.core import Core
+from fairlead.client.options import Options
 from fairlead.client.transport import FlightTransport
 from fairlead.testing import ServerProcess, run_server
 from tests.client.scene import PATIENCE_S, until

@@ -10,9 +10,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from fairlead import NewMessage, errors
-from fairlead.aio import AsyncClient
+from fairlead.client.async_client import AsyncClient
 from fairlead.client.client import Client
-from fairlead.client.core import Core, Options
+from fairlead.client.core import Core
+from fairlead.client.options import Options
 from fairlead.client.traces import Traces
 from fairlead.wire.tracing import Tracing
 from tests.client.scene import Scene

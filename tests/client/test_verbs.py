@@ -23,10 +23,14 @@ from fairlead import (
     errors,
     surface,
 )
-from fairlead.aio import AsyncClient
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
+from fairlead.client.async_client import AsyncClient
 from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
+from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.resp.async_client import AsyncRespClient
+from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
+from fairlead.client.resp.client import RespClient
 from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
@@ -36,8 +40,10 @@ from fairlead.verbs.consumers import ConsumersRead
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, Pause, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
-from tests.client.scene import PATIENCE_S, Scene, until
+from tests.client.scene import PATIENCE_S, Scene, flight_only, until
 from tests.turns import turn
+
+BOTH_PROTOCOLS = True
 
 #: Methods beside the verbs.
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches", "close"}
@@ -107,13 +113,19 @@ def test_a_surface_has_a_method_for_every_verb_and_no_other(kind: type) -> None:
     assert methods - OTHER_FORMS == VERBS.keys() - (BLOCKING_ONLY if kind is AsyncSurface else set())
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("kind", [Client, AsyncClient, RespClient, AsyncRespClient])
 def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> None:
     assert public(kind) == CLIENTS_OWN
 
 
 @pytest.mark.parametrize(
-    ("blocking", "awaited"), [(ClientConsumers, AsyncConsumers), (ClientStaging, AsyncStaging)]
+    ("blocking", "awaited"),
+    [
+        (ClientConsumers, AsyncConsumers),
+        (ClientStaging, AsyncStaging),
+        (BulkConsumers, AsyncBulkConsumers),
+        (BulkStaging, AsyncBulkStaging),
+    ],
 )
 def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
     blocking: type, awaited: type
@@ -244,14 +256,17 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ids that are none": lambda x: x.drop("q", ["nonsense"]),
     "an exchange of nonsense": lambda x: x.exchange([Settle("nonsense")]),
     "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
+    "a session without a name": lambda x: x.open_session(""),
+    "an unack": lambda x: x.ack("q", "nonsense"),
+}
+
+WRONG_IN_A_SESSION: dict[str, Callable[[Any], object]] = {
     "a verb of many steps in a session": lambda x: x.once(Purge("q"), session="s", number=1),
     "a verb of pages in a session": lambda x: x.once(ConsumersRead("c", "q", 1, 1), session="s", number=1),
     "a number that is none": lambda x: x.once(Pause("q"), session="s", number=0),
     "a claim with a number that is none": lambda x: x.once(Claim("q"), session="s", number=None),
     "an exchange in a session that is not open": lambda x: turn(x, "me", place={"session": "s", "number": 1}),
     "an act in a session that is not open": lambda x: x.once(Pause("q"), session="s", number=1),
-    "a session without a name": lambda x: x.open_session(""),
-    "an unack": lambda x: x.ack("q", "nonsense"),
 }
 
 
@@ -265,6 +280,14 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
         call(client)
     assert (type(ours.value), ours.value.message) == (type(engines.value), engines.value.message)
     assert ours.value.fields.keys() == engines.value.fields.keys()
+
+
+@flight_only
+@pytest.mark.parametrize("call", WRONG_IN_A_SESSION.values(), ids=WRONG_IN_A_SESSION.keys())
+def test_a_place_in_a_session_is_refused_with_the_engines_error(
+    client: Client, scene: Scene, call: Callable[[Any], object]
+) -> None:
+    test_what_the_engine_refuses_is_refused_with_the_same_error(client, scene, call)
 
 
 def test_what_cannot_travel_is_refused(client: Client) -> None:

@@ -21,10 +21,10 @@ from fairlead.server.flight import FlightDoor
 from fairlead.server.resp.door import RespDoor
 from tests.faces.doors import (
     AioFace,
+    ClientFace,
     CommandFace,
     DoFace,
     FilaFace,
-    FlightFace,
     InProcessFace,
     RespFace,
     WordsFace,
@@ -117,7 +117,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         layers = Layers(broker, keys=True)
         flight = FlightDoor(broker, "127.0.0.1:0", layers=layers)
         fila = FilaDoor(broker, "127.0.0.1:0", layers=layers)
-        resp = RespDoor(broker, "127.0.0.1:0", layers=layers, asks_for_keys=True)
+        resp = RespDoor(
+            broker, "127.0.0.1:0", layers=layers, asks_for_keys=True, flight_address=lambda: flight.address
+        )
         for door in (flight, fila, resp):
             door.start()
             stack.callback(door.stop)
@@ -128,12 +130,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             broker,
             {
                 "in process": lambda secret: InProcessFace(layers.admit(f"Bearer {secret}", "in process")),
-                "flight": lambda secret: FlightFace(flight.address, secret),
+                "flight": lambda secret: ClientFace(flight.address, secret),
                 "asyncio": lambda secret: AioFace(flight.address, secret),
                 "fila": lambda secret: FilaFace(fila.address, secret),
                 "command": lambda secret: CommandFace(flight.address, secret),
                 "resp": lambda secret: RespFace(resp.address, secret),
                 "words": lambda secret: WordsFace(resp.address, secret),
+                "light": lambda secret: ClientFace(f"fairlead://{resp.address}", secret),
+                "light asyncio": lambda secret: AioFace(f"fairlead://{resp.address}", secret),
                 "do": lambda secret: DoFace(flight.address, secret),
             },
             furnish(broker, "shop/own.exhibit", str(path / "copy-exhibit"), "token-exhibit"),

@@ -54,7 +54,7 @@ class InProcessFace:
         pass
 
 
-class FlightFace:
+class ClientFace:
     def __init__(self, address: str, key: str | None) -> None:
         self.client = fairlead.connect(address, api_key=key)
 

@@ -29,7 +29,18 @@ def loaded_by(module: str) -> set[str]:
     return set(told.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["fairlead.verbs", "fairlead.surface", "fairlead.client", "fairlead.aio"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "fairlead.verbs",
+        "fairlead.surface",
+        "fairlead.aio",
+        "fairlead.client.client",
+        "fairlead.client.async_client",
+        "fairlead.client.resp.client",
+        "fairlead.client.resp.async_client",
+    ],
+)
 def test_a_client_and_the_table_of_verbs_bring_no_engine(module: str) -> None:
     loaded = loaded_by(module)
     assert module in loaded

@@ -27,7 +27,7 @@ CORE = {
     "google-crc32c": "google_crc32c",
 }
 EXTRAS = {
-    "client": {"pyarrow": "pyarrow.flight"},
+    "client": {"hiredis": "hiredis", "pyarrow": "pyarrow.flight"},
     "server": {
         "pyarrow": "pyarrow.flight",
         "prometheus-client": "prometheus_client",

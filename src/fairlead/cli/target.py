@@ -33,10 +33,11 @@ from fairlead.request import Caller
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
+    from fairlead.client.resp.client import RespClient
     from fairlead.middleware.stack import AdmittedCaller
 
     #: They have the same verbs, so no command asks which one it has.
-    Target = AdmittedCaller | Client
+    Target = AdmittedCaller | Client | RespClient
 else:
     Target = Any
 
@@ -120,7 +121,7 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _connect(addr: str, patience: str) -> Client:
+def _connect(addr: str, patience: str) -> Client | RespClient:
     patience_ms = to_ms(patience, "--wait")
     waiting = Timer(
         _SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True}

@@ -1,15 +1,12 @@
-"""The Python client: the verbs of `fairlead.surface` over the network.
+"""The Python clients: the verbs of `fairlead.surface` over the network.
 
-One blocking core with its own threads; the blocking client is here, the asyncio client is `fairlead.aio`.
-Promises that a call repeated after a lost answer takes effect once, that a held lease is kept alive while its
-work goes on, and that no thread of it keeps a process from ending. Imports no engine. Start with
-`requests.py` (how each request travels), then `core.py` (one request, and what is done about trouble),
-`gather.py` (many calls in one request), `consume.py` and `heartbeat.py`; `bulk.py` has what Spark uses.
+Promises that no thread of a client keeps a process from ending, that a held lease is kept alive while its work goes
+on, and that every call ends within its time. Imports no engine. `choice.py` picks the protocol by the address.
+
+`resp/` speaks the Redis protocol: one blocking client without threads of its own, and one on asyncio alone.
+Everything else is the client of Arrow Flight, which needs pyarrow: one blocking core with its own threads, the blocking
+client and, in `async_client.py`, its asyncio form. Start with `requests.py` (how each request travels), then `core.py`
+(one request, and what is done about trouble), `gather.py` (many calls in one request), `consume.py`; `bulk.py` has what
+Spark uses. Both use `options.py`, `heartbeat.py`, `settling.py`, `patience.py`, `outage.py`, `tls.py`, `diagnosis.py`,
+`traces.py` and `lifetimes.py`, which work without pyarrow.
 """
-
-try:
-    import pyarrow  # noqa: F401  # asked for here, so that whoever lacks it is told what to do, whichever module comes first
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"a client needs {missing.name}; install it with: pip install 'fairlead[client]'", name=missing.name
-    ) from None

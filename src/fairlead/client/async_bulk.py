@@ -18,7 +18,7 @@ from fairlead.surface import AsyncConsumersGroup, AsyncStagingGroup
 from fairlead.verbs.consumers import ConsumersRead
 
 if TYPE_CHECKING:
-    from fairlead.aio import AsyncClient
+    from fairlead.client.async_client import AsyncClient
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from fairlead.client.outage import ConnectionBroken
 from fairlead.client.transport import BROKEN, Stream, describe, refusal_of
 from fairlead.clock import Clock
 
@@ -17,14 +18,6 @@ _NEVER = 1 << 62
 #: A server holds a request in memory until the next one comes on the same channel: a large one's channel is
 #: not kept open.
 _LARGE_BYTES = 4 * 1024 * 1024
-
-
-class ConnectionBroken(Exception):
-    """Inside the client only. `sent`: the request may have arrived, so it may have been carried out."""
-
-    def __init__(self, what: str, *, sent: bool) -> None:
-        super().__init__(what)
-        self.sent = sent
 
 
 class Channel:

@@ -15,16 +15,15 @@ import pyarrow as pa
 
 from fairlead.client.bulk import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.consume import Consumption, Puller
-from fairlead.client.core import Core, Options, default_consumer
+from fairlead.client.core import Core
+from fairlead.client.options import read_options
 from fairlead.client.requests import Requests
 from fairlead.client.tls import TlsChoice, chosen_tls
 from fairlead.client.traces import Traces
 from fairlead.client.transport import FlightTransport
-from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration, to_ms
+from fairlead.model.durations import Duration
 from fairlead.model.handles import read_handle
-from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.model.settle import Handle
 from fairlead.request import Answer, Request
 from fairlead.surface import Surface
@@ -55,12 +54,8 @@ def connect(
     wrong with it is `TlsFailed`, at once. `tracing` makes OpenTelemetry spans of what is enqueued, wherever
     this program sends its own, and needs `fairlead[otel]`.
     """
-    options = Options(
-        address,
-        _check_consumer(default_consumer() if consumer is None else consumer),
-        to_ms(retry_for, "retry_for"),
-        max(1, to_ms(timeout, "timeout")),
-        None if heartbeat_cap is None else to_ms(heartbeat_cap, "heartbeat_cap"),
+    options = read_options(
+        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
     )
     traces = Traces(ambient() if tracing else None)
     transport = FlightTransport(address, tls=chosen_tls(tls), api_key=api_key, timeout_ms=options.timeout_ms)
@@ -160,9 +155,3 @@ class Client(Surface):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_consumer(consumer: object) -> str:
-    if not isinstance(consumer, str) or not 0 < len(consumer.encode()) <= MAX_CONSUMER_BYTES:
-        raise InvalidRequest("consumer", f"text of 1 to {MAX_CONSUMER_BYTES} bytes", consumer)
-    return consumer

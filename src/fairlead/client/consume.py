@@ -17,8 +17,9 @@ from types import TracebackType
 
 import msgspec
 
-from fairlead.client.channel import Channel, ConnectionBroken
+from fairlead.client.channel import Channel
 from fairlead.client.core import Core, read_answer
+from fairlead.client.outage import ConnectionBroken
 from fairlead.client.requests import Requests
 from fairlead.errors import (
     BrokerClosed,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 import pyarrow as pa
 
-from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
+from fairlead.client.channel import Channel, Pool, Watchdog
 from fairlead.client.crew import Crew
 from fairlead.client.lifetimes import Reaper, watch
-from fairlead.client.outage import Outage
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.sessions import Sessions
 from fairlead.client.transport import FlightTransport, Stream, Transport
@@ -59,19 +56,6 @@ Asked = tuple[Answer, pa.RecordBatch | None]
 #: as well, but when it is given up nobody knows what became of it; of any other request that is so at
 #: once.
 Repeat = Literal["freely", "by number", "never"]
-
-
-class Options(msgspec.Struct, frozen=True):
-    address: str
-    consumer: str
-    retry_for_ms: int = 30_000
-    timeout_ms: int = 30_000
-    heartbeat_cap_ms: int | None = 600_000
-
-
-def default_consumer() -> str:
-    """Says where to look for it, and differs from every other."""
-    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Core:

@@ -22,7 +22,7 @@ _NOT_YET = 9
 _EXPIRED = 10
 _NAMES = (62, 64)
 
-_SPEAKS_TLS = (
+SPEAKS_TLS = (
     "the server speaks TLS and this client does not; give tls= the path of its authority's certificate, or True for those the system trusts"
     " (on the command line --tls-ca)"
 )
@@ -50,19 +50,24 @@ def diagnose(host: str, port: int, tls: Tls | None, files: TlsFiles | None) -> D
         connection.settimeout(_SHAKE_S)
         try:
             if tls is None or files is None:
-                return Diagnosis(_SPEAKS_TLS if _answers_in_tls(connection) else "")
+                return Diagnosis(SPEAKS_TLS if answers_in_tls(connection) else "")
             return Diagnosis(_wrong_with(connection, host, port, tls, files))
         except TimeoutError:
             return Diagnosis(silent=True)
 
 
-def _answers_in_tls(connection: socket.socket) -> bool:
+def trusting_context() -> ssl.SSLContext:
+    """To ask whether a server speaks TLS, and for nothing else: it believes every certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
+    return context
+
+
+def answers_in_tls(connection: socket.socket) -> bool:
     try:
-        with context.wrap_socket(connection):
+        with trusting_context().wrap_socket(connection):
             return True
     except ssl.SSLError as error:
         # A server that refuses us in the words of TLS speaks it too.
@@ -79,13 +84,9 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
         with files.context.wrap_socket(connection, server_hostname=name) as secure:
             if not _ends_at_once(secure):
                 return ""
-    except ssl.SSLCertVerificationError as error:
-        return _distrust(error, name, tls)
     except ssl.SSLError as error:
-        if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
-            return _SPEAKS_PLAINLY
         if "ALERT" not in (error.reason or ""):
-            return ""
+            return explain(error, name, tls)
     except TimeoutError:
         raise
     except OSError:
@@ -93,7 +94,16 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
     # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not
     # like it, or is stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate
     # was not the reason.
-    return _refusal(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
+    return say_refused(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
+
+
+def explain(error: ssl.SSLError, name: str, tls: Tls) -> str:
+    """What a failed handshake, or a refusal right after it, says; "" when another attempt may help."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _distrust(error, name, tls)
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return _SPEAKS_PLAINLY
+    return say_refused(tls) if "ALERT" in (error.reason or "") else ""
 
 
 def _ends_at_once(secure: ssl.SSLSocket) -> bool:
@@ -122,7 +132,7 @@ def _is_refused_in_older_tls(host: str, port: int, name: str, files: TlsFiles) -
         files.context.maximum_version = newest
 
 
-def _refusal(tls: Tls) -> str:
+def say_refused(tls: Tls) -> str:
     if tls.cert is None:
         return _WANTS_CERTIFICATE
     return f"the server does not accept the client certificate {tls.cert}; is it expired, or signed by another authority than tls.client_ca there?"

@@ -27,7 +27,7 @@ AT_ONCE = 10_000
 #: After an answer that did not come: the lease may still be there.
 _AGAIN_MS = 1000
 _MOST_LOST = 100_000
-_NEVER = 1 << 62
+NEVER = 1 << 62
 
 #: Raw message ids by claim.
 Held = dict[int, set[bytes]]
@@ -52,6 +52,10 @@ class Leases:
         self.duration = duration
 
 
+#: Leases, and which of their messages.
+Asked = list[tuple[Leases, bytes]]
+
+
 class Heartbeat:
     """`extend` puts extensions in line, and gives what waits for their results and the server's now; that may
     raise.
@@ -70,7 +74,7 @@ class Heartbeat:
         self._changed = threading.Condition()
         self._held: dict[int, list[Leases]] = {}
         self._lost: dict[tuple[bytes, int], None] = {}
-        self._wakes_ms = _NEVER
+        self._wakes_ms = NEVER
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -82,7 +86,7 @@ class Heartbeat:
         groups: dict[tuple[int, int], set[bytes]] = {}
         claim_id, lease_until = deliveries[0].claim_id, deliveries[0].lease_until
         alike = {
-            delivery.message.id
+            delivery.raw_id
             for delivery in deliveries
             if delivery.claim_id == claim_id and delivery.lease_until == lease_until
         }
@@ -90,7 +94,7 @@ class Heartbeat:
             groups[claim_id, lease_until] = alike
         else:
             for delivery in deliveries:
-                groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.message.id)
+                groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.raw_id)
         with self._changed:
             for (claim_id, lease_until), ids in groups.items():
                 # A claim that is repeated under its token hands out the same again.
@@ -150,12 +154,7 @@ class Heartbeat:
         if self._closed:
             return
         self._held.setdefault(group.claim_id, []).append(group)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fairlead-heartbeat", daemon=True)
-            self._thread.start()
-        elif group.due_ms < self._wakes_ms:
-            self._wakes_ms = group.due_ms
-            self._changed.notify()
+        self._wake_at(group.due_ms)
 
     def _drop(self, claim_id: int, ids: set[bytes]) -> set[bytes]:
         found: set[bytes] = set()
@@ -173,6 +172,17 @@ class Heartbeat:
         if not groups:
             self._held.pop(group.claim_id, None)
 
+    # With a thread; `AsyncHeartbeat` has timers of a loop instead
+
+    def _wake_at(self, due_ms: int) -> None:
+        """Under the lock: something is due then."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="fairlead-heartbeat", daemon=True)
+            self._thread.start()
+        elif due_ms < self._wakes_ms:
+            self._wakes_ms = due_ms
+            self._changed.notify()
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -183,20 +193,19 @@ class Heartbeat:
                 if not due:
                     # With nothing held the old time stands: what is held next is due later, and need not wake
                     # this thread.
-                    nothing_ms = self._wakes_ms if self._wakes_ms > now_ms else _NEVER
-                    self._wakes_ms = min(
-                        [group.due_ms for groups in self._held.values() for group in groups],
-                        default=nothing_ms,
-                    )
+                    nothing_ms = self._wakes_ms if self._wakes_ms > now_ms else NEVER
+                    self._wakes_ms = self._find_next_ms(nothing_ms)
                     self._clock.wait(
-                        self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms
+                        self._changed, None if self._wakes_ms == NEVER else self._wakes_ms - now_ms
                     )
                     continue
-                asked = [(group, raw_id) for group in due for raw_id in group.ids]
-                parts = [asked[start : start + AT_ONCE] for start in range(0, len(asked), AT_ONCE)]
+                parts = parts_of(due)
                 waits = [self._put_in_line(part) for part in parts]
             for part, answers in zip(parts, waits, strict=True):
                 self._beat(part, answers)
+
+    def _find_next_ms(self, default: int) -> int:
+        return min([group.due_ms for groups in self._held.values() for group in groups], default=default)
 
     def _take_due(self, now_ms: int) -> list[Leases]:
         due = []
@@ -207,11 +216,9 @@ class Heartbeat:
                 due.append(group)
         return due
 
-    def _put_in_line(self, asked: list[tuple[Leases, bytes]]) -> Answers:
+    def _put_in_line(self, asked: Asked) -> Answers:
         try:
-            return self._extend(
-                [Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked]
-            )
+            return self._extend(extends_of(asked))
         except Exception as trouble:
             failed = trouble
 
@@ -220,25 +227,31 @@ class Heartbeat:
 
         return fail
 
-    def _beat(self, asked: list[tuple[Leases, bytes]], answers: Answers) -> None:
+    def _beat(self, asked: Asked, answers: Answers) -> None:
         try:
             results, server_now_ms = answers()
-        except ClientClosed:
+        except Exception as trouble:
+            self._failed(asked, trouble)
+        else:
+            self._answered(asked, results, server_now_ms)
+
+    def _failed(self, asked: Asked, trouble: Exception) -> None:
+        if isinstance(trouble, ClientClosed):
             self.close()
             return
-        except (Unauthenticated, Forbidden):
+        if isinstance(trouble, (Unauthenticated, Forbidden)):
             # The key is over, or may no longer consume here: no later beat would be answered otherwise.
             for group, raw_id in asked:
                 self._lose(group, raw_id)
             return
-        except Exception as trouble:
-            if not isinstance(trouble, FairleadError):
-                # A thread that died would let every lease run out in silence.
-                _log.exception("a heartbeat failed in a way it should not, and is tried again")
-            with self._changed:
-                for group, _ in asked:
-                    group.due_ms = self._clock.monotonic_ms() + _AGAIN_MS
-            return
+        if not isinstance(trouble, FairleadError):
+            # Nobody else would hear of it, and every lease would run out in silence.
+            _log.error("a heartbeat failed in a way it should not, and is tried again", exc_info=trouble)
+        with self._changed:
+            for group, _ in asked:
+                group.due_ms = self._clock.monotonic_ms() + _AGAIN_MS
+
+    def _answered(self, asked: Asked, results: Sequence[SettleResult], server_now_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()
         for (group, raw_id), result in zip(asked, results, strict=True):
             if result.ok:
@@ -251,6 +264,16 @@ class Heartbeat:
         if raw_id in group.ids:
             self.mark_lost(raw_id, group.claim_id)
             self.drop({group.claim_id: {raw_id}})
+
+
+def parts_of(due: list[Leases]) -> list[Asked]:
+    """As many of them as go in one request each."""
+    asked = [(group, raw_id) for group in due for raw_id in group.ids]
+    return [asked[start : start + AT_ONCE] for start in range(0, len(asked), AT_ONCE)]
+
+
+def extends_of(asked: Asked) -> list[Extend]:
+    return [Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked]
 
 
 def _third(lease_ms: int) -> int:

@@ -16,11 +16,19 @@ QUIET_MS = 1000
 _log = logging.getLogger("fairlead.client")
 
 
+class ConnectionBroken(Exception):
+    """Inside the client only. `sent`: the request may have arrived, so it may have been carried out."""
+
+    def __init__(self, what: str, *, sent: bool) -> None:
+        super().__init__(what)
+        self.sent = sent
+
+
 class Outage:
     """Of one server, met by many threads and told of once."""
 
     def __init__(self, address: str, clock: Clock) -> None:
-        self._address = address
+        self.address = address
         self._clock = clock
         self._lock = threading.Lock()
         self._since_ms: int | None = None
@@ -37,7 +45,7 @@ class Outage:
             if self._said or now_ms - self._since_ms < QUIET_MS:
                 return
             self._said = True
-        _log.warning("no answer from the fairlead server at %s, trying again: %s", self._address, trouble)
+        _log.warning("no answer from the fairlead server at %s, trying again: %s", self.address, trouble)
 
     def over(self) -> None:
         """It has answered. Said as loudly as the beginning, for those who saw that."""
@@ -46,4 +54,4 @@ class Outage:
         with self._lock:
             said, self._said, self._since_ms = self._said, False, None
         if said:
-            _log.warning("the fairlead server at %s answers again", self._address)
+            _log.warning("the fairlead server at %s answers again", self.address)

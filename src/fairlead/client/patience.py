@@ -58,7 +58,15 @@ class Patience:
         return max(0, self.ends_ms - self._pauses.clock.monotonic_ms())
 
     def wait(self, at_least_ms: int = 0) -> bool:
-        """Pause before the next attempt. False when the time allowed is over: give up.
+        """Pause before the next attempt. False when the time allowed is over: give up."""
+        pause_ms = self.next_pause_ms(at_least_ms)
+        if pause_ms is None:
+            return False
+        self._pauses.wait(pause_ms)
+        return self.left_ms() > 0
+
+    def next_pause_ms(self, at_least_ms: int = 0) -> int | None:
+        """How long to pause before the next attempt; None when the time allowed is over.
 
         Pauses double up to a second, and half of each is random, so that a thousand clients do not come back
         in step.
@@ -67,9 +75,8 @@ class Patience:
         if self._retries_end_ms is None:
             self._retries_end_ms = min(now_ms + self._retry_for_ms, self.ends_ms)
         if now_ms >= self._retries_end_ms:
-            return False
+            return None
         step_ms = min(_LONGEST_MS, _FIRST_MS << min(self._tries, 10))
         self._tries += 1
         pause_ms = max(at_least_ms, round(step_ms * (0.5 + 0.5 * self._pauses.chance())))
-        self._pauses.wait(min(pause_ms, self._retries_end_ms - now_ms))
-        return self.left_ms() > 0
+        return min(pause_ms, self._retries_end_ms - now_ms)

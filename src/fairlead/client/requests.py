@@ -6,7 +6,6 @@ Most requests travel as records. The verbs that every message passes have channe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from secrets import token_hex
@@ -18,16 +17,16 @@ import pyarrow as pa
 from fairlead.client import bulk
 from fairlead.client.core import Asked, Core, Repeat
 from fairlead.client.gather import Gatherer
-from fairlead.client.heartbeat import Heartbeat, Held
+from fairlead.client.heartbeat import Heartbeat
 from fairlead.client.long_poll import LongPoll
+from fairlead.client.settling import Results, Said, Settling, check_items
 from fairlead.client.traces import Traces
-from fairlead.errors import InvalidRequest, ProtocolMismatch
+from fairlead.errors import ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
-from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
-from fairlead.model.settle import Extend, Settlement, SettleResult
+from fairlead.model.settle import Extend, SettleResult
 from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
@@ -44,13 +43,8 @@ from fairlead.wire.numbered import Numbered
 from fairlead.wire.plain import plain
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import EXCHANGE, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlement_rows import ACTIONS, Row, settlement_rows
+from fairlead.wire.settlement_rows import Row, settlement_rows
 from fairlead.wire.settlements import decode_results, encode_settlements, read_results, settlement_columns
-
-_EXTEND, _START = ACTIONS.index("extend"), ACTIONS.index("start")
-
-Results = tuple[Sequence[SettleResult], int]
-"""One per row, and the server's clock."""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
@@ -72,20 +66,6 @@ class Put(msgspec.Struct, frozen=True, gc=False):
         checked = check_messages(messages)
         name = check_queue_name(queue)
         return cls(name, checked, sum([len(message.payload) + len(message.headers) for message in checked]))
-
-
-class Said(msgspec.Struct, frozen=True, gc=False):
-    """The settlements of one call that can be sent."""
-
-    rows: list[Row]
-
-    @property
-    def items(self) -> int:
-        return len(self.rows)
-
-    @property
-    def bytes(self) -> int:
-        return 64 * len(self.rows) + sum([len(row.carry) for row in self.rows if row.carry])
 
 
 class Requests:
@@ -173,7 +153,7 @@ class Requests:
     def exchange(self, request: Exchange, numbered: Numbered | None = None) -> list[Any]:
         """Outside of the caller's sessions it gets a number in ours, so that it too may be repeated after a lost answer."""
         requests = check_requests(request.requests)
-        settles = [_check_items(one.items) for one in requests if isinstance(one, Settle)]
+        settles = [check_items(one.items) for one in requests if isinstance(one, Settle)]
         puts = [Put.of(queue, messages) for queue, messages in self.traces.carried(_enqueues(requests))]
         claim = next((self._claim_fields(one) for one in requests if isinstance(one, Claim)), None)
         settling = Settling(self.heartbeat, [item for items in settles for item in items])
@@ -267,90 +247,6 @@ class Requests:
 
     def _send_extends(self, extends: Sequence[Extend]) -> Callable[[], Results]:
         return self.settles.submit(Said(settlement_rows(extends)[0])).result
-
-
-class Settling:
-    """One call of `settle`: what was refused before it was sent, and what its leases become."""
-
-    def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
-        rows, self.refused = settlement_rows(_check_items(items))
-        self.said = Said(rows)
-        self._heartbeat = heartbeat
-        self._dropped = heartbeat.drop(_ending(rows))
-        #: Those that the caller extends himself: until that is answered nobody else does, who would undo it.
-        self._paused = heartbeat.drop(_prolonged(rows))
-
-    def undo(self) -> None:
-        """It did not happen, as far as is known: what was held is held on."""
-        self._heartbeat.keep(self._dropped)
-        self._heartbeat.keep(self._paused)
-
-    def finish(self, answered: Results) -> list[SettleResult]:
-        results, server_now_ms = answered
-        #: Those that go on together are held as one group, or each later call would look through as many as
-        #: there are.
-        going_on: dict[tuple[int, int | None], Held] = {}
-        for row, result in zip(self.said.rows, results, strict=True):
-            if result.outcome != "completed" and self._goes_on(row, result):
-                leases = going_on.setdefault((result.lease_until - server_now_ms, row.duration_ms), {})
-                leases.setdefault(row.lease, set()).add(row.id)
-        for (lease_ms, duration_ms), leases in going_on.items():
-            self._heartbeat.keep(
-                leases,
-                lease_ms=lease_ms,
-                asked=None if duration_ms is None else timedelta(milliseconds=duration_ms),
-            )
-        if not self.refused:
-            return list(results)
-        rest = iter(results)
-        return [
-            self.refused[at] if at in self.refused else next(rest)
-            for at in range(len(self.refused) + len(results))
-        ]
-
-    def _goes_on(self, row: Row, result: SettleResult) -> bool:
-        """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
-        if result.outcome in ("invalid", "store_full"):
-            if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
-                self._heartbeat.keep({row.lease: {row.id}})
-        elif not result.ok:
-            self._heartbeat.drop({row.lease: {row.id}})
-            self._heartbeat.mark_lost(row.id, row.lease)
-        else:
-            return row.action in (_EXTEND, _START) and (
-                row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease)
-            )
-        return False
-
-
-def _ending(rows: list[Row]) -> Held:
-    """The leases that a settle ends; nearly always those of one claim."""
-    if not rows:
-        return {}
-    claim_id = rows[0].lease
-    alike = {row.id for row in rows if row.lease == claim_id and row.action < _EXTEND}
-    if len(alike) == len(rows):
-        return {claim_id: alike}
-    leases: Held = {}
-    for row in rows:
-        if row.action < _EXTEND:
-            leases.setdefault(row.lease, set()).add(row.id)
-    return leases
-
-
-def _prolonged(rows: list[Row]) -> Held:
-    leases: Held = {}
-    for row in [row for row in rows if row.action == _EXTEND]:
-        leases.setdefault(row.lease, set()).add(row.id)
-    return leases
-
-
-def _check_items(items: object) -> Sequence[Any]:
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
-    if len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
-    return items
 
 
 def _exchange_batch(rows: Sequence[Row], messages: Sequence[CheckedMessage]) -> pa.RecordBatch:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from fairlead.client.channel import Channel, ConnectionBroken
+from fairlead.client.channel import Channel
 from fairlead.client.core import Core, read_answer
+from fairlead.client.outage import ConnectionBroken
 from fairlead.client.patience import Patience
 from fairlead.errors import BrokerClosed, Overloaded, ProtocolMismatch, ServerStopping
 from fairlead.wire.calls import Answer

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fairlead.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import ssl
 
 #: A certificate has a few kilobytes, and a device never ends.
 _MOST_BYTES = 16 * 1024 * 1024
@@ -70,15 +73,20 @@ def chosen_tls(given: TlsChoice) -> Tls | None:
     raise InvalidRequest("tls", "True, the path of an authority's certificate, or a fairlead.Tls", given)
 
 
-def read_files(tls: Tls) -> TlsFiles:
-    """Raises `InvalidRequest` for what gRPC would only say on stderr."""
+def read_files(tls: Tls, *, protocols: Sequence[str] = ("h2",)) -> TlsFiles:
+    """Raises `InvalidRequest` for what gRPC would only say on stderr. gRPC servers accept nobody who does not say that
+    he speaks h2.
+    """
+    # Where nobody uses TLS, its import would be a large part of the time that a client takes to start.
+    import ssl
+
     ca = _read("tls.ca", tls.ca) if tls.ca is not None else _system_roots()
     cert = _read("tls.cert", tls.cert) if tls.cert is not None else None
     key = _read("tls.key", tls.key) if tls.key is not None else None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # gRPC servers accept nobody who does not say this.
-    context.set_alpn_protocols(["h2"])
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     try:
         if ca is None:
             context.load_default_certs()
@@ -126,5 +134,7 @@ def _read(field: str, path: str | Path) -> bytes:
 
 def _system_roots() -> bytes | None:
     """Those that Python trusts, `SSL_CERT_FILE` included; None leaves it to gRPC, which has its own."""
+    import ssl
+
     path = ssl.get_default_verify_paths().cafile
     return _read("tls", path) if path else None

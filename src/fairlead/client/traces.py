@@ -21,6 +21,10 @@ class Traces:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
 
+    @property
+    def are_on(self) -> bool:
+        return self._tracing is not None
+
     def enqueuing(
         self, queue: str, messages: Sequence[NewMessage]
     ) -> AbstractContextManager[Sequence[NewMessage]]:
@@ -52,3 +56,11 @@ def _are_messages(messages: object) -> bool:
         isinstance(message, NewMessage) and isinstance(message.headers, (Mapping, type(None)))
         for message in messages
     )
+
+
+def make_traces(tracing: bool) -> Traces:
+    if not tracing:
+        return Traces()
+    from fairlead.wire.tracing import ambient
+
+    return Traces(ambient())

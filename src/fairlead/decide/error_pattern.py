@@ -8,9 +8,12 @@ Compiling holds the GIL, so `MAX_PATTERN_BYTES` and RE2's own memory bound keep 
 
 from __future__ import annotations
 
-import re2
+from typing import TYPE_CHECKING
 
 from fairlead.model.limits import MAX_PATTERN_BYTES, MAX_PATTERN_INSTRUCTIONS
+
+if TYPE_CHECKING:
+    import re2
 
 #: RE2's bound for the program and its cache of states. When the cache is full, RE2 searches without it, more
 #: slowly.
@@ -26,6 +29,9 @@ class PatternRefused(ValueError):
 
 class ErrorPattern:
     def __init__(self, expression: str) -> None:
+        # A client never needs it, and it is a shared library of its own.
+        import re2
+
         try:
             encoded = expression.encode()
         except UnicodeEncodeError:
@@ -50,6 +56,8 @@ class ErrorPattern:
 
 
 def _options() -> re2.Options:
+    import re2
+
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.never_capture = True

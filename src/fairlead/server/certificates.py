@@ -48,9 +48,13 @@ class Material(NamedTuple):
     ends: datetime
 
 
+#: Of bytes that are no TLS. OpenSSL sends no alert to them, and their sender waits for an answer.
+_NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"}
+
+
 class _SendsAlerts(ssl.SSLObject):
     """An event loop drops the connection of a handshake that failed before it has sent the alert, which tells
-    the client why. So the first failure asks for more bytes: the alert is sent, and the client hangs up.
+    the client why. So the first failure that has one asks for more bytes: the alert is sent, and the client hangs up.
     """
 
     _failed = False
@@ -61,7 +65,7 @@ class _SendsAlerts(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLSyscallError):
             raise
         except ssl.SSLError as error:
-            if self._failed:
+            if self._failed or error.reason in _NOT_TLS:
                 raise
             self._failed = True
             raise ssl.SSLWantReadError("the alert must be sent") from error

@@ -34,7 +34,7 @@ from fairlead.model.settle import Complete, LeaseRef, Settlement, SettleResult
 from fairlead.request import VERBS, Answer, Request
 from fairlead.wire.packed_deliveries import decode_deliveries, encode_deliveries
 from fairlead.wire.plain import changed_fields, decode_map, encode_map, make_request, plain
-from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, read_settlement, settlement_row
+from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, Row, read_settlement, settlement_row
 
 R = TypeVar("R", bound=Request[Any])
 
@@ -83,7 +83,7 @@ def _message_row(message: NewMessage) -> Sequence[object]:
 
 
 def _item_rows(items: object) -> object:
-    """A client that answers for each item by itself takes out those that cannot travel before."""
+    """A client that answers for each item by itself takes out those that cannot travel before, and gives rows."""
     if not isinstance(items, (list, tuple)):
         return plain(items)
     return [_item_row(item) for item in items]
@@ -92,6 +92,10 @@ def _item_rows(items: object) -> object:
 def _item_row(item: object) -> object:
     if type(item) is Complete and type(item.delivery) is Delivery and item.progress == 0:
         return (COMPLETE, item.delivery.raw_id, item.delivery.claim_id)
+    if type(item) is Row:
+        if item.action == COMPLETE and item.progress is None:
+            return item.action, item.id, item.lease
+        return _trimmed(astuple(item), (None,) * _ITEM_FIELDS)
     if not isinstance(item, Settlement):
         return plain(item)
     return _trimmed(astuple(settlement_row(item)), (None,) * _ITEM_FIELDS)

@@ -1,0 +1,125 @@
+"""The asyncio client of the Redis protocol: on the event loop alone, without threads.
+
+Cancelling a call does not call back what was already sent: an enqueue may still take effect, a settle too, and a claim's
+deliveries are released as soon as they arrive. What was not sent yet is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fairlead.client.options import read_options
+from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.resp.async_consume import AsyncRespConsumption, Fetching
+from fairlead.client.resp.async_core import AsyncRespCore
+from fairlead.client.resp.identity import Identity
+from fairlead.client.tls import TlsChoice
+from fairlead.client.traces import make_traces
+from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.handles import read_handle
+from fairlead.model.settle import Handle
+from fairlead.request import Answer, Request
+from fairlead.surface import AsyncSurface
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+async def connect(
+    address: str,
+    *,
+    consumer: str | None = None,
+    retry_for: Duration = "30s",
+    timeout: Duration = "30s",
+    heartbeat_cap: Duration | None = "10m",
+    tracing: bool = False,
+    api_key: str | None = None,
+    tls: TlsChoice = None,
+) -> AsyncRespClient:
+    """See `fairlead.aio.connect`."""
+    options = read_options(
+        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
+    )
+    identity = Identity(read_endpoint(address), tls, api_key)
+    core = AsyncRespCore(options, identity, make_traces(tracing))
+    try:
+        await core.greet()
+    except BaseException:
+        await core.close()
+        raise
+    return AsyncRespClient(core)
+
+
+class AsyncRespClient(AsyncSurface):
+    """Made by `connect`. Its verbs are the broker's, each a coroutine. Belongs to the loop that it was made on."""
+
+    def __init__(self, core: AsyncRespCore) -> None:
+        self._core = core
+
+    @cached_property
+    def consumers(self) -> AsyncBulkConsumers:
+        return AsyncBulkConsumers(self, self._core.flight)
+
+    @cached_property
+    def staging(self) -> AsyncBulkStaging:
+        return AsyncBulkStaging(self, self._core.flight)
+
+    @property
+    def consumer(self) -> str:
+        return self._core.options.consumer
+
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+        """Requests of several tasks travel together. Cancelled, it releases what it has leased meanwhile."""
+        return self._core.do(request)
+
+    async def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        """Not offered by this client."""
+        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
+
+    def consume(
+        self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""
+    ) -> AsyncRespConsumption:
+        """`async for delivery in client.consume("orders")`; settle each delivery yourself."""
+        self._core.check()
+        return AsyncRespConsumption(
+            Fetching(
+                self._core,
+                queue,
+                prefetch=prefetch,
+                max_per_stream=max_per_stream,
+                consumer=consumer or self.consumer,
+            )
+        )
+
+    def browse_batches(
+        self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """All pages of `browse` as record batches, by Arrow Flight."""
+        return self._core.flight.browse_batches(queue, view=view, low=low, high=high, payloads=payloads)
+
+    def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
+        """A plain `with`: the span is that of the task around it."""
+        return self._core.traces.processing(delivery)
+
+    def is_lost(self, delivery: Handle) -> bool:
+        """Whether a heartbeat or a settle has found the lease over. Then the work may be under way elsewhere."""
+        return self._core.heartbeat.is_lost(*read_handle(delivery))
+
+    async def close(self, *, goodbye: bool = False) -> None:
+        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer` holds."""
+        await self._core.close(goodbye=goodbye)
+
+    async def __aenter__(self) -> AsyncRespClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

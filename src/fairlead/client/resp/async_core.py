@@ -1,0 +1,289 @@
+"""The asyncio core: one request with all its attempts, what is held, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fairlead.client.async_heartbeat import AsyncHeartbeat
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.patience import Patience, Pauses
+from fairlead.client.resp.async_bulk import AsyncFlightSide
+from fairlead.client.resp.async_connection import AsyncConnections, Late
+from fairlead.client.resp.attempts import TROUBLES, Attempts
+from fairlead.client.resp.bulk import BULK
+from fairlead.client.resp.calls import (
+    POLL_MS,
+    SHORT_POLL_MS,
+    PreparedExchange,
+    PreparedSettle,
+    Tokens,
+    is_empty,
+    is_waiting,
+    named,
+    repeatable,
+    traced,
+    travels_alone,
+    with_wait,
+)
+from fairlead.client.resp.commands import PING, answer_of, command_of
+from fairlead.client.resp.core import CLOSING_MS
+from fairlead.client.resp.identity import Identity
+from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.settling import check_items
+from fairlead.client.traces import Traces
+from fairlead.clock import SystemClock
+from fairlead.errors import ClientClosed, FairleadError, ServerUnreachable
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import Extend, Release, SettleResult
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Goodbye, Settle
+
+if TYPE_CHECKING:
+    from fairlead.client.resp.async_consume import Fetching
+
+
+class AsyncRespCore:
+    """What the client and its loops share: connections, the heartbeat, and one request with all its attempts. Belongs to
+    the loop that it was made on.
+    """
+
+    def __init__(self, options: Options, identity: Identity, traces: Traces) -> None:
+        self.options = options
+        self.clock = SystemClock()
+        self.handed_out = HandedOut()
+        self.tokens = Tokens()
+        self.loops: set[Fetching] = set()
+        self._loop = asyncio.get_running_loop()
+        self._connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
+        self.heartbeat = AsyncHeartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms, self._loop)
+        self.traces = traces
+        self._pauses = Pauses(self.clock)
+        self._outage = Outage(str(identity.endpoint), self.clock)
+        self.flight = AsyncFlightSide(options, identity, self._connections)
+        self._background: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        #: Set by `close`: no call may take longer than until then.
+        self._closing_ends_ms: int | None = None
+        self._senders: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+            Settle: self._settle,
+            Claim: self._claim,
+            Exchange: self._exchange,
+        }
+        if traces.are_on:
+            self._senders |= {Enqueue: self._enqueue_traced, EnqueueMany: self._enqueue_traced}
+        self._senders |= dict.fromkeys(BULK, self.flight.do)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+        self.check()
+        send = self._senders.get(type(request))
+        asking: Awaitable[Any] = self._plain(request) if send is None else send(request)
+        return asking
+
+    async def close(self, *, goodbye: bool = False) -> None:
+        if self._is_closed or self._closing_ends_ms is not None:
+            return
+        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+        self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
+        try:
+            for fetching in list(self.loops):
+                await fetching.close()
+            if goodbye:
+                await self.do(Goodbye(self.options.consumer))
+        finally:
+            self._is_closed = True
+            self.heartbeat.close()
+            self._connections.close()
+            for task in self._background:
+                task.cancel()
+            await self.flight.close()
+
+    # Requests of some kinds
+
+    async def _plain(self, request: Request[Any]) -> Any:
+        asking = self._ask_waiting(request) if is_waiting(request) else self.ask(request)
+        return (await asking)[0]
+
+    async def _settle(self, request: Settle) -> list[SettleResult]:
+        settling = PreparedSettle(check_items(request.items), self.heartbeat)
+        starts = self.handed_out.starts_for(settling.rows)
+        settling.take_along(items_of(starts))
+        if not settling.rows:
+            return settling.finish([], 0)[0]
+        try:
+            results, now_ms = await self.ask(settling.request())
+        except BaseException:
+            settling.undo()
+            undo_starts(starts)
+            raise
+        settled, started = settling.finish(results, now_ms)
+        finish_starts(starts, started)
+        return settled
+
+    async def _claim(self, request: Claim) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
+        claim = named(request, self.options.consumer, self.tokens)
+        found, now_ms = await (self._ask_waiting(claim) if is_waiting(claim) else self.ask(claim))
+        self.hold(found, now_ms)
+        return found
+
+    async def _exchange(self, request: Exchange) -> list[Any]:
+        exchange = PreparedExchange(request, self.heartbeat, self.traces, self.options.consumer)
+        try:
+            answers, now_ms = await self.ask(exchange.request)
+        except BaseException:
+            exchange.undo()
+            raise
+        return exchange.finish(answers, now_ms)
+
+    async def _enqueue_traced(self, request: Enqueue | EnqueueMany) -> Any:
+        messages = [request.message()] if isinstance(request, Enqueue) else request.messages
+        with self.traces.enqueuing(request.queue, messages) as carried:
+            return (await self.ask(traced(request, carried)))[0]
+
+    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
+        """From now on they are kept alive."""
+        if deliveries:
+            self.heartbeat.hold(deliveries, server_now_ms)
+
+    def _send_extends(self, extends: Sequence[Extend]) -> Awaitable[tuple[list[SettleResult], int]]:
+        """In line at once, where there is a connection: before what its caller says next."""
+        request = Settle(extends)
+        shared = self._connections.shared
+        if shared is None:
+            return self.ask(request)
+        reply = shared.ask(command_of(request), self.options.timeout_ms / 1000)
+
+        async def answer() -> tuple[list[SettleResult], int]:
+            try:
+                return answer_of(request, await reply)
+            except ConnectionBroken as broken:
+                raise ServerUnreachable(self._outage.address, str(broken)) from None
+
+        return answer()
+
+    # What goes on without a caller
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._is_closed:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def give_back(self, items: Sequence[Release]) -> None:
+        """What cannot be given back runs out by itself, which for deliveries that were never started is the same."""
+        settling = PreparedSettle(items, self.heartbeat)
+        attempts = Attempts("settle", self._closing_patience(), self._outage, repeatable=True)
+        with suppress(FairleadError):
+            await self._call(command_of(settling.request()), attempts)
+
+    def _late_of(self, request: Request[Any]) -> Late | None:
+        """What becomes of an answer whose caller has left: deliveries go back."""
+        if not isinstance(request, (Claim, Exchange)):
+            return None
+        if isinstance(request, Claim) and not request.started:
+            # A claim of a loop that was left must not take what the loop gives back.
+            return None
+
+        def release(reply: Any) -> None:
+            with suppress(FairleadError):
+                found = _deliveries_in(answer_of(request, reply)[0])
+                if found:
+                    items = [Release(one, keep_order=True) for one in found]
+                    self.in_background(self.give_back(items))
+
+        return release
+
+    # One request
+
+    def check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed()
+
+    async def greet(self) -> None:
+        await self._call(PING, Attempts("connect", self._patience(), self._outage, repeatable=True))
+
+    async def ask(self, request: Request[Answer], wait_ms: int = 0) -> tuple[Answer, int]:
+        """The answer, and the clock of the server where leases are in it."""
+        command = command_of(request)
+        patience = self._patience(wait_ms)
+        attempts = Attempts(request.verb_name, patience, self._outage, repeatable=repeatable(request))
+        alone = travels_alone(request, command)
+        while True:
+            reply = await self._call(
+                command, attempts, wait_ms=wait_ms, alone=alone, late=self._late_of(request)
+            )
+            try:
+                return answer_of(request, reply)
+            except TROUBLES as trouble:
+                await self._pause(attempts, trouble)
+
+    async def _ask_waiting(self, request: Request[Any]) -> tuple[Any, int]:
+        """A long wait as several requests. The first answer that has something, or the last one."""
+        until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
+        while True:
+            began_ms = self.clock.monotonic_ms()
+            left_ms = min(max(0, until_ms - began_ms), POLL_MS)
+            answer, now_ms = await self.ask(with_wait(request, left_ms), left_ms)
+            ended_ms = self.clock.monotonic_ms()
+            if not is_empty(answer) or ended_ms >= until_ms:
+                return answer, now_ms
+            if ended_ms - began_ms < SHORT_POLL_MS:
+                await asyncio.sleep(SHORT_POLL_MS / 1000)
+
+    async def _call(
+        self,
+        command: bytes,
+        attempts: Attempts,
+        *,
+        wait_ms: int = 0,
+        alone: bool = False,
+        late: Late | None = None,
+    ) -> Any:
+        """The reply, after as many attempts as it takes."""
+        send = self._connections.call_alone if alone else self._connections.call
+        most_ms = wait_ms + self.options.timeout_ms
+        while True:
+            self.check()
+            try:
+                reply = await send(command, attempts.within_ms(most_ms) / 1000, late)
+            except ConnectionBroken as broken:
+                self.check()
+                await self._pause(attempts, broken)
+            else:
+                self._outage.over()
+                return reply
+
+    async def _pause(self, attempts: Attempts, trouble: Exception) -> None:
+        await asyncio.sleep(attempts.pause_ms(trouble) / 1000)
+
+    def _patience(self, wait_ms: int = 0) -> Patience:
+        if self._closing_ends_ms is not None:
+            return self._closing_patience()
+        retry_for_ms = self.options.retry_for_ms
+        ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
+        return Patience(self._pauses, retry_for_ms, ends_ms)
+
+    def _closing_patience(self) -> Patience:
+        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+        ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
+        return Patience(self._pauses, 0, ends_ms)
+
+
+def _deliveries_in(answer: object) -> list[Delivery]:
+    """Those of a claim, alone or in an exchange."""
+    if isinstance(answer, Delivery):
+        return [answer]
+    return [found for part in answer for found in _deliveries_in(part)] if isinstance(answer, list) else []

@@ -1,0 +1,150 @@
+"""What both clients do with a request before it is sent, and with its answer. Without I/O."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.settling import Settling, check_items
+from fairlead.client.traces import Traces
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import SettleResult, Start
+from fairlead.request import Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.consumers import ConsumersClaim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange, check_requests
+from fairlead.verbs.settle import Settle
+from fairlead.wire.settlement_rows import EXTEND
+
+#: A long wait is several requests, so that a connection that is dead without a sign is noticed after one of them.
+POLL_MS = 20_000
+#: A server that is about to stop ends all waits at once.
+SHORT_POLL_MS = 25
+#: A larger command would hold up the commands of others.
+MOST_SHARED_BYTES = 1024 * 1024
+
+
+class Tokens:
+    """Names for claims: repeated after a lost answer, a claim gives the same deliveries. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._client = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+
+    def next(self) -> str:
+        return f"{self._client}{next(self._numbers):x}"
+
+
+def travels_alone(request: Request[Any], command: bytes) -> bool:
+    """Whether it needs a connection of its own: it waits, or takes so long that others behind it would wait."""
+    kind = type(request)
+    is_long = kind.slow or kind.audited or kind.shows_messages
+    return is_long or len(command) > MOST_SHARED_BYTES or bool(request.patience_ms())
+
+
+def repeatable(request: Request[Any]) -> bool:
+    """A claim of this client has a token. An extension and a start end alike however often they are carried out."""
+    if isinstance(request, Settle):
+        return all(getattr(item, "action", EXTEND) >= EXTEND for item in request.items)
+    return request.is_repeatable() or isinstance(request, Claim)
+
+
+def named(request: Claim, consumer: str, tokens: Tokens) -> Claim:
+    return replace(
+        request,
+        consumer=request.consumer or consumer,
+        token=tokens.next() if request.token is None else request.token,
+    )
+
+
+def with_wait(request: Request[Any], left_ms: int) -> Request[Any]:
+    return replace(request, wait=f"{left_ms}ms" if left_ms > 0 else None)
+
+
+def is_empty(answer: Any) -> bool:
+    return not (answer if isinstance(answer, list) else answer.count)
+
+
+def is_waiting(request: Request[Any]) -> bool:
+    return isinstance(request, (Claim, ConsumersClaim)) and bool(request.patience_ms())
+
+
+def traced(request: Request[Any], messages: Sequence[Any]) -> Request[Any]:
+    """An enqueue whose messages carry the span that is current."""
+    if isinstance(request, Enqueue):
+        (message,) = messages
+        return replace(request, headers=message.headers)
+    return replace(request, messages=messages)
+
+
+class PreparedExchange:
+    """An exchange, and what it does to the leases that are held."""
+
+    def __init__(self, request: Exchange, heartbeat: Heartbeat, traces: Traces, consumer: str) -> None:
+        requests = check_requests(request.requests)
+        self._heartbeat = heartbeat
+        self._settlings: dict[int, Settling] = {}
+        parts: list[Any] = []
+        for at, one in enumerate(requests):
+            if isinstance(one, Settle):
+                settling = self._settlings[at] = Settling(heartbeat, check_items(one.items))
+                parts.append(Settle(settling.said.rows))  # type: ignore[arg-type]  # rows encode as what they are of
+            elif isinstance(one, Claim):
+                parts.append(replace(one, consumer=one.consumer or consumer))
+            elif isinstance(one, (Enqueue, EnqueueMany)):
+                messages = [one.message()] if isinstance(one, Enqueue) else one.messages
+                ((_, carried),) = traces.carried([(one.queue, messages)])
+                parts.append(one if carried is messages else traced(one, carried))
+        self.request = Exchange(parts)
+
+    def undo(self) -> None:
+        for settling in self._settlings.values():
+            settling.undo()
+
+    def finish(self, answers: list[Any], server_now_ms: int) -> list[Any]:
+        parts: list[Any] = []
+        for at, answer in enumerate(answers):
+            settling = self._settlings.get(at)
+            if settling is not None:
+                answer = settling.finish((answer, server_now_ms))
+            elif isinstance(answer, list) and answer and isinstance(answer[0], Delivery):
+                self._heartbeat.hold(answer, server_now_ms)
+            parts.append(answer)
+        return parts
+
+
+class PreparedSettle:
+    """A settle, and the starts of loops that go with it; see `prefetch`."""
+
+    def __init__(self, items: Sequence[Any], heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._settling = Settling(heartbeat, items)
+        self._starting: Settling | None = None
+        self.rows = self._settling.said.rows
+
+    def take_along(self, starts: Sequence[Start]) -> None:
+        if starts:
+            self._starting = Settling(self._heartbeat, starts)
+
+    def request(self) -> Settle:
+        rows = self.rows if self._starting is None else [*self.rows, *self._starting.said.rows]
+        return Settle(rows)  # type: ignore[arg-type]  # rows encode as what they are of
+
+    def undo(self) -> None:
+        self._settling.undo()
+
+    def finish(
+        self, results: Sequence[SettleResult], server_now_ms: int
+    ) -> tuple[list[SettleResult], list[SettleResult]]:
+        """The results of the items, and those of the starts."""
+        if self._starting is None:
+            return self._settling.finish((results, server_now_ms)), []
+        own = len(self.rows)
+        started = self._starting.finish((results[own:], server_now_ms))
+        return self._settling.finish((results[:own], server_now_ms)), started

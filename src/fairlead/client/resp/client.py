@@ -1,0 +1,137 @@
+"""The blocking client of the Redis protocol: the verbs of `Surface`, sent to a server. Thread-safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fairlead.client.options import read_options
+from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
+from fairlead.client.resp.consume import RespConsumption
+from fairlead.client.resp.core import RespCore
+from fairlead.client.resp.identity import Identity
+from fairlead.client.tls import TlsChoice
+from fairlead.client.traces import make_traces
+from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.handles import read_handle
+from fairlead.model.settle import Handle
+from fairlead.request import Answer, Request
+from fairlead.surface import Surface
+from fairlead.verbs.browse import Browse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def connect(
+    address: str,
+    *,
+    consumer: str | None = None,
+    retry_for: Duration = "30s",
+    timeout: Duration = "30s",
+    heartbeat_cap: Duration | None = "10m",
+    tracing: bool = False,
+    api_key: str | None = None,
+    tls: TlsChoice = None,
+) -> RespClient:
+    """See `fairlead.connect`."""
+    options = read_options(
+        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
+    )
+    identity = Identity(read_endpoint(address), tls, api_key)
+    core = RespCore(options, identity, make_traces(tracing))
+    try:
+        core.greet()
+    except BaseException:
+        core.close()
+        raise
+    return RespClient(core)
+
+
+class RespClient(Surface):
+    """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
+
+    def __init__(self, core: RespCore) -> None:
+        self._core = core
+
+    @cached_property
+    def consumers(self) -> BulkConsumers:
+        return BulkConsumers(self, self._core.flight)
+
+    @cached_property
+    def staging(self) -> BulkStaging:
+        return BulkStaging(self, self._core.flight)
+
+    @property
+    def consumer(self) -> str:
+        """The name under which it claims unless a call says otherwise."""
+        return self._core.options.consumer
+
+    def do(self, request: Request[Answer]) -> Answer:
+        """Threads that call at the same time share a connection, and their requests travel together.
+
+        After a lost answer, a request that is safe to repeat is repeated, and a claim gives the same deliveries.
+        Every other one raises `AnswerLost`.
+        """
+        return self._core.do(request)
+
+    def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
+        """Not offered by this client."""
+        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
+
+    def consume(
+        self,
+        queue: str | Sequence[str],
+        *,
+        prefetch: int = 100,
+        max_per_stream: int = 1,
+        consumer: str = "",
+    ) -> RespConsumption:
+        """An endless loop of deliveries, up to `prefetch` of them fetched ahead; settle each yourself."""
+        self._core.check()
+        return RespConsumption(
+            self._core,
+            queue,
+            prefetch=prefetch,
+            max_per_stream=max_per_stream,
+            consumer=consumer or self.consumer,
+        )
+
+    def is_lost(self, delivery: Handle) -> bool:
+        """Whether a heartbeat or a settle has found the lease over. Then the work may be under way elsewhere."""
+        return self._core.heartbeat.is_lost(*read_handle(delivery))
+
+    def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
+        """`with client.process_span(delivery):` around the work: a span in the producer's trace. Without
+        tracing, nothing.
+        """
+        return self._core.traces.processing(delivery)
+
+    def browse_batches(
+        self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """All pages of `browse` as record batches, by Arrow Flight."""
+        client = self._core.flight.client(Browse.verb_name)
+        return client.browse_batches(queue, view=view, low=low, high=high, payloads=payloads)
+
+    def close(self, *, goodbye: bool = False) -> None:
+        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer`
+        holds.
+
+        Waits at most a few seconds for a server that does not answer. Closing twice is fine.
+        """
+        self._core.close(goodbye=goodbye)
+
+    def __enter__(self) -> RespClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

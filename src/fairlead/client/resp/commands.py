@@ -1,0 +1,89 @@
+"""Commands as bytes, and replies as answers: what both clients say and hear, without I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import hiredis
+
+from fairlead.client.resp.session import Numbered
+from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.request import Answer, Request
+from fairlead.wire.error_lines import read_error
+from fairlead.wire.packed import decode_answer, encode_request
+
+PING = b"*1\r\n$4\r\nPING\r\n"
+
+#: What the reader gives while a reply is not whole; no reply is this.
+NOTHING = object()
+
+_API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
+_WANTED = "fairlead's Redis protocol"
+
+
+class Greeting(NamedTuple):
+    """What the server says of itself."""
+
+    #: Where Arrow Flight is spoken; "" when nowhere.
+    flight_address: str
+
+
+def make_reader() -> hiredis.Reader:
+    return hiredis.Reader(notEnoughData=NOTHING)
+
+
+def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
+    """Raises `InvalidRequest` for values that cannot travel."""
+    words = [_name_of(request), encode_request(request)]
+    if once is not None:
+        words[:0] = [b"FL.ONCE", once.session, b"%d" % once.number, b"%d" % once.arrived]
+    return _pack(words)
+
+
+def _name_of(request: Request[Any]) -> bytes:
+    return b"FL." + request.verb_name.upper().encode()
+
+
+def _pack(words: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def greeting_command(api_key: str | None) -> bytes:
+    """The first command of each connection."""
+    words = [b"HELLO", b"3"]
+    if api_key is not None:
+        words += [b"AUTH", b"default", api_key.encode()]
+    return _pack(words)
+
+
+def check_api_key(given: object) -> str | None:
+    """Shown nowhere, also not when it is refused: a key with one wrong character is nearly a key."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not _API_KEY.fullmatch(given):
+        expected = "text of 1 to 1000 printable ASCII characters with no space at either end"
+        raise InvalidRequest("api_key", expected, "(not shown)")
+    return given
+
+
+def read_greeting(reply: object) -> Greeting:
+    if isinstance(reply, hiredis.ReplyError):
+        raise _error_of(reply)
+    told = reply if isinstance(reply, dict) else {}
+    if told.get(b"server") != b"fairlead":
+        raise ProtocolMismatch(_WANTED, f"a server that calls itself {told.get(b'server', reply)!r:.80}")
+    return Greeting(told.get(b"flight", b"").decode(errors="replace"))
+
+
+def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
+    """The answer, and the clock of the server where leases are in it. Raises what the server raised."""
+    if type(reply) is bytes:
+        return decode_answer(request, reply)
+    if isinstance(reply, hiredis.ReplyError):
+        raise _error_of(reply)
+    raise ProtocolMismatch(f"an answer to {request.verb_name}", f"{reply!r:.80}")
+
+
+def _error_of(reply: hiredis.ReplyError) -> FairleadError:
+    return read_error(str(reply))

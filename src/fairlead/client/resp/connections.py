@@ -1,0 +1,91 @@
+"""All connections of a blocking client: the one that threads share, and those of calls that wait or take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from fairlead.client.outage import ConnectionBroken
+from fairlead.client.resp.connection import BlockingConnection, open_connection
+from fairlead.client.resp.identity import Identity
+from fairlead.client.resp.shared import SharedConnection
+from fairlead.errors import ClientClosed
+
+_MOST_IDLE = 16
+
+
+class BlockingConnections:
+    """Thread-safe."""
+
+    def __init__(self, identity: Identity, timeout_s: float) -> None:
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._open: set[BlockingConnection] = set()
+        self._idle: list[BlockingConnection] = []
+        self._is_closed = False
+        self.shared = SharedConnection(self.connect, self.forget, timeout_s)
+        #: Where the server speaks Arrow Flight, as the last connection heard.
+        self.flight_address = ""
+
+    def connect(self, within_s: float) -> BlockingConnection:
+        connection = open_connection(self._identity, max(0.001, within_s))
+        self.flight_address = connection.greeting.flight_address
+        with self._lock:
+            if not self._is_closed:
+                self._open.add(connection)
+                return connection
+        connection.close()
+        raise ClientClosed()
+
+    def forget(self, connection: BlockingConnection) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def take(self, within_s: float) -> BlockingConnection:
+        """One for its caller alone: `give_back` it when all its replies are there, else `forget` it."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if not connection.is_stale():
+                return connection
+            self.forget(connection)
+        return self.connect(within_s)
+
+    def give_back(self, connection: BlockingConnection) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return
+        self.forget(connection)
+
+    def call_alone(self, command: bytes, within_s: float) -> Any:
+        ends_s = time.monotonic() + within_s
+        connection = self.take(within_s)
+        try:
+            reply = connection.exchange(command, ends_s - time.monotonic())
+        except BaseException:
+            self.forget(connection)
+            raise
+        self.give_back(connection)
+        return reply
+
+    def check(self, broken: ConnectionBroken) -> None:
+        """A connection that `close` ended is no trouble of the network."""
+        if self._is_closed:
+            raise ClientClosed() from broken
+
+    def close(self) -> None:
+        """Ends what is under way. Who reads closes."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            left = list(self._open)
+        for connection in idle:
+            self.forget(connection)
+        for connection in left:
+            connection.wake()
+        self.shared.close()

@@ -1,0 +1,273 @@
+"""The blocking core: one request with all its attempts, what is held, and how it ends. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from fairlead.client.heartbeat import Answers, Heartbeat
+from fairlead.client.lifetimes import watch
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.patience import Patience, Pauses
+from fairlead.client.resp.attempts import TROUBLES, Attempts
+from fairlead.client.resp.bulk import BULK, FlightSide
+from fairlead.client.resp.calls import (
+    POLL_MS,
+    SHORT_POLL_MS,
+    PreparedExchange,
+    PreparedSettle,
+    Tokens,
+    is_empty,
+    is_waiting,
+    named,
+    repeatable,
+    traced,
+    travels_alone,
+    with_wait,
+)
+from fairlead.client.resp.commands import PING, answer_of, command_of
+from fairlead.client.resp.connections import BlockingConnections
+from fairlead.client.resp.identity import Identity
+from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.settling import check_items
+from fairlead.client.traces import Traces
+from fairlead.clock import Clock, SystemClock
+from fairlead.errors import (
+    ClientClosed,
+    ClientForked,
+    FairleadError,
+    ServerUnreachable,
+)
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import Extend, Release, SettleResult
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Goodbye, Settle
+
+if TYPE_CHECKING:
+    from fairlead.client.resp.consume import RespConsumption
+
+#: How long a close may wait for the server, so that a dead one does not keep a program from ending.
+CLOSING_MS = 2000
+
+
+class RespCore:
+    """What the client and its loops share: connections, the heartbeat, and one request with all its attempts."""
+
+    def __init__(
+        self, options: Options, identity: Identity, traces: Traces, clock: Clock | None = None
+    ) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.connections = BlockingConnections(identity, options.timeout_ms / 1000)
+        self.handed_out = HandedOut()
+        self.tokens = Tokens()
+        self.loops: weakref.WeakSet[RespConsumption] = weakref.WeakSet()
+        self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
+        self.traces = traces
+        self._pauses = Pauses(self.clock)
+        self._outage = Outage(str(identity.endpoint), self.clock)
+        self.flight = FlightSide(options, identity, self.connections)
+        self._close_lock = threading.Lock()
+        self._unusable: type[ClientClosed | ClientForked] | None = None
+        #: Set by `close`: no call may take longer than until then.
+        self._closing_ends_ms: int | None = None
+        self._senders: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            Settle: self._settle,
+            Claim: self._claim,
+            Exchange: self._exchange,
+        }
+        if traces.are_on:
+            self._senders |= {Enqueue: self._enqueue_traced, EnqueueMany: self._enqueue_traced}
+        self._senders |= dict.fromkeys(BULK, self.flight.do)
+        watch(self)
+
+    def do(self, request: Request[Answer]) -> Answer:
+        self.check()
+        send = self._senders.get(type(request))
+        if send is not None:
+            return cast(Answer, send(request))
+        if is_waiting(request):
+            return cast(Answer, self._ask_waiting(request)[0])
+        return self.ask(request)[0]
+
+    def close(self, *, goodbye: bool = False) -> None:
+        with self._close_lock:
+            if self._unusable is not None or self._closing_ends_ms is not None:
+                return
+            most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+            self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
+        try:
+            for loop in list(self.loops):
+                loop.close()
+            if goodbye:
+                self.do(Goodbye(self.options.consumer))
+        finally:
+            self._unusable = ClientClosed
+            self._pauses.close()
+            self.heartbeat.close()
+            self.connections.close()
+            self.flight.close()
+
+    def join(self) -> None:
+        """Nothing is left to wait for after `close`."""
+
+    def disown(self) -> None:
+        """In a forked child: its connections belong to the parent, and its locks may be held by nobody."""
+        self._unusable = ClientForked
+
+    # Requests of some kinds
+
+    def _settle(self, request: Settle) -> list[SettleResult]:
+        items = check_items(request.items)
+        settling = PreparedSettle(items, self.heartbeat)
+        starts = self.handed_out.starts_for(settling.rows)
+        settling.take_along(items_of(starts))
+        if not settling.rows:
+            return settling.finish([], 0)[0]
+        try:
+            results, now_ms = self.ask(settling.request())
+        except BaseException:
+            settling.undo()
+            undo_starts(starts)
+            raise
+        settled, started = settling.finish(results, now_ms)
+        finish_starts(starts, started)
+        return settled
+
+    def _claim(self, request: Claim) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
+        claim = named(request, self.options.consumer, self.tokens)
+        found, now_ms = self._ask_waiting(claim) if is_waiting(claim) else self.ask(claim)
+        self.hold(found, now_ms)
+        return found
+
+    def _exchange(self, request: Exchange) -> list[Any]:
+        exchange = PreparedExchange(request, self.heartbeat, self.traces, self.options.consumer)
+        try:
+            answers, now_ms = self.ask(exchange.request)
+        except BaseException:
+            exchange.undo()
+            raise
+        return exchange.finish(answers, now_ms)
+
+    def _enqueue_traced(self, request: Enqueue | EnqueueMany) -> Any:
+        messages = [request.message()] if isinstance(request, Enqueue) else request.messages
+        with self.traces.enqueuing(request.queue, messages) as carried:
+            return self.ask(traced(request, carried))[0]
+
+    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
+        """From now on they are kept alive."""
+        if deliveries:
+            self.heartbeat.hold(deliveries, server_now_ms)
+
+    def _send_extends(self, extends: Sequence[Extend]) -> Answers:
+        """One attempt; the heartbeat tries again by itself."""
+        request = Settle(extends)
+        shared = self.connections.shared
+        pending = shared.queue(command_of(request), self.options.timeout_ms / 1000)
+
+        def answers() -> tuple[Sequence[SettleResult], int]:
+            try:
+                return answer_of(request, shared.wait(pending))
+            except ConnectionBroken as broken:
+                self.connections.check(broken)
+                raise ServerUnreachable(self._outage.address, str(broken)) from None
+
+        return answers
+
+    # For loops
+
+    @property
+    def is_closed(self) -> bool:
+        return self._unusable is not None
+
+    def rest(self, pause_ms: int) -> None:
+        self._pauses.wait(pause_ms)
+
+    def outage_is_over(self) -> None:
+        self._outage.over()
+
+    # One request
+
+    def check(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable()
+
+    def greet(self) -> None:
+        self._call(PING, Attempts("connect", self.patience(), self._outage, repeatable=True))
+
+    def ask(self, request: Request[Answer], wait_ms: int = 0) -> tuple[Answer, int]:
+        """The answer, and the clock of the server where leases are in it."""
+        command = command_of(request)
+        attempts = self.attempts(request, wait_ms)
+        alone = travels_alone(request, command)
+        while True:
+            reply = self._call(command, attempts, wait_ms=wait_ms, alone=alone)
+            try:
+                return answer_of(request, reply)
+            except TROUBLES as trouble:
+                self.pause(attempts, trouble)
+
+    def _ask_waiting(self, request: Request[Any]) -> tuple[Any, int]:
+        """A long wait as several requests. The first answer that has something, or the last one."""
+        until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
+        while True:
+            began_ms = self.clock.monotonic_ms()
+            left_ms = min(max(0, until_ms - began_ms), POLL_MS)
+            answer, now_ms = self.ask(with_wait(request, left_ms), left_ms)
+            ended_ms = self.clock.monotonic_ms()
+            if not is_empty(answer) or ended_ms >= until_ms:
+                return answer, now_ms
+            if ended_ms - began_ms < SHORT_POLL_MS:
+                self._pauses.wait(SHORT_POLL_MS)
+
+    def _call(self, command: bytes, attempts: Attempts, *, wait_ms: int = 0, alone: bool = False) -> Any:
+        """The reply, after as many attempts as it takes."""
+        send = self.connections.call_alone if alone else self.connections.shared.call
+        most_ms = wait_ms + self.options.timeout_ms
+        while True:
+            self.check()
+            try:
+                reply = send(command, attempts.within_ms(most_ms) / 1000)
+            except ConnectionBroken as broken:
+                self.connections.check(broken)
+                self.pause(attempts, broken)
+            else:
+                self._outage.over()
+                return reply
+
+    def attempts(self, request: Request[Any], wait_ms: int = 0) -> Attempts:
+        return Attempts(
+            request.verb_name, self.patience(wait_ms), self._outage, repeatable=repeatable(request)
+        )
+
+    def pause(self, attempts: Attempts, trouble: Exception) -> None:
+        self._pauses.wait(attempts.pause_ms(trouble))
+
+    def give_back(self, items: Sequence[Release]) -> None:
+        """Of a loop that was left. What cannot be given back runs out by itself, which for deliveries that were never
+        started is the same.
+        """
+        settling = PreparedSettle(items, self.heartbeat)
+        attempts = Attempts("settle", self._closing_patience(), self._outage, repeatable=True)
+        with suppress(FairleadError):
+            self._call(command_of(settling.request()), attempts)
+
+    def _closing_patience(self) -> Patience:
+        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+        ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
+        return Patience(self._pauses, 0, ends_ms)
+
+    def patience(self, wait_ms: int = 0) -> Patience:
+        if self._closing_ends_ms is not None:
+            return self._closing_patience()
+        retry_for_ms = self.options.retry_for_ms
+        ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
+        return Patience(self._pauses, retry_for_ms, ends_ms)

@@ -1,0 +1,237 @@
+"""Threads share one connection: commands that come while others are under way go out together, as the next ones.
+
+There is no thread in between. A thread that finds nothing under way leads: it sends its own command and reads replies,
+for all who wait. Commands of others are queued meanwhile; when the leader has its reply, the next one that waits leads,
+sends all that is queued with one call of the system, and so on. So a lone thread pays nothing, and a crowd a fraction.
+
+A caller that gives up leaves its place in the line, whose reply nobody reads. A connection that has said nothing for
+`timeout` while replies are due counts as dead: everybody who waits for it is told so. What was not sent is sent on
+the next connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.client.outage import ConnectionBroken
+from fairlead.client.resp.connection import BlockingConnection, NoAnswerInTime
+from fairlead.errors import FairleadError
+
+#: So much goes out together; a server starts no more commands of a connection before it has answered some.
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_COMMANDS = 500
+
+
+class Pending:
+    """One command, and its reply or what became of it."""
+
+    __slots__ = ("_gate", "command", "ends_s", "error", "has_left", "is_over", "leads", "reply")
+
+    def __init__(self, command: bytes, ends_s: float) -> None:
+        self.command = command
+        self.ends_s = ends_s
+        self.reply: Any = None
+        self.error: Exception | None = None
+        self.is_over = False
+        self.leads = False
+        #: Its caller has given up.
+        self.has_left = False
+        # A bare lock wakes a thread several times faster than an Event.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self) -> bool:
+        """True when it is over, or must lead; False when time was over before."""
+        left_s = self.ends_s - time.monotonic()
+        return self._gate.acquire(timeout=min(max(0.0, left_s), threading.TIMEOUT_MAX))
+
+    def lead(self) -> None:
+        self.leads = True
+        self._gate.release()
+
+    def finish(self, reply: Any, error: Exception | None = None) -> None:
+        self.reply, self.error, self.is_over = reply, error, True
+        if not self.leads and not self.has_left:
+            self._gate.release()
+
+
+class SharedConnection:
+    """`connect` opens a connection within so many seconds."""
+
+    def __init__(
+        self,
+        connect: Callable[[float], BlockingConnection],
+        forget: Callable[[BlockingConnection], None],
+        timeout_s: float,
+    ) -> None:
+        self._connect = connect
+        self._forget = forget
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._queued: deque[Pending] = deque()
+        self._has_leader = False
+        # Only the leader touches what follows.
+        self._connection: BlockingConnection | None = None
+        self._unanswered: deque[Pending] = deque()
+        self._sent_s = 0.0
+
+    def call(self, command: bytes, within_s: float) -> Any:
+        """The reply. Raises `ConnectionBroken`, and what `connect` raises."""
+        return self.wait(self.queue(command, within_s))
+
+    def queue(self, command: bytes, within_s: float) -> Pending:
+        """Put a command in line, behind those that are there; `wait` must follow."""
+        pending = Pending(command, time.monotonic() + within_s)
+        with self._lock:
+            self._queued.append(pending)
+            if not self._has_leader:
+                self._has_leader = pending.leads = True
+        return pending
+
+    def close(self) -> None:
+        """A thread that reads closes the connection itself."""
+        with self._lock:
+            if not self._has_leader:
+                self._break("the client was closed")
+
+    def wait(self, pending: Pending) -> Any:
+        try:
+            if not pending.leads:
+                self._wait_in_line(pending)
+            if pending.leads:
+                self._lead(pending)
+        except BaseException:
+            self._leave(pending)
+            raise
+        if pending.error is not None:
+            raise pending.error
+        return pending.reply
+
+    def _wait_in_line(self, pending: Pending) -> None:
+        """Until it is over, or must lead."""
+        if pending.wait() or pending.is_over:
+            return
+        was_sent = self._leave(pending)
+        if not pending.is_over:
+            raise NoAnswerInTime(sent=was_sent)
+
+    def _leave(self, pending: Pending) -> bool:
+        """Whether its command was sent."""
+        with self._lock:
+            was_queued = pending in self._queued
+            if was_queued:
+                self._queued.remove(pending)
+            pending.has_left = True
+            if pending.leads:
+                # Whoever handed over to it would have handed over to nobody.
+                self._hand_over(pending)
+        return not was_queued
+
+    # The leader
+
+    def _lead(self, own: Pending) -> None:
+        try:
+            while not own.is_over:
+                if self._unanswered:
+                    self._read(own)
+                else:
+                    self._send_queued(own)
+        except FairleadError as refused:
+            own.finish(None, refused)
+        except BaseException:
+            # Interrupted in the middle of something: nobody knows how far it went.
+            self._break("the thread that used the connection was interrupted")
+            raise
+        with self._lock:
+            self._hand_over(own)
+
+    def _send_queued(self, own: Pending) -> None:
+        try:
+            connection = self._find_usable(own)
+        except ConnectionBroken as broken:
+            # The others would fare no better.
+            for pending in self._take_queued(_MOST_COMMANDS):
+                pending.finish(None, ConnectionBroken(str(broken), sent=False))
+            return
+        except FairleadError:
+            with self._lock:
+                self._queued.remove(own)
+            raise
+        now_s = time.monotonic()
+        left_s = min(own.ends_s - now_s, self._timeout_s)
+        # A leader with little time left must not begin what it cannot end: it sends its own command alone.
+        taken = self._take_queued(_MOST_COMMANDS if left_s > self._timeout_s / 4 else 1)
+        self._sent_s = now_s
+        self._unanswered.extend(taken)
+        try:
+            data = taken[0].command if len(taken) == 1 else b"".join([one.command for one in taken])
+            connection.send(data, left_s)
+        except ConnectionBroken as broken:
+            # The end of the last command did not leave, so it was not carried out.
+            self._unanswered.pop().finish(None, ConnectionBroken(str(broken), sent=False))
+            self._break(str(broken))
+
+    def _take_queued(self, most: int) -> list[Pending]:
+        taken: list[Pending] = []
+        size = 0
+        with self._lock:
+            while self._queued and len(taken) < most:
+                size += len(self._queued[0].command)
+                if taken and size > _MOST_BYTES:
+                    break
+                taken.append(self._queued.popleft())
+        return taken
+
+    def _find_usable(self, own: Pending) -> BlockingConnection:
+        if self._connection is not None and self._connection.is_stale():
+            self._break("the server closed the connection")
+        if self._connection is None:
+            self._connection = self._connect(own.ends_s - time.monotonic())
+        return self._connection
+
+    def _read(self, own: Pending) -> None:
+        connection = self._connection
+        assert connection is not None
+        dead_s = max(self._sent_s, connection.heard_s) + self._timeout_s
+        try:
+            replies = connection.receive(min(own.ends_s, dead_s) - time.monotonic())
+        except NoAnswerInTime as late:
+            now_s = time.monotonic()
+            if now_s >= dead_s:
+                self._break(str(late))
+            elif now_s >= own.ends_s:
+                # Its own time is over; others may still be answered.
+                own.has_left = True
+                own.finish(None, late)
+            return
+        except ConnectionBroken as broken:
+            self._break(str(broken))
+            return
+        for reply in replies:
+            if not self._unanswered:
+                self._break("the server answered what nobody asked")
+                return
+            self._unanswered.popleft().finish(reply)
+
+    def _break(self, what: str) -> None:
+        """Everybody whose command was sent is told."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._forget(connection)
+        while self._unanswered:
+            self._unanswered.popleft().finish(None, ConnectionBroken(what, sent=True))
+
+    def _hand_over(self, leader: Pending) -> None:
+        """Under the lock: to the first who waits for a reply, or to the first who waits to be sent."""
+        leader.leads = False
+        following = next((one for one in self._unanswered if not one.has_left), None)
+        if following is None and self._queued:
+            following = self._queued[0]
+        if following is None:
+            self._has_leader = False
+        else:
+            following.lead()

@@ -1,0 +1,118 @@
+"""One settle of a client, with either protocol: its rows, and what it does to the leases that are held. Without
+pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from fairlead.client.heartbeat import Heartbeat, Held
+from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.settle import Settlement, SettleResult
+from fairlead.wire.settlement_rows import EXTEND, START, Row, settlement_rows
+
+Results = tuple[Sequence[SettleResult], int]
+"""One per row, and the server's clock."""
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """The settlements of one call that can be sent."""
+
+    rows: list[Row]
+
+    @property
+    def items(self) -> int:
+        return len(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        return 64 * len(self.rows) + sum([len(row.carry) for row in self.rows if row.carry])
+
+
+class Settling:
+    """One call of `settle`: what was refused before it was sent, and what its leases become."""
+
+    def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
+        rows, self.refused = settlement_rows(check_items(items))
+        self.said = Said(rows)
+        self._heartbeat = heartbeat
+        self._dropped = heartbeat.drop(_ending(rows))
+        #: Those that the caller extends himself: until that is answered nobody else does, who would undo it.
+        self._paused = heartbeat.drop(_prolonged(rows))
+
+    def undo(self) -> None:
+        """It did not happen, as far as is known: what was held is held on."""
+        self._heartbeat.keep(self._dropped)
+        self._heartbeat.keep(self._paused)
+
+    def finish(self, answered: Results) -> list[SettleResult]:
+        results, server_now_ms = answered
+        #: Those that go on together are held as one group, or each later call would look through as many as
+        #: there are.
+        going_on: dict[tuple[int, int | None], Held] = {}
+        for row, result in zip(self.said.rows, results, strict=True):
+            if result.outcome != "completed" and self._goes_on(row, result):
+                leases = going_on.setdefault((result.lease_until - server_now_ms, row.duration_ms), {})
+                leases.setdefault(row.lease, set()).add(row.id)
+        for (lease_ms, duration_ms), leases in going_on.items():
+            self._heartbeat.keep(
+                leases,
+                lease_ms=lease_ms,
+                asked=None if duration_ms is None else timedelta(milliseconds=duration_ms),
+            )
+        if not self.refused:
+            return list(results)
+        rest = iter(results)
+        return [
+            self.refused[at] if at in self.refused else next(rest)
+            for at in range(len(self.refused) + len(results))
+        ]
+
+    def _goes_on(self, row: Row, result: SettleResult) -> bool:
+        """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
+        if result.outcome in ("invalid", "store_full"):
+            if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
+                self._heartbeat.keep({row.lease: {row.id}})
+        elif not result.ok:
+            self._heartbeat.drop({row.lease: {row.id}})
+            self._heartbeat.mark_lost(row.id, row.lease)
+        else:
+            return row.action in (EXTEND, START) and (
+                row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease)
+            )
+        return False
+
+
+def _ending(rows: list[Row]) -> Held:
+    """The leases that a settle ends; nearly always those of one claim."""
+    if not rows:
+        return {}
+    claim_id = rows[0].lease
+    alike = {row.id for row in rows if row.lease == claim_id and row.action < EXTEND}
+    if len(alike) == len(rows):
+        return {claim_id: alike}
+    leases: Held = {}
+    for row in rows:
+        if row.action < EXTEND:
+            leases.setdefault(row.lease, set()).add(row.id)
+    return leases
+
+
+def _prolonged(rows: list[Row]) -> Held:
+    leases: Held = {}
+    for row in [row for row in rows if row.action == EXTEND]:
+        leases.setdefault(row.lease, set()).add(row.id)
+    return leases
+
+
+def check_items(items: object) -> Sequence[Any]:
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+    return items
