@@ -20,7 +20,7 @@ from bench.conditions import conditions_here
 from fairlead import Complete, NewMessage
 from fairlead.engine.broker import Broker
 from fairlead.engine.demotion import DemotionSearch
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.records.chunk import Chunk
 from fairlead.store.kv.rocks import RocksKeyValueStore
 

@@ -64,9 +64,9 @@ BUGS = (
     ),
     Bug(
         "a completion is not counted",
-        "engine/memory.py",
-        "        counts.leased -= len(numbers)\n        whole = ",
-        "        whole = ",
+        "engine/reduce/leases.py",
+        "    counts.leased -= len(numbers)\n    whole = ",
+        "    whole = ",
     ),
     Bug(
         "the number of a commit is given again",
@@ -109,9 +109,9 @@ BUGS = (
     ),
     Bug(
         "a completed message comes back at the next open",
-        "engine/memory.py",
-        "        self._mark(chunk, members, GONE)\n",
-        "        self.changes.chunks.add(chunk)\n",
+        "engine/reduce/chunk_ends.py",
+        "    mark(memory, chunk, members, GONE)\n",
+        "    memory.changes.chunks.add(chunk)\n",
     ),
     Bug(
         "a message that is gone keeps its own row",
@@ -127,9 +127,9 @@ BUGS = (
     ),
     Bug(
         "tokens that a claim took are not stored",
-        "engine/memory.py",
-        "                self.changes.buckets.update(plan.buckets)\n",
-        "                pass\n",
+        "engine/reduce/leases.py",
+        "            memory.changes.buckets.update(plan.buckets)\n",
+        "            pass\n",
     ),
     Bug(
         "a token is not taken",
@@ -181,9 +181,9 @@ BUGS = (
     ),
     Bug(
         "a dedup key outlives its message",
-        "engine/memory.py",
-        "            self.changes.dedup[chunk.queue_id, key] = None\n\n    def _schedule",
-        "            pass\n\n    def _schedule",
+        "engine/reduce/lives.py",
+        "        memory.changes.dedup[chunk.queue_id, key] = None\n",
+        "        pass\n",
     ),
     Bug(
         "a stream is overtaken by its second message",
@@ -205,9 +205,9 @@ BUGS = (
     ),
     Bug(
         "an extension is only in memory",
-        "engine/memory.py",
-        "        self.changes.new_leases[terms.group] = lease\n",
-        "        if not self.held or lease.terms.claim_id == terms.group:\n            self.changes.new_leases[terms.group] = lease\n",
+        "engine/reduce/leases.py",
+        "    memory.changes.new_leases[terms.group] = lease\n",
+        "    if not memory.held or lease.terms.claim_id == terms.group:\n        memory.changes.new_leases[terms.group] = lease\n",
     ),
     Bug(
         "a member of a numbered claim can be settled alone",
@@ -230,9 +230,9 @@ BUGS = (
     ),
     Bug(
         "a batch has a hole: its later messages are never handed out",
-        "engine/memory.py",
-        "        self._schedule(queue, chunk, entering)\n",
-        "        self._schedule(queue, chunk, entering[:30])\n",
+        "engine/reduce/chunks.py",
+        "    add_to_lanes(memory, queue, chunk, entering)\n",
+        "    add_to_lanes(memory, queue, chunk, entering[:30])\n",
     ),
     Bug(
         "a late failure is accepted",

@@ -16,6 +16,7 @@ FOLDERS = sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.rglob
 COMPLETE = (
     "decide",
     "engine",
+    "engine/reduce",
     "records",
     "salvage",
     "schedule",

@@ -15,7 +15,7 @@ from fairlead.decide.arguments import check_bool, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.decide.holds import in_holds
 from fairlead.engine.choose import Candidate, Selection, is_unchanged
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import check_moves
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.errors import InvalidRequest, ServerStopping

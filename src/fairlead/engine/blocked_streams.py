@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, meet, step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.walk import stream_names
 from fairlead.model.durations import show_time

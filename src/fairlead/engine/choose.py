@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, Traits, traits_of
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import Met, meet
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.walk import Where, walk, walk_streams
 from fairlead.model.lane import pack_lane

@@ -17,7 +17,8 @@ from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_run
 from fairlead.store.stream_rows import Members, read_members
 
 if TYPE_CHECKING:
-    from fairlead.engine.memory import Memory, Queue
+    from fairlead.engine.memory import Memory
+    from fairlead.engine.queue import Queue
     from fairlead.records.stream import Stream
     from fairlead.store.kv.port import KeyValueStore
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
+from fairlead.engine.reduce.lanes import find_in_lanes
 from fairlead.engine.room import is_low
 from fairlead.records.chunk import IMPLIED, Chunk, LaneName
 from fairlead.records.facts import ChunkDemoted
@@ -18,7 +19,8 @@ from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.stream import Stream
 
 if TYPE_CHECKING:
-    from fairlead.engine.memory import Memory, Queue
+    from fairlead.engine.memory import Memory
+    from fairlead.engine.queue import Queue
     from fairlead.engine.transaction import Transaction
 
 #: The part of the messages that memory may hold that is free when the search ends, so that it does not begin again soon.
@@ -155,7 +157,7 @@ def is_idle(memory: Memory, chunk: Chunk, now_ms: int) -> bool:
         return True
     if not queue.schedule.parked_lanes and not queue.streams.has_any:
         return False
-    in_lanes = memory.in_lanes(queue, chunk)
+    in_lanes = find_in_lanes(memory, queue, chunk)
     if not all(_waits_long(memory, queue, lane, numbers) for lane, numbers in in_lanes.items()):
         return False
     names = set(chunk.columns.streams or ()) - {""} if queue.is_ordered else set()
@@ -207,7 +209,7 @@ def may_be_demoted(memory: Memory, chunk: Chunk) -> bool:
         return number >> BLOCK_SHIFT in memory.chunks and not memory.is_cold_member(number)
 
     last = chunk.numbers[-1]
-    for lane in memory.in_lanes(queue, chunk):
+    for lane in find_in_lanes(memory, queue, chunk):
         behind = takewhile(lambda number: memory.place_of(number) > last, queue.schedule.latest(lane))
         if _has_any(behind, is_plain_hot):
             return False

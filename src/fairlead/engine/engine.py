@@ -19,14 +19,22 @@ from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.demotion import demote_idle
+from fairlead.engine.due_times import latest_ms, next_event_ms
 from fairlead.engine.evacuation import Evacuation
 from fairlead.engine.fair_lock import FairLock
 from fairlead.engine.forks import watch
 from fairlead.engine.hooking import ASKS_ALWAYS, Hooking
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
 from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.chunks import hold_scattered
+from fairlead.engine.reduce.cooling import cool_chunks
+from fairlead.engine.reduce.lanes import fill_lanes
+from fairlead.engine.reduce.letting_go import let_go
+from fairlead.engine.reduce.queues import forget_queue
+from fairlead.engine.reduce.streams import place_fronts, update_fronts
 from fairlead.engine.room import check_growth
 from fairlead.engine.sessions import SessionSweep
 from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
@@ -131,7 +139,7 @@ class Engine:
         #: The bytes of messages that all looks hold.
         self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
         self._session_sweep = SessionSweep(self.clock)
-        self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=self.memory.latest_ms())
+        self.time = StoreTime(self.clock, find_mark(store), self.epoch, not_before_ms=latest_ms(self.memory))
         self.breakers: Breakers = {}
         self.hooking = Hooking(self, self.settings.lua)
         self.operations = LongOperations(self)
@@ -375,9 +383,9 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
-            self.memory.hold_scattered()
+            hold_scattered(self.memory)
             yield tx
-            self.memory.update_fronts()
+            update_fronts(self.memory)
         except BaseException as trouble:
             self._judge(tx, trouble)
             raise
@@ -390,7 +398,7 @@ class Engine:
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
             # What a refused request has read.
-            self.memory.let_go()
+            let_go(self.memory)
             raise
         finally:
             self._open = None
@@ -426,9 +434,9 @@ class Engine:
                 for fact in facts[1:]:
                     memory.apply(fact)
             if memory.touched_streams or memory.ended_deliveries:
-                memory.update_fronts()
+                update_fronts(memory)
             if memory.changes.chunks:
-                memory.cool()
+                cool_chunks(memory)
         except BaseException as trouble:
             tx = Transaction(self, commit, self.epoch, now_ms, self._id_ms, NO_ANSWERS)
             tx.facts += facts
@@ -450,9 +458,9 @@ class Engine:
         tx.start_request(caller)
         try:
             if self.memory.changes.scattered and type(request) not in _ENQUEUES:
-                self.memory.hold_scattered()
+                hold_scattered(self.memory)
             answer: Answer = _carry_out(tx, request)
-            self.memory.update_fronts()
+            update_fronts(self.memory)
             return answer
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
@@ -486,16 +494,16 @@ class Engine:
             raise tx.lost_error()
         memory = self.memory
         if not tx.facts:
-            memory.let_go()
+            let_go(memory)
             return
         is_marked = tx.now_ms >= self.time.next_mark_ms
         if is_marked:
             tx.add(self._mark())
         try:
             if memory.touched_streams or memory.ended_deliveries or memory.thinned_lanes:
-                memory.update_fronts()
+                update_fronts(memory)
             if memory.changes.chunks:
-                memory.cool()
+                cool_chunks(memory)
             self._write(tx.commit, tx.facts)
         except BrokenInvariant as broken:
             # It is not known whether the batch was stored.
@@ -522,7 +530,7 @@ class Engine:
         finally:
             changes = memory.changes
             try:
-                memory.let_go(changes.new_chunks, changes.thinned)
+                let_go(memory, changes.new_chunks, changes.thinned)
             finally:
                 changes.clear()
 
@@ -538,7 +546,7 @@ class Engine:
         if wakes_ms is not None:
             if changes.has_others or memory.demotion.next_look_ms is not None:
                 of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
-                event_ms = memory.next_event_ms({*changes.counts, *of_queues})
+                event_ms = next_event_ms(memory, {*changes.counts, *of_queues})
             else:
                 # Only the end of a new lease can be due earlier than everything before.
                 event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
@@ -607,7 +615,7 @@ class Engine:
             self.memory.changes = Changes()
             self.memory.sessions.clear()
             for home_id in home_ids:
-                self.memory.forget(home_id)
+                forget_queue(self.memory, home_id)
             load_into(self.memory, self.store, home_ids)
         self._is_stale = False
 
@@ -685,7 +693,7 @@ def _without_collector() -> Iterator[None]:
 def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -> None:
     for fact in load(store, home_ids):
         memory.apply(fact)
-    memory.fill_lanes()
+    fill_lanes(memory)
     memory.changes = Changes()
     queues = [queue for queue in memory.by_id.values() if home_ids is None or queue.home_id in home_ids]
     for queue in queues:
@@ -693,11 +701,11 @@ def load_into(memory: Memory, store: KeyValueStore, home_ids: set[int] | None) -
             queue.streams.begin(unchecked_before=store.last_commit + 1 << COMMIT_SHIFT)
     for home_id in dict.fromkeys(queue.home_id for queue in queues):
         load_lanes(memory, store, home_id)
-    memory.place_fronts(queues)
+    place_fronts(memory, queues)
     memory.changes = Changes()
     for queue in queues:
         queue.schedule.order_ring()
-    memory.let_go()
+    let_go(memory)
 
 
 def _carry_out(tx: Transaction, request: Request[Answer]) -> Answer:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.engine.cold import bring_chunks
+from fairlead.engine.reduce.kept_chunks import may_be_thinned
 from fairlead.engine.thinning import is_sparse, thin
 from fairlead.engine.transaction import Transaction
 from fairlead.errors import Unavailable
@@ -127,7 +128,7 @@ def _find_sparse(tx: Transaction, block: int, home_id: int) -> Chunk | None:
     bring_chunks(memory, tx.store, [block << BLOCK_SHIFT], home_id)
     memory.sparse.pop(block, None)
     chunk = memory.chunks.get(block)
-    return chunk if chunk is not None and memory.may_be_thinned(chunk) else None
+    return chunk if chunk is not None and may_be_thinned(memory, chunk) else None
 
 
 def _read(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> list[bytes] | None:

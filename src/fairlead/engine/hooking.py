@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.config import HookSettings
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine.consumer_steps import failures_to_ask
+from fairlead.engine.due_times import find_overdue
 from fairlead.engine.hook_calls import ask_on_enqueue, decided_lane, to_answer
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
 from fairlead.engine.moves import STEP_MESSAGES, expire_leases, expiry_error, runs_of
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.errors import InvalidRequest, Rejected
 from fairlead.hooks import HOOK_FUNCTIONS, EnqueueCall, FailureCall, Hooks
@@ -127,7 +129,7 @@ class Hooking:
             expire_leases(tx)
         with self._engine.transaction() as tx:
             memory, tries = tx.memory, list[_Try]()
-            for lease in memory.overdue(tx.now_ms, STEP_MESSAGES):
+            for lease in find_overdue(memory, tx.now_ms, STEP_MESSAGES):
                 if not lease.terms.started or not asks_on_failure(memory.by_id[lease.terms.queue_id]):
                     continue
                 # Not more than the next step ends, which would be asked about again.

@@ -12,7 +12,10 @@ from fairlead.decide.fronts import find_front
 from fairlead.engine.cold import cached_weight
 from fairlead.engine.consumer_laws import broken_consumer_laws, consumer_differences
 from fairlead.engine.engine import Engine, memory_of
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.kept_chunks import may_be_thinned
+from fairlead.engine.reduce.letting_go import is_kept
 from fairlead.engine.session_laws import broken_session_laws
 from fairlead.engine.staging_laws import broken_staging_laws, staging_differences
 from fairlead.records.chunk import Chunk, LaneName
@@ -71,7 +74,7 @@ def broken_laws(engine: Engine) -> list[str]:
     unknown = [
         chunk.first
         for chunk in memory.chunks.values()
-        if memory.may_be_thinned(chunk) and not engine.evacuation.is_known(chunk.block)
+        if may_be_thinned(memory, chunk) and not engine.evacuation.is_known(chunk.block)
     ]
     if unknown:
         broken.append(f"nobody looks at the sparse chunks {unknown}")
@@ -146,7 +149,7 @@ def broken_laws_of_memory(
                 )
     broken += _wrong_lease_indexes(memory)
     own = {one.number: one.state for one in messages if one.is_own}
-    kept = {number: state for number, state in own.items() if memory.is_kept(number, state)}
+    kept = {number: state for number, state in own.items() if is_kept(memory, number, state)}
     if memory.own != kept:
         wrong = [number for number in {*memory.own, *kept} if memory.own.get(number) != kept.get(number)]
         broken.append(f"the states in memory are not those that it must hold: {sorted(wrong)}")

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fairlead.decide.numbered_claims import info_of
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.failure import FailureReason
 from fairlead.model.measures import Measures, QueueMeasures

@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from fairlead.engine.memory import DEAD_LANE, Queue
+from fairlead.engine.queue import DEAD_LANE, Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.records.chunk import GONE, Chunk, LaneName

@@ -16,7 +16,10 @@ from fairlead.decide.failure_breaker import BreakerState, put_off
 from fairlead.decide.fronts import has_room_to_pass, waits_before
 from fairlead.decide.release import after_release
 from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
-from fairlead.engine.memory import DEAD_LANE, Memory, Queue
+from fairlead.engine.due_times import end_of_retention, find_overdue, next_event_ms
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import DEAD_LANE, Queue
+from fairlead.engine.reduce.streams import update_fronts
 from fairlead.engine.room import is_low, step_of
 from fairlead.engine.transaction import Transaction
 from fairlead.model.durations import show_ms
@@ -419,7 +422,7 @@ def claim_of(tx: Transaction, number: int) -> int:
 
 def may_be_due(memory: Memory, now_ms: int) -> bool:
     """Whether `run_due`, or a step of consumers and staged writes, may find work."""
-    event_ms = memory.next_event_ms()
+    event_ms = next_event_ms(memory)
     if event_ms is not None and event_ms <= now_ms:
         return True
     return any(map(_has_empty_keys, memory.by_id.values()))
@@ -448,7 +451,7 @@ def expire_leases(tx: Transaction) -> bool:
     if not memory.expiries or memory.expiries[0][0] > tx.now_ms:
         return False
     most = step_of(tx, STEP_MESSAGES)
-    leases = memory.overdue(tx.now_ms, most)
+    leases = find_overdue(memory, tx.now_ms, most)
     if not leases:
         # Most leases are settled long before they would end.
         return False
@@ -460,7 +463,7 @@ def expire_leases(tx: Transaction) -> bool:
     overdue.sort(key=itemgetter(0, 1))
     chosen = overdue[:most] + _rest_of_runs(memory, overdue[:most], overdue[most:])
     add_all(tx, [_expire(tx, number, lease) for _, number, lease in chosen])
-    memory.update_fronts()
+    update_fronts(memory)
     return bool(overdue)
 
 
@@ -520,7 +523,7 @@ def wake_due(tx: Transaction, queue: Queue) -> bool:
         ]
         tx.add(MessagesMoved(queue.record.queue_id, over, states, "due"))
     tx.memory.apply(DueRead(queue.record.queue_id, later[0][0] if later else 0))
-    tx.memory.update_fronts()
+    update_fronts(tx.memory)
     return bool(over)
 
 
@@ -540,7 +543,7 @@ def end_lives(tx: Transaction, queue: Queue) -> bool:
         tx.add(expire(tx, number, tx.memory.state_of(number), queue).fact)
     if len(ended) <= STEP_MESSAGES:
         tx.add(LivesEnded(queue.record.queue_id, over, later[0][0] if later else 0))
-    tx.memory.update_fronts()
+    update_fronts(tx.memory)
     return bool(over)
 
 
@@ -560,11 +563,11 @@ def end_retention(tx: Transaction, queue: Queue) -> bool:
     """Dead letters go that are older than their queue keeps them, the longest dead first. One that a claim holds
     waits for its release.
     """
-    end_ms = tx.memory.end_of_retention(queue)
+    end_ms = end_of_retention(tx.memory, queue)
     while end_ms == 0:
         # The first dead letter is on disk.
         tx.read_on(queue, {DEAD_LANE: 1})
-        end_ms = tx.memory.end_of_retention(queue)
+        end_ms = end_of_retention(tx.memory, queue)
     if end_ms is None or end_ms > tx.now_ms:
         return False
     retention_ms = tx.memory.by_id[queue.home_id].record.config.dead_retention_ms

@@ -19,9 +19,9 @@ import msgspec
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.engine.choose import Candidate, apply_filter
 from fairlead.engine.dead_letters import redrive_all
-from fairlead.engine.memory import DEAD_LANE, Queue
 from fairlead.engine.met import Met, meet, step
 from fairlead.engine.moves import STEP_MESSAGES, forget_keys, gone
+from fairlead.engine.queue import DEAD_LANE, Queue
 from fairlead.engine.room import SHORT_STEP
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.walk import walk, walk_streams

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.engine import cold
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.moves import fail_together
+from fairlead.engine.reduce.hot_room import must_scatter
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
 from fairlead.engine.work.claim import is_good_at_a_glance
@@ -107,7 +108,7 @@ def _enqueue_many(
     if given is None or given.ttls is not None or given.dedup_keys is not None:
         return None
     columns, delays = to_columns(queue, given, now_ms), given.delays
-    if delays is None and engine.memory.must_scatter(queue, columns):
+    if delays is None and must_scatter(engine.memory, queue, columns):
         return None
     size = columns.total_bytes()
     if size > LARGE_BYTES or not engine.memory.has_room_for_lanes(engine.settings, queue, len(columns.lanes)):

@@ -1,8 +1,8 @@
 """The streams of one queue. Only the front of a stream stands in its lane; the others are behind it.
 
 Facts say where messages are; the front follows from that, once all facts of a request are known:
-`Memory.update_fronts` lets the fronts of the streams that were touched enter and leave their lanes, live and at
-open alike.
+`update_fronts` of `reduce/streams.py` lets the fronts of the streams that were touched enter and leave their lanes,
+live and at open alike.
 
 Memory has the beginning of a stream, or nothing of it: it goes on on disk, and is read when it is wanted. A message
 of a hot chunk is in memory always, and stands before those that need not be (`Memory.is_cold_member`).

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairlead.engine.memory import DEAD_LANE, Memory
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import DEAD_LANE
 from fairlead.model.views import Totals
 from fairlead.records.chunk import by_chunk
 from fairlead.records.facts import (

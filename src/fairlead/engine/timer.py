@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fairlead.engine.due_times import next_event_ms
 from fairlead.errors import BrokerClosed, FairleadError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Timer:
 
     def _until_next_event(self) -> int:
         engine = self._engine
-        event_ms = engine.memory.next_event_ms()
+        event_ms = next_event_ms(engine.memory)
         until_event = MAX_SLEEP_MS if event_ms is None else event_ms - engine.time.now_ms()
         steps = [engine.operations.next_ms(), engine.evacuation.next_ms()]
         steady_ms = engine.clock.monotonic_ms()

@@ -19,7 +19,9 @@ from fairlead.decide.retry import HookAnswer
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.cold import bring, bring_chunks, read_lane, read_members_of, read_on
 from fairlead.engine.growing import GrowingChunk
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.hot_room import may_grow
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
 from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
@@ -347,7 +349,7 @@ class Transaction:
         if isinstance(growing, Chunk):
             # Most transactions enqueue once, so the first enqueue makes no object for the second one.
             growing = self._growing[queue.record.queue_id] = GrowingChunk(growing)
-        return growing if growing is not None and self.memory.may_grow(growing.chunk, columns) else None
+        return growing if growing is not None and may_grow(self.memory, growing.chunk, columns) else None
 
     def let_grow(self, chunk: Chunk) -> None:
         """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""

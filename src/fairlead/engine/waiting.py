@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.engine.fair_lock import FairLock
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.records.facts import (
     BucketChanged,

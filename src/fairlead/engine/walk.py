@@ -21,8 +21,8 @@ from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Literal
 
 from fairlead.engine.cold import STEP_LANES
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, find_queue, in_order, meet, meet_ids, step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import HELD

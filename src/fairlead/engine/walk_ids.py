@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, find_queue, meet, step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.records.chunk import Chunk
 from fairlead.records.facts import ChunksRead

@@ -12,7 +12,7 @@ from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release
 from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.verbs.claim import Claim

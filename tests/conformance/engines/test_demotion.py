@@ -14,7 +14,7 @@ from fairlead.engine import cold, demotion
 from fairlead.engine.demotion import may_be_demoted
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.errors import FairleadError
 from fairlead.records.chunk import Chunk
 from fairlead.records.facts import ChunkDemoted

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fairlead import Complete, Delivery, Extend, NewMessage
-from fairlead.engine import memory, moves
+from fairlead.engine import moves
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
+from fairlead.engine.reduce import leases
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
@@ -160,7 +161,7 @@ def test_a_lease_whose_expiry_is_not_written_expires_later(
 def test_leases_that_ended_are_forgotten_before_their_time_and_the_others_still_expire(
     broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MIN_ENDED", 3)
+    monkeypatch.setattr(leases, "_MIN_ENDED", 3)
     kept = broker.claim("r", limit=2)
     for _ in range(50):
         broker.enqueue("q", b"more")

@@ -12,7 +12,9 @@ from fairlead.decide.dead_filter import DeadFilter
 from fairlead.engine import cold, moves, walk
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.queues import sweep_states, take_discarded
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.engine.work import inspect, large, queues
 from fairlead.errors import StoreFull
@@ -238,20 +240,19 @@ def test_a_deleted_queue_leaves_nothing_in_memory_and_takes_nothing_of_others(
     engine.do(CreateQueue("other"))
     with_states(engine, "other")
     sweeps: list[int] = []
-    sweep = Memory.sweep
 
     def counted(memory: Memory, limit: int) -> bool:
         before = len(memory.own)
-        is_left = sweep(memory, limit)
+        is_left = sweep_states(memory, limit)
         sweeps.append(before - len(memory.own))
         return is_left
 
-    monkeypatch.setattr(Memory, "sweep", counted)
+    monkeypatch.setattr(queues, "sweep_states", counted)
     engine.do(DeleteQueue("q"))
     assert states(engine) == KEYS
     assert len(sweeps) > KEYS // 3
     assert max(sweeps) <= 3
-    assert engine.memory.take_discarded() == []
+    assert take_discarded(engine.memory) == []
     assert broken_laws(engine) == []
     stats = engine.do(Stats("other"))
     assert (stats.ready, stats.leased, stats.dead) == (KEYS - 8, 3, 5)

@@ -18,7 +18,9 @@ import pytest
 from fairlead import Complete, Fail, NewMessage
 from fairlead.engine import known_waits, short_ways
 from fairlead.engine.laws import broken_laws
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce import moves
 from fairlead.engine.work import settle
 from fairlead.records.facts import MessagesMoved
 from fairlead.records.state import OwnState
@@ -99,7 +101,7 @@ MORE: dict[str, Any] = {"retry_in": "1s", "progress": 4}
 @contextmanager
 def alone(both: BothWays, together: Counter[str]) -> Iterator[None]:
     """Counts what moved together in the first engine."""
-    move_alike, find_failed = Memory._move_alike, settle.find_failed
+    move_alike, find_failed = moves._move_alike, settle.find_failed
 
     def move_alone(memory: Memory, queue: Queue, fact: MessagesMoved, before: Sequence[OwnState]) -> bool:
         if memory is both.engines[1].memory:
@@ -112,7 +114,7 @@ def alone(both: BothWays, together: Counter[str]) -> Iterator[None]:
         return None if memory is both.engines[1].memory else find_failed(memory, items)
 
     with (
-        patch.object(Memory, "_move_alike", move_alone),
+        patch.object(moves, "_move_alike", move_alone),
         patch.object(settle, "find_failed", find_none),
         patch.object(short_ways, "find_failed", find_none),
     ):

@@ -16,6 +16,7 @@ from fairlead import Complete, Delivery, Fail, NewMessage
 from fairlead.engine import cold
 from fairlead.engine.broker import Broker
 from fairlead.engine.memory import Memory
+from fairlead.engine.reduce import letting_go
 from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
@@ -169,14 +170,14 @@ def test_each_lane_on_disk_is_read_once_and_each_stream_twice(name: str) -> None
 
 def test_a_full_cache_of_cold_chunks_is_not_looked_through_at_every_transaction() -> None:
     most, looks = 25_600, []
-    let_go = Memory._let_cold_chunks_go
+    let_cold_chunks_go = letting_go._let_cold_chunks_go
 
     def counted(memory: Memory, left: int) -> None:
         looks.append(memory.cached_messages)
-        let_go(memory, left)
+        let_cold_chunks_go(memory, left)
 
     sizes = patch.multiple(cold, HOT_MESSAGES=0, CACHED_MESSAGES=most)
-    with sizes, patch.object(Memory, "_let_cold_chunks_go", counted):
+    with sizes, patch.object(letting_go, "_let_cold_chunks_go", counted):
         broker = Broker(DictionaryStore(), clock=ManualClock())
         broker.create_queue("q")
         fitting = most // (1 + cold.WEIGHT_OF_CHUNK)

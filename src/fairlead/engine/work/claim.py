@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
 from fairlead.engine import cold
-from fairlead.engine.memory import Queue
 from fairlead.engine.moves import (
     end_keeping,
     end_lives,
@@ -18,6 +17,7 @@ from fairlead.engine.moves import (
     wake_due,
 )
 from fairlead.engine.operations import is_purged
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import leases_that_fit
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.engine.waiting import allowance

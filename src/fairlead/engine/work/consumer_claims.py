@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.decide.arguments import check_count
 from fairlead.decide.numbered_claims import check_next, check_whole, read_consumer
 from fairlead.engine.consumer_steps import leases_of, save
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import leases_that_fit
 from fairlead.engine.transaction import StepsTable, Transaction, block_of
 from fairlead.engine.waiting import allowance, wait_for

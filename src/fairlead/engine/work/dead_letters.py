@@ -12,9 +12,9 @@ from fairlead.decide.dead_filter import DeadLetterTest, filter_to_record
 from fairlead.decide.holds import in_holds
 from fairlead.engine.choose import Candidate, apply_filter, message_of
 from fairlead.engine.dead_letters import redrive_all
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, meet_ids
 from fairlead.engine.operations import end_operation, find_operation, next_dead_letters
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import InvalidRequest

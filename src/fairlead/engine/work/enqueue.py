@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from fairlead.decide.arguments import check_error
 from fairlead.engine import moves
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.hot_room import must_scatter
 from fairlead.engine.room import MESSAGE_BYTES, STATE_BYTES
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, QueueFull, TooManyLanes
@@ -239,7 +240,7 @@ def _add_chunks(
     """The numbers of the messages, with the prefix of their ids, for each chunk."""
     chunks: list[tuple[bytes, range]] = []
     for columns, messages in batches:
-        if messages.delays is None and tx.memory.must_scatter(queue, columns):
+        if messages.delays is None and must_scatter(tx.memory, queue, columns):
             chunks += _add_alone(tx, queue, columns, messages)
         else:
             chunks.append(_add_chunk(tx, queue, columns, messages))

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from fairlead.decide.exchange import check_item_count, check_items, order_of_effects
+from fairlead.engine.reduce.chunks import hold_scattered
+from fairlead.engine.reduce.streams import update_fronts
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.engine.work import enqueue
 from fairlead.engine.work.claim import check_claim, claim_now, in_turn
@@ -64,15 +66,15 @@ def _take(tx: Transaction, work: Work) -> tuple[list[SettleResult], list[str], l
     settled = [results[at] for at in range(len(work.items))]
     if work.items:
         # Keys whose deliveries ended come before the keys of new messages.
-        tx.memory.update_fronts()
+        update_fronts(tx.memory)
         prepared = {name: _after_settles(tx, together[name], part) for name, part in prepared.items()}
     added = {name: iter(enqueue.add(tx, part)) for name, part in prepared.items()}
     ids = [shown for name, messages in work.messages for shown in islice(added[name], len(messages))]
     deliveries: list[Delivery] = []
     if work.claim is not None:
         # What was just settled and enqueued is there for the claim.
-        tx.memory.update_fronts()
-        tx.memory.hold_scattered()
+        update_fronts(tx.memory)
+        hold_scattered(tx.memory)
         facts = len(tx.facts)
         try:
             deliveries = claim_now(tx, in_turn(tx, queues), work.claim, expire=False)

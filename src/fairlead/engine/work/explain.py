@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from fairlead.engine.blocked_streams import HeldUp, find_blocker, held_up_streams
 from fairlead.engine.find_ids import find_raw_id
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import STEP_MESSAGES, Met, bounded, meet_ids, step
 from fairlead.engine.operations import is_purged
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.walk import is_behind_front, walk
 from fairlead.errors import MessageNotFound

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fairlead.decide.arguments import check_count
 from fairlead.engine.cold import STEP_LANES
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.model.limits import COUNT_LIMIT, SCAN_LIMIT
 from fairlead.model.views import KeyStats, QueueStats, ThrottleStats

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.enqueue import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from fairlead.decide.arguments import check_count
 from fairlead.engine.find_ids import find_raw_id
 from fairlead.engine.infos import show_all
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import Met, bounded, meet_ids, step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.walk import Where, walk
 from fairlead.engine.walk_ids import walk_ids

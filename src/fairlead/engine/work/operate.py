@@ -14,8 +14,8 @@ from fairlead.engine import moves
 from fairlead.engine.act import NOT_HERE, ActRun, act
 from fairlead.engine.choose import Candidate
 from fairlead.engine.infos import show_all
-from fairlead.engine.memory import Queue
 from fairlead.engine.met import Met, bounded, meet, step
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.engine.walk import walk
 from fairlead.errors import FairleadError, InvalidRequest, MessageNotFound

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.decide.staging import OWN_TOKENS, ended_record
 from fairlead.engine import moves
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.enqueue import published_columns, to_columns
 from fairlead.model.checks import MessageColumns

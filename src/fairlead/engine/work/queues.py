@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.engine.consumer_steps import lose_queues
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
+from fairlead.engine.reduce.queues import sweep_states, take_discarded
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import InvalidRequest, LimitReached, QueueExists
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
@@ -89,14 +90,14 @@ def delete_queue(engine: Engine, request: DeleteQueue, caller: Caller) -> None:
     """
     with engine.transaction() as tx:
         _delete(tx, request)
-        discarded = tx.memory.take_discarded()
+        discarded = take_discarded(tx.memory)
     engine.confirm()
     is_left = True
     while is_left:
         _free(discarded)
         with engine.transaction() as tx:
-            is_left = tx.memory.sweep(_SWEPT_STATES)
-            discarded = tx.memory.take_discarded()
+            is_left = sweep_states(tx.memory, _SWEPT_STATES)
+            discarded = take_discarded(tx.memory)
     _free(discarded)
 
 

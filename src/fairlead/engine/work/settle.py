@@ -13,8 +13,9 @@ from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.decide.retry import RetryAt
 from fairlead.engine import moves
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.memory import Memory, Queue
+from fairlead.engine.memory import Memory
 from fairlead.engine.moves import STEP_MESSAGES
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import STATE_BYTES, is_low, step_of
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import InvalidRequest, StoreFull

@@ -27,7 +27,7 @@ from fairlead.decide.staging import (
     view_staged,
 )
 from fairlead.engine.key_ring import load_key
-from fairlead.engine.memory import Queue
+from fairlead.engine.queue import Queue
 from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.work.enqueue import check_bounds, check_lanes, given_columns

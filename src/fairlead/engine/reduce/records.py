@@ -1,0 +1,70 @@
+"""Records beside the messages: config, buckets of throttles, pages of staged payloads, and the tables of records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.model.config_keys import WEIGHT
+from fairlead.records.facts import BucketChanged, ConfigChanged, PagesStaged, RecordsChanged
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import claim_of_outcomes
+
+if TYPE_CHECKING:
+    from fairlead.engine.memory import Memory
+
+
+def records_changed(memory: Memory, fact: RecordsChanged) -> None:
+    memory.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
+    if fact.table is Table.ANSWERS:
+        memory.sessions.answers_changed(fact.records)
+        return
+    kept = memory.records.get(fact.table, {})
+    for key, record in fact.records.items():
+        if fact.table is Table.CONSUMERS:
+            memory.consumers.consumer_changed(kept.get(key), record)
+        elif fact.table is Table.OUTCOMES:
+            memory.consumers.outcomes_changed(claim_of_outcomes(key), record)
+        elif fact.table is Table.STAGED:
+            memory.staged.chunk_changed(kept.get(key), record)
+        elif fact.table is Table.PUBLISHING:
+            memory.staged.publishing_changed(kept.get(key), record)
+    kept.update(fact.records)
+    for key in [key for key, record in fact.records.items() if record is None]:
+        del kept[key]
+
+
+def config_changed(memory: Memory, fact: ConfigChanged) -> None:
+    memory.changes.config.update(fact.entries)
+    for entry, value in fact.entries.items():
+        if value is None:
+            memory.config.pop(entry, None)
+        else:
+            memory.config[entry] = value
+        if entry.startswith(WEIGHT):
+            _weight_changed(memory, entry, value)
+
+
+def _weight_changed(memory: Memory, entry: str, value: str | None) -> None:
+    queue_name, _, key = entry.removeprefix(WEIGHT).partition(":")
+    if value is None:
+        memory.weights[queue_name].pop(key, None)
+        return
+    memory.weights[queue_name][key] = int(value)
+    queue = memory.by_name.get(queue_name)
+    if queue is not None:
+        queue.schedule.reweigh(key, int(value))
+
+
+def bucket_changed(memory: Memory, fact: BucketChanged) -> None:
+    key, bucket = fact.throttle_key, fact.bucket
+    memory.changes.buckets[key] = bucket
+    memory.idle_buckets.pop(key, None)
+    if bucket is not None and fact.is_idle:
+        memory.idle_buckets[key] = bucket
+    memory.buckets.set(key, None if fact.is_idle else bucket)
+    for queue in memory.by_id.values():
+        queue.schedule.bucket_changed(key, fact.at_ms)
+
+
+def pages_staged(memory: Memory, fact: PagesStaged) -> None:
+    memory.changes.staged_pages[fact.queue_id, fact.number] = fact.pages
