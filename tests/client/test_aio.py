@@ -43,7 +43,6 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
-@flight_only
 def test_the_life_of_a_message(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         message_id = await client.enqueue("q", b"work", headers={"a": "b"})

@@ -40,7 +40,7 @@ from fairlead.verbs.consumers import ConsumersRead
 from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, Pause, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
-from tests.client.scene import PATIENCE_S, Scene, flight_only, until
+from tests.client.scene import PATIENCE_S, Scene, until
 from tests.turns import turn
 
 BOTH_PROTOCOLS = True
@@ -258,9 +258,6 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
     "a session without a name": lambda x: x.open_session(""),
     "an unack": lambda x: x.ack("q", "nonsense"),
-}
-
-WRONG_IN_A_SESSION: dict[str, Callable[[Any], object]] = {
     "a verb of many steps in a session": lambda x: x.once(Purge("q"), session="s", number=1),
     "a verb of pages in a session": lambda x: x.once(ConsumersRead("c", "q", 1, 1), session="s", number=1),
     "a number that is none": lambda x: x.once(Pause("q"), session="s", number=0),
@@ -280,14 +277,6 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
         call(client)
     assert (type(ours.value), ours.value.message) == (type(engines.value), engines.value.message)
     assert ours.value.fields.keys() == engines.value.fields.keys()
-
-
-@flight_only
-@pytest.mark.parametrize("call", WRONG_IN_A_SESSION.values(), ids=WRONG_IN_A_SESSION.keys())
-def test_a_place_in_a_session_is_refused_with_the_engines_error(
-    client: Client, scene: Scene, call: Callable[[Any], object]
-) -> None:
-    test_what_the_engine_refuses_is_refused_with_the_same_error(client, scene, call)
 
 
 def test_what_cannot_travel_is_refused(client: Client) -> None:

@@ -18,9 +18,9 @@ from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
 from fairlead.client.resp.async_consume import AsyncRespConsumption, Fetching
 from fairlead.client.resp.async_core import AsyncRespCore
 from fairlead.client.resp.identity import Identity
+from fairlead.client.resp.session import place_of
 from fairlead.client.tls import TlsChoice
 from fairlead.client.traces import make_traces
-from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.handles import read_handle
@@ -80,8 +80,7 @@ class AsyncRespClient(AsyncSurface):
         return self._core.do(request)
 
     async def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
-        """Not offered by this client."""
-        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
+        return await self._core.do(request, place_of(session, number, arrived))
 
     def consume(
         self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""

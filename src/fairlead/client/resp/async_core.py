@@ -21,6 +21,7 @@ from fairlead.client.resp.calls import (
     PreparedExchange,
     PreparedSettle,
     Tokens,
+    check_bulk_once,
     is_empty,
     is_waiting,
     named,
@@ -33,17 +34,27 @@ from fairlead.client.resp.commands import PING, answer_of, command_of
 from fairlead.client.resp.core import CLOSING_MS
 from fairlead.client.resp.identity import Identity
 from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.resp.session import IdleSessions, Session
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
-from fairlead.errors import ClientClosed, FairleadError, ServerUnreachable
+from fairlead.errors import (
+    ClientClosed,
+    FairleadError,
+    RequestExpired,
+    ServerUnreachable,
+    SessionExpired,
+    StoreFull,
+)
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, Release, SettleResult
 from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.wire.numbered import Numbered
 
 if TYPE_CHECKING:
     from fairlead.client.resp.async_consume import Fetching
@@ -59,6 +70,7 @@ class AsyncRespCore:
         self.clock = SystemClock()
         self.handed_out = HandedOut()
         self.tokens = Tokens()
+        self._sessions = IdleSessions()
         self.loops: set[Fetching] = set()
         self._loop = asyncio.get_running_loop()
         self._connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
@@ -71,23 +83,28 @@ class AsyncRespCore:
         self._is_closed = False
         #: Set by `close`: no call may take longer than until then.
         self._closing_ends_ms: int | None = None
-        self._senders: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+        self._senders: dict[type[Request[Any]], Callable[[Any, Numbered | None], Awaitable[Any]]] = {
+            Enqueue: self._enqueue,
+            EnqueueMany: self._enqueue,
             Settle: self._settle,
             Claim: self._claim,
             Exchange: self._exchange,
         }
-        if traces.are_on:
-            self._senders |= {Enqueue: self._enqueue_traced, EnqueueMany: self._enqueue_traced}
-        self._senders |= dict.fromkeys(BULK, self.flight.do)
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+    def do(self, request: Request[Answer], place: Numbered | None = None) -> Awaitable[Answer]:
+        """`place`: in a session of the caller's own."""
         self.check()
         send = self._senders.get(type(request))
-        asking: Awaitable[Any] = self._plain(request) if send is None else send(request)
+        if type(request) in BULK:
+            if place is not None:
+                check_bulk_once(request)
+            asking: Awaitable[Any] = self.flight.do(request)
+        else:
+            asking = self._plain(request, place) if send is None else send(request, place)
         return asking
 
     async def close(self, *, goodbye: bool = False) -> None:
@@ -110,18 +127,19 @@ class AsyncRespCore:
 
     # Requests of some kinds
 
-    async def _plain(self, request: Request[Any]) -> Any:
-        asking = self._ask_waiting(request) if is_waiting(request) else self.ask(request)
+    async def _plain(self, request: Request[Any], place: Numbered | None) -> Any:
+        asking = self._ask_waiting(request, place) if is_waiting(request) else self.ask(request, place=place)
         return (await asking)[0]
 
-    async def _settle(self, request: Settle) -> list[SettleResult]:
+    async def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
         settling = PreparedSettle(check_items(request.items), self.heartbeat)
-        starts = self.handed_out.starts_for(settling.rows)
+        # A repeat of the caller's must be the same request, so nothing goes with it.
+        starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
         if not settling.rows:
             return settling.finish([], 0)[0]
         try:
-            results, now_ms = await self.ask(settling.request())
+            results, now_ms = await self._ask_once(settling.request(), place)
         except BaseException:
             settling.undo()
             undo_starts(starts)
@@ -130,26 +148,30 @@ class AsyncRespCore:
         finish_starts(starts, started)
         return settled
 
-    async def _claim(self, request: Claim) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
-        claim = named(request, self.options.consumer, self.tokens)
-        found, now_ms = await (self._ask_waiting(claim) if is_waiting(claim) else self.ask(claim))
+    async def _claim(self, request: Claim, place: Numbered | None) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
+        claim = named(request, self.options.consumer, self.tokens, place)
+        found, now_ms = await (
+            self._ask_waiting(claim, place) if is_waiting(claim) else self.ask(claim, place=place)
+        )
         self.hold(found, now_ms)
         return found
 
-    async def _exchange(self, request: Exchange) -> list[Any]:
+    async def _exchange(self, request: Exchange, place: Numbered | None) -> list[Any]:
         exchange = PreparedExchange(request, self.heartbeat, self.traces, self.options.consumer)
         try:
-            answers, now_ms = await self.ask(exchange.request)
+            answers, now_ms = await self._ask_once(exchange.request, place)
         except BaseException:
             exchange.undo()
             raise
         return exchange.finish(answers, now_ms)
 
-    async def _enqueue_traced(self, request: Enqueue | EnqueueMany) -> Any:
+    async def _enqueue(self, request: Enqueue | EnqueueMany, place: Numbered | None) -> Any:
+        if not self.traces.are_on:
+            return (await self._ask_once(request, place))[0]
         messages = [request.message()] if isinstance(request, Enqueue) else request.messages
         with self.traces.enqueuing(request.queue, messages) as carried:
-            return (await self.ask(traced(request, carried)))[0]
+            return (await self._ask_once(traced(request, carried), place))[0]
 
     def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
         """From now on they are kept alive."""
@@ -215,11 +237,44 @@ class AsyncRespCore:
     async def greet(self) -> None:
         await self._call(PING, Attempts("connect", self._patience(), self._outage, repeatable=True))
 
-    async def ask(self, request: Request[Answer], wait_ms: int = 0) -> tuple[Answer, int]:
+    async def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
+        """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
+        room for a session it has no number, so that what frees space goes on.
+        """
+        if place is not None or repeatable(request):
+            return await self.ask(request, place=place)
+        ends_ms = self._patience().ends_ms
+        session = self._sessions.take()
+        try:
+            if session is not None:
+                # Of the only copy that was sent: nothing was carried out.
+                with suppress(SessionExpired):
+                    return await self.ask(request, place=session.next(), ends_ms=ends_ms)
+            session = await self._open_session(ends_ms)
+            number = None if session is None else session.next()
+            return await self.ask(request, place=number, ends_ms=ends_ms)
+        finally:
+            self._sessions.give_back(session)
+
+    async def _open_session(self, ends_ms: int) -> Session | None:
+        session = Session()
+        try:
+            await self.ask(OpenSession(session.name), ends_ms=ends_ms)
+        except StoreFull:
+            return None
+        return session
+
+    async def ask(
+        self,
+        request: Request[Answer],
+        wait_ms: int = 0,
+        *,
+        place: Numbered | None = None,
+        ends_ms: int | None = None,
+    ) -> tuple[Answer, int]:
         """The answer, and the clock of the server where leases are in it."""
-        command = command_of(request)
-        patience = self._patience(wait_ms)
-        attempts = Attempts(request.verb_name, patience, self._outage, repeatable=repeatable(request))
+        command = command_of(request, place)
+        attempts = self.attempts(request, wait_ms, is_numbered=place is not None, ends_ms=ends_ms)
         alone = travels_alone(request, command)
         while True:
             reply = await self._call(
@@ -227,16 +282,19 @@ class AsyncRespCore:
             )
             try:
                 return answer_of(request, reply)
+            except (SessionExpired, RequestExpired) as expired:
+                attempts.check_forgotten(expired)
+                raise
             except TROUBLES as trouble:
                 await self._pause(attempts, trouble)
 
-    async def _ask_waiting(self, request: Request[Any]) -> tuple[Any, int]:
+    async def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
         """A long wait as several requests. The first answer that has something, or the last one."""
         until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
         while True:
             began_ms = self.clock.monotonic_ms()
             left_ms = min(max(0, until_ms - began_ms), POLL_MS)
-            answer, now_ms = await self.ask(with_wait(request, left_ms), left_ms)
+            answer, now_ms = await self.ask(with_wait(request, left_ms), left_ms, place=place)
             ended_ms = self.clock.monotonic_ms()
             if not is_empty(answer) or ended_ms >= until_ms:
                 return answer, now_ms
@@ -266,14 +324,31 @@ class AsyncRespCore:
                 self._outage.over()
                 return reply
 
+    def attempts(
+        self,
+        request: Request[Any],
+        wait_ms: int = 0,
+        *,
+        is_numbered: bool = False,
+        ends_ms: int | None = None,
+    ) -> Attempts:
+        return Attempts(
+            request.verb_name,
+            self._patience(wait_ms, ends_ms),
+            self._outage,
+            repeatable=repeatable(request) and not (is_numbered and isinstance(request, Claim)),
+            is_numbered=is_numbered,
+        )
+
     async def _pause(self, attempts: Attempts, trouble: Exception) -> None:
         await asyncio.sleep(attempts.pause_ms(trouble) / 1000)
 
-    def _patience(self, wait_ms: int = 0) -> Patience:
+    def _patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
         if self._closing_ends_ms is not None:
             return self._closing_patience()
         retry_for_ms = self.options.retry_for_ms
-        ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
+        if ends_ms is None:
+            ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
         return Patience(self._pauses, retry_for_ms, ends_ms)
 
     def _closing_patience(self) -> Patience:

@@ -19,7 +19,9 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersClaim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange, check_requests
+from fairlead.verbs.sessions import check_accepted, session_rule
 from fairlead.verbs.settle import Settle
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.settlement_rows import EXTEND
 
 #: A long wait is several requests, so that a connection that is dead without a sign is noticed after one of them.
@@ -55,12 +57,18 @@ def repeatable(request: Request[Any]) -> bool:
     return request.is_repeatable() or isinstance(request, Claim)
 
 
-def named(request: Claim, consumer: str, tokens: Tokens) -> Claim:
+def named(request: Claim, consumer: str, tokens: Tokens, place: Numbered | None) -> Claim:
+    """In a session a claim is known by its number, without a token."""
     return replace(
         request,
         consumer=request.consumer or consumer,
-        token=tokens.next() if request.token is None else request.token,
+        token=tokens.next() if request.token is None and place is None else request.token,
     )
+
+
+def check_bulk_once(request: Request[Any]) -> None:
+    """Bulk verbs have many steps; those that may be repeated simply run."""
+    check_accepted(request, session_rule(type(request), is_one_transaction=False))
 
 
 def with_wait(request: Request[Any], left_ms: int) -> Request[Any]:

@@ -14,9 +14,9 @@ from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
 from fairlead.client.resp.consume import RespConsumption
 from fairlead.client.resp.core import RespCore
 from fairlead.client.resp.identity import Identity
+from fairlead.client.resp.session import place_of
 from fairlead.client.tls import TlsChoice
 from fairlead.client.traces import make_traces
-from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.handles import read_handle
@@ -76,14 +76,13 @@ class RespClient(Surface):
     def do(self, request: Request[Answer]) -> Answer:
         """Threads that call at the same time share a connection, and their requests travel together.
 
-        After a lost answer, a request that is safe to repeat is repeated, and a claim gives the same deliveries.
-        Every other one raises `AnswerLost`.
+        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles and exchanges are repeated
+        in a session, claims under a token, and take effect once. Every other one raises `AnswerLost`.
         """
         return self._core.do(request)
 
     def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
-        """Not offered by this client."""
-        raise InvalidRequest("session", "none: this client has no sessions; connect to host:port", session)
+        return self._core.do(request, place_of(session, number, arrived))
 
     def consume(
         self,

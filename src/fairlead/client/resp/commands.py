@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from fairlead.client.resp.session import Numbered
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
 from fairlead.request import Answer, Request
 from fairlead.wire.error_lines import read_error
+from fairlead.wire.numbered import Numbered
 from fairlead.wire.packed import decode_answer, encode_request
 
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -37,7 +37,7 @@ def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
     words = [_name_of(request), encode_request(request)]
     if once is not None:
-        words[:0] = [b"FL.ONCE", once.session, b"%d" % once.number, b"%d" % once.arrived]
+        words[:0] = [b"FL.ONCE", once.session.encode(), b"%d" % once.number, b"%d" % once.arrived]
     return _pack(words)
 
 

@@ -21,6 +21,7 @@ from fairlead.client.resp.calls import (
     PreparedExchange,
     PreparedSettle,
     Tokens,
+    check_bulk_once,
     is_empty,
     is_waiting,
     named,
@@ -33,6 +34,7 @@ from fairlead.client.resp.commands import PING, answer_of, command_of
 from fairlead.client.resp.connections import BlockingConnections
 from fairlead.client.resp.identity import Identity
 from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.resp.session import IdleSessions, Session
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
@@ -40,7 +42,10 @@ from fairlead.errors import (
     ClientClosed,
     ClientForked,
     FairleadError,
+    RequestExpired,
     ServerUnreachable,
+    SessionExpired,
+    StoreFull,
 )
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, Release, SettleResult
@@ -48,7 +53,9 @@ from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.wire.numbered import Numbered
 
 if TYPE_CHECKING:
     from fairlead.client.resp.consume import RespConsumption
@@ -68,6 +75,7 @@ class RespCore:
         self.connections = BlockingConnections(identity, options.timeout_ms / 1000)
         self.handed_out = HandedOut()
         self.tokens = Tokens()
+        self._sessions = IdleSessions()
         self.loops: weakref.WeakSet[RespConsumption] = weakref.WeakSet()
         self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
         self.traces = traces
@@ -78,24 +86,28 @@ class RespCore:
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: Set by `close`: no call may take longer than until then.
         self._closing_ends_ms: int | None = None
-        self._senders: dict[type[Request[Any]], Callable[[Any], Any]] = {
+        self._senders: dict[type[Request[Any]], Callable[[Any, Numbered | None], Any]] = {
+            Enqueue: self._enqueue,
+            EnqueueMany: self._enqueue,
             Settle: self._settle,
             Claim: self._claim,
             Exchange: self._exchange,
         }
-        if traces.are_on:
-            self._senders |= {Enqueue: self._enqueue_traced, EnqueueMany: self._enqueue_traced}
-        self._senders |= dict.fromkeys(BULK, self.flight.do)
         watch(self)
 
-    def do(self, request: Request[Answer]) -> Answer:
+    def do(self, request: Request[Answer], place: Numbered | None = None) -> Answer:
+        """`place`: in a session of the caller's own."""
         self.check()
+        if type(request) in BULK:
+            if place is not None:
+                check_bulk_once(request)
+            return cast(Answer, self.flight.do(request))
         send = self._senders.get(type(request))
         if send is not None:
-            return cast(Answer, send(request))
+            return cast(Answer, send(request, place))
         if is_waiting(request):
-            return cast(Answer, self._ask_waiting(request)[0])
-        return self.ask(request)[0]
+            return cast(Answer, self._ask_waiting(request, place)[0])
+        return self.ask(request, place=place)[0]
 
     def close(self, *, goodbye: bool = False) -> None:
         with self._close_lock:
@@ -124,15 +136,16 @@ class RespCore:
 
     # Requests of some kinds
 
-    def _settle(self, request: Settle) -> list[SettleResult]:
+    def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
         items = check_items(request.items)
         settling = PreparedSettle(items, self.heartbeat)
-        starts = self.handed_out.starts_for(settling.rows)
+        # A repeat of the caller's must be the same request, so nothing goes with it.
+        starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
         if not settling.rows:
             return settling.finish([], 0)[0]
         try:
-            results, now_ms = self.ask(settling.request())
+            results, now_ms = self._ask_once(settling.request(), place)
         except BaseException:
             settling.undo()
             undo_starts(starts)
@@ -141,26 +154,28 @@ class RespCore:
         finish_starts(starts, started)
         return settled
 
-    def _claim(self, request: Claim) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
-        claim = named(request, self.options.consumer, self.tokens)
-        found, now_ms = self._ask_waiting(claim) if is_waiting(claim) else self.ask(claim)
+    def _claim(self, request: Claim, place: Numbered | None) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
+        claim = named(request, self.options.consumer, self.tokens, place)
+        found, now_ms = self._ask_waiting(claim, place) if is_waiting(claim) else self.ask(claim, place=place)
         self.hold(found, now_ms)
         return found
 
-    def _exchange(self, request: Exchange) -> list[Any]:
+    def _exchange(self, request: Exchange, place: Numbered | None) -> list[Any]:
         exchange = PreparedExchange(request, self.heartbeat, self.traces, self.options.consumer)
         try:
-            answers, now_ms = self.ask(exchange.request)
+            answers, now_ms = self._ask_once(exchange.request, place)
         except BaseException:
             exchange.undo()
             raise
         return exchange.finish(answers, now_ms)
 
-    def _enqueue_traced(self, request: Enqueue | EnqueueMany) -> Any:
+    def _enqueue(self, request: Enqueue | EnqueueMany, place: Numbered | None) -> Any:
+        if not self.traces.are_on:
+            return self._ask_once(request, place)[0]
         messages = [request.message()] if isinstance(request, Enqueue) else request.messages
         with self.traces.enqueuing(request.queue, messages) as carried:
-            return self.ask(traced(request, carried))[0]
+            return self._ask_once(traced(request, carried), place)[0]
 
     def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
         """From now on they are kept alive."""
@@ -203,25 +218,62 @@ class RespCore:
     def greet(self) -> None:
         self._call(PING, Attempts("connect", self.patience(), self._outage, repeatable=True))
 
-    def ask(self, request: Request[Answer], wait_ms: int = 0) -> tuple[Answer, int]:
+    def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
+        """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
+        room for a session it has no number, so that what frees space goes on.
+        """
+        if place is not None or repeatable(request):
+            return self.ask(request, place=place)
+        ends_ms = self.patience().ends_ms
+        session = self._sessions.take()
+        try:
+            if session is not None:
+                # Of the only copy that was sent: nothing was carried out.
+                with suppress(SessionExpired):
+                    return self.ask(request, place=session.next(), ends_ms=ends_ms)
+            session = self._open_session(ends_ms)
+            number = None if session is None else session.next()
+            return self.ask(request, place=number, ends_ms=ends_ms)
+        finally:
+            self._sessions.give_back(session)
+
+    def _open_session(self, ends_ms: int) -> Session | None:
+        session = Session()
+        try:
+            self.ask(OpenSession(session.name), ends_ms=ends_ms)
+        except StoreFull:
+            return None
+        return session
+
+    def ask(
+        self,
+        request: Request[Answer],
+        wait_ms: int = 0,
+        *,
+        place: Numbered | None = None,
+        ends_ms: int | None = None,
+    ) -> tuple[Answer, int]:
         """The answer, and the clock of the server where leases are in it."""
-        command = command_of(request)
-        attempts = self.attempts(request, wait_ms)
+        command = command_of(request, place)
+        attempts = self.attempts(request, wait_ms, is_numbered=place is not None, ends_ms=ends_ms)
         alone = travels_alone(request, command)
         while True:
             reply = self._call(command, attempts, wait_ms=wait_ms, alone=alone)
             try:
                 return answer_of(request, reply)
+            except (SessionExpired, RequestExpired) as expired:
+                attempts.check_forgotten(expired)
+                raise
             except TROUBLES as trouble:
                 self.pause(attempts, trouble)
 
-    def _ask_waiting(self, request: Request[Any]) -> tuple[Any, int]:
+    def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
         """A long wait as several requests. The first answer that has something, or the last one."""
         until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
         while True:
             began_ms = self.clock.monotonic_ms()
             left_ms = min(max(0, until_ms - began_ms), POLL_MS)
-            answer, now_ms = self.ask(with_wait(request, left_ms), left_ms)
+            answer, now_ms = self.ask(with_wait(request, left_ms), left_ms, place=place)
             ended_ms = self.clock.monotonic_ms()
             if not is_empty(answer) or ended_ms >= until_ms:
                 return answer, now_ms
@@ -243,9 +295,20 @@ class RespCore:
                 self._outage.over()
                 return reply
 
-    def attempts(self, request: Request[Any], wait_ms: int = 0) -> Attempts:
+    def attempts(
+        self,
+        request: Request[Any],
+        wait_ms: int = 0,
+        *,
+        is_numbered: bool = False,
+        ends_ms: int | None = None,
+    ) -> Attempts:
         return Attempts(
-            request.verb_name, self.patience(wait_ms), self._outage, repeatable=repeatable(request)
+            request.verb_name,
+            self.patience(wait_ms, ends_ms),
+            self._outage,
+            repeatable=repeatable(request) and not (is_numbered and isinstance(request, Claim)),
+            is_numbered=is_numbered,
         )
 
     def pause(self, attempts: Attempts, trouble: Exception) -> None:
@@ -265,9 +328,10 @@ class RespCore:
         ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
         return Patience(self._pauses, 0, ends_ms)
 
-    def patience(self, wait_ms: int = 0) -> Patience:
+    def patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
         if self._closing_ends_ms is not None:
             return self._closing_patience()
         retry_for_ms = self.options.retry_for_ms
-        ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
+        if ends_ms is None:
+            ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
         return Patience(self._pauses, retry_for_ms, ends_ms)

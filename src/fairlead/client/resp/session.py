@@ -1,40 +1,47 @@
-"""Numbers under which a server remembers answers, so that a request whose answer was lost may be sent again."""
+"""Sessions of a client, without I/O: each request that changes something gets a number, so that it takes effect once,
+however often it is sent.
+"""
 
 from __future__ import annotations
 
+import secrets
 import threading
-from typing import NamedTuple
 
-
-class Numbered(NamedTuple):
-    """What makes a command one that takes effect once, however often it is sent."""
-
-    session: bytes
-    number: int
-    #: All answers up to this number have arrived, and may be forgotten.
-    arrived: int
+from fairlead.decide.sessions import check_numbers, check_session
+from fairlead.wire.numbered import Numbered
 
 
 class Session:
-    """The numbers of one client. Thread-safe."""
+    """Has one request under way at a time. The next one says that all before it were answered, or given up."""
 
-    def __init__(self, name: bytes) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._last = 0
-        self._arrived = 0
-        #: Beyond `_arrived`, because an earlier answer is missing.
-        self._early: set[int] = set()
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(12)
+        self._number = 0
 
     def next(self) -> Numbered:
-        with self._lock:
-            self._last += 1
-            return Numbered(self._name, self._last, self._arrived)
+        self._number += 1
+        return Numbered(session=self.name, number=self._number, arrived=self._number - 1)
 
-    def has_arrived(self, number: int) -> None:
-        """Also when its caller has given up: nobody will ask for the answer again."""
+
+class IdleSessions:
+    """Those that the server has opened and no request uses. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Session] = []
+
+    def take(self) -> Session | None:
         with self._lock:
-            self._early.add(number)
-            while self._arrived + 1 in self._early:
-                self._arrived += 1
-                self._early.discard(self._arrived)
+            return self._idle.pop() if self._idle else None
+
+    def give_back(self, session: Session | None) -> None:
+        if session is not None:
+            with self._lock:
+                self._idle.append(session)
+
+
+def place_of(session: object, number: object, arrived: object) -> Numbered:
+    """In a session of the caller's own. Raises what the engine would raise."""
+    check_session(session)
+    check_numbers(number, arrived)
+    return Numbered(session=session, number=number, arrived=arrived)
