@@ -22,7 +22,7 @@ from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.verbs import replaced_work
 from fairlead.wire.calls import ClaimCall
-from tests.faces.doors import FlightFace, outcome_at
+from tests.faces.doors import ClientFace, outcome_at
 from tests.faces.table import TABLE, furnish
 from tests.integration.world import Background, wait_until
 from tests.security.scene import Scene
@@ -285,7 +285,7 @@ def test_rights_that_are_given_and_taken_count_from_the_next_call_on(served: Ser
 
 def test_every_verb_of_a_client_ends_when_its_key_is_revoked(served: Served) -> None:
     key = served.root.keys.create("all-powerful", list(map(str, EVERY_RIGHT)))
-    face = FlightFace(served.server.address, key.secret)
+    face = ClientFace(served.server.address, key.secret)
     thing = furnish(served.root, "shop/revoked", "/nowhere/at/all")
     assert face.stats(thing.queue).ready
     served.root.keys.revoke(key.info.id)

@@ -23,7 +23,7 @@ from fairlead.surface import ConsumersGroup, StagingGroup
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.schemas import SETTLEMENTS
 from tests.client.test_verbs import public
-from tests.faces.doors import AioFace, CommandFace, CommandRefused, FlightFace
+from tests.faces.doors import AioFace, ClientFace, CommandFace, CommandRefused
 from tests.security.scene import Scene, opened
 
 #: Every way to set tenants apart: what each may reach, its queue, and a queue that it could make.
@@ -88,7 +88,7 @@ def at_doors(request: pytest.FixtureRequest) -> Iterator[Tenants]:
         ):
             root.create_queue(f"{project}/q", retry="none")
             secret = root.keys.create(project, everything(f"{project}/*")).secret
-            face = (FlightFace if request.param == "flight" else AioFace)(server.address, secret)
+            face = (ClientFace if request.param == "flight" else AioFace)(server.address, secret)
             stack.callback(face.close)
             made.append(Tenant(face, f"{project}/q", f"{project}/none"))
         yield made[0], made[1]
@@ -254,7 +254,7 @@ def test_no_verb_tells_that_another_tenant_has_the_name(tenants: Tenants, verb: 
 @pytest.mark.parametrize("door", ["flight", "aio", "command"])
 def test_no_door_tells_that_another_tenant_has_the_name(server: tuple[ServerProcess, str], door: str) -> None:
     process, root_key = server
-    faces = {"flight": FlightFace, "aio": AioFace, "command": CommandFace}
+    faces = {"flight": ClientFace, "aio": AioFace, "command": CommandFace}
     with fairlead.connect(process.address, api_key=root_key) as root:
         root.create_queue(f"{door}-b/q", retry="none")
         secret = root.keys.create(door, everything(f"{door}-a/*")).secret
