@@ -9,9 +9,9 @@ import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, Start
 from fairlead.client.resp.attempts import Attempts
-from fairlead.engine.work import WORK
 from fairlead.errors import AnswerLost, StoreFull
 from fairlead.testing.engine import forget_sessions, rows_in
+from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.exchange import Exchange
@@ -97,19 +97,19 @@ def test_a_request_that_was_sent_and_given_up_has_a_fate_that_is_not_known(
 
 
 def test_on_a_disk_without_room_for_a_session_requests_go_without_a_number(
-    site: Site, relay: LossyRelay, kind: str, monkeypatch: pytest.MonkeyPatch
+    site: Site, relay: LossyRelay, kind: str
 ) -> None:
-    def refuse(tx: Any, request: OpenSession) -> Any:
+    def refuse(work: Callable[[], Any]) -> Any:
         raise StoreFull("here", 0, 1)
 
-    monkeypatch.setitem(WORK, OpenSession, refuse)
-    client = site.connect(kind, relay.address)
-    client.enqueue("q", b"x")
-    assert site.counts() == (1, 0, 0, 0)
-    assert b"FL.ONCE" not in b"".join(relay.sent)
-    relay.lose(b"FL.ENQUEUE")
-    with pytest.raises(AnswerLost):
-        client.enqueue("q", b"y")
+    with replaced_work(OpenSession, refuse):
+        client = site.connect(kind, relay.address)
+        client.enqueue("q", b"x")
+        assert site.counts() == (1, 0, 0, 0)
+        assert b"FL.ONCE" not in b"".join(relay.sent)
+        relay.lose(b"FL.ENQUEUE")
+        with pytest.raises(AnswerLost):
+            client.enqueue("q", b"y")
 
 
 def test_a_purge_is_not_sent_again(site: Site, relay: LossyRelay, kind: str) -> None:
