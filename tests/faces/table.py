@@ -311,6 +311,13 @@ TABLE: dict[str, Row] = {
     # The broker itself
     "checkpoint": Row((A,), lambda x, t: x.checkpoint(t.path), where=EVERYWHERE, entry=ACT_ON_NO_QUEUE),
     "audit.read": Row((A,), lambda x, t: len(x.audit.read(limit=1)), where=EVERYWHERE),
+    "throttles": Row((A,), lambda x, t: [one.key for one in x.throttles()], where=EVERYWHERE),
+    "close_throttle": Row(
+        (A,), lambda x, t: x.close_throttle("provider", "1m").key, where=EVERYWHERE, entry=ACT_ON_NO_QUEUE
+    ),
+    "open_throttle": Row(
+        (A,), lambda x, t: x.open_throttle("provider"), where=EVERYWHERE, entry=ACT_ON_NO_QUEUE
+    ),
     "config.get": Row((A,), lambda x, t: x.config.get(t.weight)),
     "config.set": Row((A,), lambda x, t: x.config.set(t.weight, 3), entry=ACT_ON_NO_QUEUE),
     "config.delete": Row((A,), lambda x, t: x.config.delete(t.weight), entry=ACT_ON_NO_QUEUE),
