@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import to_ms
+from fairlead.model.durations import Duration, to_ms
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.ids import find_id
 from fairlead.model.limits import MAX_CARRY_BYTES, MAX_KEY_BYTES
@@ -81,12 +81,19 @@ def _check_close(item: Fail) -> tuple[str, int]:
     if item.close is None:
         expected = "a throttle key to close, given with retry_after; retry_in delays this message alone"
         raise InvalidRequest("close", expected, None)
-    close = check_text(item.close, "close", MAX_KEY_BYTES)
     if item.retry_after is None:
         raise InvalidRequest("retry_after", "how long the throttle key is closed, given with close", None)
     if item.dead or item.retry_in is not None:
         raise InvalidRequest("close", "given without retry_in and dead", item.close)
-    retry_after_ms = to_ms(item.retry_after, "retry_after")
+    return check_closing(item.close, item.retry_after)
+
+
+def check_closing(close: object, retry_after: Duration) -> tuple[str, int]:
+    """The throttle key, and for how many milliseconds to close it."""
+    throttle_key, retry_after_ms = (
+        check_text(close, "close", MAX_KEY_BYTES),
+        to_ms(retry_after, "retry_after"),
+    )
     if retry_after_ms <= 0:
-        raise InvalidRequest("retry_after", "longer than 0", item.retry_after)
-    return close, retry_after_ms
+        raise InvalidRequest("retry_after", "longer than 0", retry_after)
+    return throttle_key, retry_after_ms
