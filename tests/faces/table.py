@@ -73,6 +73,11 @@ class Thing(NamedTuple):
         return f"burial-{self.queue}"
 
     @property
+    def provider(self) -> str:
+        """The throttle key of the leased message."""
+        return f"provider of {self.queue}"
+
+    @property
     def weight(self) -> str:
         return f"weight:{self.queue}:k"
 
@@ -93,6 +98,8 @@ class Entry(NamedTuple):
     queue: str = "{queue}"
     #: Only a caller who may read payloads leaves it.
     of_reading: bool = False
+    #: The verb of the entry, where it is not that of the call.
+    verb: str = ""
 
 
 ACT, ACT_ON_NO_QUEUE = Entry(), Entry(queue="")
@@ -187,6 +194,12 @@ TABLE: dict[str, Row] = {
     "exchange: claim": Row((C,), lambda x, t: _exchanged(x, claim={"queue": t.queue})),
     "settle: complete": Row((C,), lambda x, t: _settled(x, Complete(t.leased)), HIDDEN),
     "settle: fail": Row((C,), lambda x, t: _settled(x, Fail(t.leased, "no")), HIDDEN),
+    "settle: close a throttle key": Row(
+        (C,),
+        lambda x, t: _settled(x, Fail(t.leased, "429", retry_after="60s", close=t.provider)),
+        HIDDEN,
+        entry=Entry(verb="close_throttle"),
+    ),
     "settle: release": Row((C,), lambda x, t: _settled(x, Release(t.leased)), HIDDEN),
     "settle: extend": Row((C,), lambda x, t: _settled(x, Extend(t.leased)), HIDDEN),
     "settle: start": Row((C,), lambda x, t: _settled(x, Start(t.leased)), HIDDEN),
@@ -374,7 +387,7 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
         result.outcome == "dead"
         for result in x.settle([Fail(delivery, dead=True) for delivery in x.claim(queue, limit=4)])
     )
-    x.enqueue(queue, SECRET.encode(), headers={"h": SECRET})
+    x.enqueue(queue, SECRET.encode(), headers={"h": SECRET}, throttle_keys=[f"provider of {queue}"])
     (leased,) = x.claim(queue, consumer="holder")
     generation = x.consumers.register(f"etl-{queue}", queue).generation
     x.enqueue(queue, SECRET.encode(), headers={"h": SECRET})
