@@ -346,7 +346,7 @@ def test_explain_says_until_when_a_key_is_closed_by_whom_and_why(world: World) -
     told = world.broker.explain(first.id)
     (reason,) = [one for one in told.reasons if one.code == "closed"]
     assert told.summary == "ready, but it cannot go out"
-    for part in (API, "consumer 'w1' of queue 'q'", "429", "1m from now", "one probe", "came back once"):
+    for part in (API, "consumer 'w1': 429", "1m from now", "one probe", "came back once"):
         assert part in reason.text
     assert reason.until_ms == world.clock.now_ms() + 60_000
     assert claim(world) == []
@@ -356,6 +356,19 @@ def test_explain_says_until_when_a_key_is_closed_by_whom_and_why(world: World) -
     waiting = next(id for id in ids if id != probe.id)
     (reason,) = [one for one in world.broker.explain(waiting).reasons if one.code == "closed"]
     assert "1 of 1 probes is out" in reason.text
+
+
+def test_explain_tells_nothing_of_other_queues(world: World) -> None:
+    world.broker.create_queue("tenant/r")
+    (other,) = world.fill("tenant/r", count=1, throttle_keys=[API])
+    world.fill("q", count=1, throttle_keys=[API])
+    (first,) = world.broker.claim("q", consumer="w1")
+    close(world, first)
+    (reason,) = [one for one in world.broker.explain(other).reasons if one.code == "closed"]
+    assert "by a consumer of another queue (1m from now)" in reason.text
+    world.broker.close_throttle(API, "2h", error="maintenance")
+    (reason,) = [one for one in world.broker.explain(other).reasons if one.code == "closed"]
+    assert "by an operator: maintenance" in reason.text
 
 
 def test_stats_and_measures_show_closed_keys(world: World) -> None:

@@ -174,7 +174,7 @@ def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, met: Met) -
         closed = tx.memory.buckets.closed.get(throttle_key)
         if closed is not None and (not closed.room(tx.now_ms) or parked_on == throttle_key):
             returned = f"; it came back {show_times(met.state.returns)}" if met.state.returns else ""
-            reasons.append(_closed(engine, tx, throttle_key, f"throttle {throttle_key!r} ", returned))
+            reasons.append(_closed(engine, tx, queue, throttle_key, f"throttle {throttle_key!r} ", returned))
         bucket = tx.memory.buckets.get(throttle_key)
         if bucket is None or (bucket.tokens_at(tx.now_ms) >= 1 and parked_on != throttle_key):
             continue
@@ -183,14 +183,21 @@ def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, met: Met) -
     return reasons
 
 
-def _closed(engine: Engine, tx: Transaction, throttle_key: str, text: str, more: str = "") -> Reason:
+def _closed(
+    engine: Engine, tx: Transaction, queue: Queue, throttle_key: str, text: str, more: str = ""
+) -> Reason:
+    """Other queues may be other tenants', so nothing is said of them."""
     closure, closed = find_closure(tx.memory, throttle_key), tx.memory.buckets.closed[throttle_key]
     assert closure is not None, f"expected throttle {throttle_key!r} to be closed"
     until_ms = engine.time.by_wall(closure.until_ms)
-    source = (
-        f"consumer {closure.by!r} of queue {closure.queue!r}" if closure.queue else f"operator {closure.by!r}"
-    )
-    why = f"closed until {show_time(until_ms)} by {source}" + (f": {closure.error}" if closure.error else "")
+    error = f": {closure.error}" if closure.error else ""
+    if not closure.queue:
+        source = f"an operator{error}"
+    elif closure.queue.removesuffix(".dlq") == queue.name.removesuffix(".dlq"):
+        source = f"consumer {closure.by!r}{error}"
+    else:
+        source = "a consumer of another queue"
+    why = f"closed until {show_time(until_ms)} by {source}"
     if tx.now_ms < closure.until_ms:
         left = show_ms(closure.until_ms - tx.now_ms)
         return Reason("closed", f"{text}is {why} ({left} from now); then one probe goes out{more}", until_ms)
@@ -299,7 +306,7 @@ def _parked_reasons(engine: Engine, tx: Transaction, queue: Queue) -> list[Reaso
     for throttle_key, lanes in queue.schedule.parked(_LISTED_THROTTLES):
         if throttle_key in tx.memory.buckets.closed:
             text = f"{counted(lanes, 'lane waits', 'lanes wait')} for throttle {throttle_key!r}, which "
-            reasons.append(_closed(engine, tx, throttle_key, text))
+            reasons.append(_closed(engine, tx, queue, throttle_key, text))
             continue
         bucket = tx.memory.buckets.get(throttle_key)
         ready_ms = tx.now_ms if bucket is None else bucket.ready_at(1, tx.now_ms)
