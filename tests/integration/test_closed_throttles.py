@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from fairlead import Complete, Fail, Release
+from fairlead.errors import LimitReached
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult
 from tests.integration.world import Background, World, wait_until
@@ -269,6 +270,24 @@ def test_a_message_that_came_back_often_enough_has_failed(world: World) -> None:
     assert info.attempts == 2
     world.broker.reset("q", ids=[info.id])
     assert close(world, claim(world)[0], "1s").outcome == "returned"
+
+
+def test_there_are_so_many_closed_keys_at_most_and_those_whose_time_is_over_make_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("closed_throttles", "work.settle", "work.throttles"):
+        monkeypatch.setattr(f"fairlead.engine.{module}.MAX_CLOSED_THROTTLES", 2)
+    for key, duration in (("a", "1s"), ("b", "1m")):
+        world.broker.close_throttle(key, duration)
+    with pytest.raises(LimitReached, match="closed throttle keys"):
+        world.broker.close_throttle("c", "1m")
+    world.fill("q", count=1, throttle_keys=[API])
+    (delivery,) = claim(world)
+    result = close(world, delivery)
+    assert (result.outcome, "at most 2 closed throttle keys" in result.error) == ("invalid", True)
+    world.clock.advance(seconds=1)
+    assert close(world, delivery).outcome == "returned"
+    assert [one.key for one in world.broker.throttles()] == [API, "b"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 from fairlead.decide.closing import closed_again
 from fairlead.engine.audit_trail import add_entry
+from fairlead.model.limits import MAX_CLOSED_THROTTLES
 from fairlead.model.throttle import ClosedThrottle, Closure
 from fairlead.records.facts import RecordsChanged
 from fairlead.store.kv.port import Table
+
+#: Keys that go to make room for another one: so many that the next ones find room.
+_FORGOTTEN_AT_ONCE = 100
 
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
@@ -40,11 +44,26 @@ def show_closed(tx: Transaction) -> list[ClosedThrottle]:
     return found
 
 
+def has_room(tx: Transaction, throttle_key: str) -> bool:
+    """Whether the key is closed already, or there is room for one more."""
+    closed = tx.memory.buckets.closed
+    return throttle_key in closed or len(closed) < MAX_CLOSED_THROTTLES or bool(_forgettable(tx))
+
+
+def _forgettable(tx: Transaction) -> list[str]:
+    """Keys whose time is over: the next message that its provider refuses closes them again."""
+    closed = tx.memory.buckets.closed
+    return [key for key, one in closed.items() if one.until_ms <= tx.now_ms and not one.probes]
+
+
 def close_throttle(
     tx: Transaction, throttle_key: str, closure: Closure, *, is_audited: bool = True
 ) -> Closure:
     """Returns what is known of the key from now on. `is_audited`: the audit has no entry of the request itself."""
     before = find_closure(tx.memory, throttle_key)
+    if before is None and len(tx.memory.buckets.closed) >= MAX_CLOSED_THROTTLES:
+        for forgotten in _forgettable(tx)[:_FORGOTTEN_AT_ONCE]:
+            forget_closure(tx, forgotten)
     after = closed_again(before, closure)
     if after != before:
         tx.add(RecordsChanged(Table.CLOSED, {throttle_key.encode(): after}))

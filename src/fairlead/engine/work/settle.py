@@ -14,7 +14,7 @@ from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.decide.retry import RetryAt
 from fairlead.engine import moves
 from fairlead.engine.chunk_messages import ChunkMessages
-from fairlead.engine.closed_throttles import close_throttle
+from fairlead.engine.closed_throttles import close_throttle, has_room
 from fairlead.engine.memory import Memory
 from fairlead.engine.moves import STEP_MESSAGES
 from fairlead.engine.queue import Queue
@@ -25,7 +25,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.handles import CheckedFail, check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
-from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.limits import MAX_CLOSED_THROTTLES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.settle import (
     Complete,
     Extend,
@@ -411,6 +411,8 @@ class Settling:
         if said.close not in throttle_keys:
             expected = f"one of the message's throttle keys ({', '.join(throttle_keys) or 'it has none'})"
             raise InvalidRequest("close", expected, said.close)
+        if not has_room(self._tx, said.close):
+            raise InvalidRequest("close", f"at most {MAX_CLOSED_THROTTLES} closed throttle keys", said.close)
         self._closings.append((said, lease))
 
     def _extend(self, item: Extend, raw_id: bytes, number: int, lease: GroupLease) -> SettleResult:

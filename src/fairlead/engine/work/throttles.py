@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fairlead.engine.closed_throttles import close_throttle, forget_closure, show_closed
+from fairlead.engine.closed_throttles import close_throttle, forget_closure, has_room, show_closed
 from fairlead.engine.transaction import Transaction, WorkTable
-from fairlead.errors import InvalidRequest
+from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ERROR_BYTES, MAX_KEY_BYTES
+from fairlead.model.limits import MAX_CLOSED_THROTTLES, MAX_ERROR_BYTES, MAX_KEY_BYTES
 from fairlead.model.throttle import MAX_CLOSURE_ERROR, ClosedThrottle, Closure
 from fairlead.store.kv.port import Table
 from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
@@ -23,6 +23,8 @@ def close(tx: Transaction, request: CloseThrottle) -> ClosedThrottle:
     lasts_ms = to_ms(request.duration, "duration")
     if lasts_ms <= 0:
         raise InvalidRequest("duration", "longer than 0", request.duration)
+    if not has_room(tx, key):
+        raise LimitReached("closed throttle keys", MAX_CLOSED_THROTTLES)
     closure = Closure(tx.now_ms, tx.now_ms + lasts_ms, tx.caller.name, "", error[:MAX_CLOSURE_ERROR], 0)
     close_throttle(tx, key, closure, is_audited=False)
     return next(closed for closed in show_closed(tx) if closed.key == key)
