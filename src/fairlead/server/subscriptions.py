@@ -69,6 +69,11 @@ class Standing(Call):
     def deliveries(self) -> list[Delivery]:
         return self.answer or []
 
+    @property
+    def lost_deliveries(self) -> list[Delivery]:
+        """What to give back, started or not, if it did not leave."""
+        return [] if self.subscription.has_token else self.deliveries
+
 
 class GivingBack(Call):
     """Gives back what a subscription sent and nobody needs. No right is asked for: the key may have ended."""
@@ -86,7 +91,9 @@ class GivingBack(Call):
 
 
 class Subscription:
-    """Used by the thread that runs the turns. `claim`: its queues, consumer and `max_per_stream`."""
+    """Used by the thread that runs the turns. `claim`: its queues, consumer, `max_per_stream` and token. Under the token
+    is what was sent as started, so that another subscription gets it if its consumer did not.
+    """
 
     def __init__(self, turns: Turns, broker: Broker, caller: Caller, claim: Claim, credit: int) -> None:
         self.caller = caller
@@ -103,6 +110,10 @@ class Subscription:
         self._sent: deque[_Sent] = deque()
         self._sent_when_pruned = 0
 
+    @property
+    def has_token(self) -> bool:
+        return self._claim.token is not None
+
     def open(self) -> Standing:
         """Its first call, which is refused if it may not be."""
         first = Standing(self, self._claim, self.caller)
@@ -117,8 +128,8 @@ class Subscription:
         self._standing = None
         sent = [_Sent(one.number, LeaseRef(one.raw_id, one.claim_id)) for one in call.deliveries]
         if self.is_over:
-            # It ended while the call was under way, so nobody gets these.
-            self._give_back_soon(sent, with_started=True)
+            # It ended while the call was under way, so nobody gets these; but another may ask for what has the token.
+            self._give_back_soon(sent, with_started=not self.has_token)
             return
         self.credit -= len(sent)
         self._remember(sent)
@@ -165,7 +176,7 @@ class Subscription:
             call.started = len(found)
             if not found or most == 1 or not self._turns.has_ready(request.queues()):
                 return found
-        rest = replace(request, limit=most - len(found), started=False)
+        rest = replace(request, limit=most - len(found), started=False, token=None)
         if not found:
             return handle(rest, self.caller)
         with suppress(FairleadError):

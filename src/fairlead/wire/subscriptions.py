@@ -19,7 +19,7 @@ from msgspec import Meta
 from fairlead.errors import FairleadError, ProtocolMismatch
 from fairlead.fields import Consumer, MaxPerStream
 from fairlead.model.delivery import Delivery
-from fairlead.model.limits import MAX_CLAIM
+from fairlead.model.limits import MAX_CLAIM, MAX_CLAIM_TOKEN_BYTES
 from fairlead.request import Request
 from fairlead.wire.error_lines import read_error
 from fairlead.wire.packed_deliveries import decode_deliveries
@@ -34,7 +34,8 @@ class Consume(Request[int], frozen=True):
     """Send messages as they become ready, as pushes, up to `credit` of them; `FL.CREDIT` allows more.
 
     While none of those that it sent is leased, the next one is sent as started, unless `max_per_stream` is above 1; the
-    others are not started. Returns the number of the subscription.
+    others are not started. After a connection was lost, `token` brings back the one that was sent as started. Returns
+    the number of the subscription.
     """
 
     verb_name = "consume"
@@ -45,6 +46,14 @@ class Consume(Request[int], frozen=True):
     credit: Annotated[int, Meta(description="How many messages it may send.", ge=1, le=MAX_CLAIM)] = 1
     consumer: Consumer = ""
     max_per_stream: MaxPerStream = 1
+    token: Annotated[
+        str | None,
+        Meta(
+            description="Gets again what was sent as started under the same token and is still leased.",
+            min_length=1,
+            max_length=MAX_CLAIM_TOKEN_BYTES,
+        ),
+    ] = None
 
 
 class Credit(Request[None], frozen=True):

@@ -208,6 +208,31 @@ def test_what_a_call_gets_after_the_end_goes_back_all_of_it(scene: Scene) -> Non
     assert scene.counts() == (3, 0)
 
 
+def test_what_was_sent_as_started_comes_again_under_its_token(scene: Scene) -> None:
+    ids = scene.put(*numbered(4))
+    lost = scene.consumer(credit=3, token="t")
+    lost.end()
+    scene.run()
+    assert scene.counts() == (3, 1)
+    consumer = scene.consumer(token="t")
+    assert consumer.payloads == numbered(4)
+    assert consumer.started == ids[:1]
+    assert consumer.sent[0].claim_id == lost.sent[0].claim_id, "it is the same delivery"
+    scene.ask(Settle([Complete(one) for one in consumer.sent]))
+    scene.run()
+    more = scene.put(b"4")
+    scene.run()
+    assert consumer.started == [ids[0], *more]
+
+
+def test_what_has_a_token_is_left_to_the_next_subscription(scene: Scene) -> None:
+    scene.put(*numbered(3))
+    consumer = Consumer(scene, Claim("q", token="t"), 10)
+    consumer.end()
+    scene.run()
+    assert scene.counts() == (2, 1)
+
+
 def test_many_messages_go_back_in_several_turns(scene: Scene) -> None:
     scene.put(*numbered(1800))
     consumer = scene.consumer(credit=1800)

@@ -90,7 +90,7 @@ def test_a_program_of_ours_gets_columns(consumer: Consumer, broker: Broker, queu
         [first],
     )
     assert is_started(broker, first)
-    assert pushed.deliveries[0].lease_until - pushed.now_ms == 60_000
+    assert 0 < pushed.deliveries[0].lease_until - pushed.now_ms <= 60_000
 
 
 def test_deliveries_come_between_replies_and_settles_go_on_the_same_connection(
@@ -328,7 +328,9 @@ def test_two_consumers_and_a_claim_share_what_comes(door: RespDoor, broker: Brok
 
 def test_people_can_read_how_it_is_used(consumer: Consumer) -> None:
     [line] = consumer.ask("FL.HELP", "consume")
-    assert line.startswith(b"FL.CONSUME queue [CREDIT value] [CONSUMER value] [MAX_PER_STREAM value]: ")
+    assert line.startswith(
+        b"FL.CONSUME queue [CREDIT value] [CONSUMER value] [MAX_PER_STREAM value] [TOKEN value]: "
+    )
     docs = consumer.ask("COMMAND", "DOCS", "FL.CREDIT", "FL.CANCEL")
     assert {*docs} == {b"FL.CREDIT", b"FL.CANCEL"}
     assert b"FL.CONSUME" in consumer.ask("COMMAND", "LIST")

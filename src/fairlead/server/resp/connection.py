@@ -70,8 +70,8 @@ class Asked(Call):
         self.whole_reply: bytes | None = None
 
     @property
-    def deliveries(self) -> list[Delivery]:
-        """What is leased to the caller by the answer."""
+    def lost_deliveries(self) -> list[Delivery]:
+        """What is leased to the caller by the answer, to be given back if it does not leave."""
         parts = self.answer if isinstance(self.answer, list) else []
         flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
         return [one for one in flat if isinstance(one, Delivery)]
@@ -438,7 +438,7 @@ class Connection(asyncio.Protocol):
         if ready:
             self._transport.write(b"".join(ready))
             if self.is_stuck:
-                self._unsent += [one for one in sent if one.deliveries]
+                self._unsent += [one for one in sent if one.lost_deliveries]
         if self._is_ending and not self._replies and not self._commands:
             self._transport.close()
         elif self._commands:

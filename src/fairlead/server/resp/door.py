@@ -266,7 +266,7 @@ class RespDoor:
 
     def put_back(self, asked: Asked | Standing) -> None:
         """Deliveries that nobody got return to their places."""
-        if deliveries := asked.deliveries:
+        if deliveries := asked.lost_deliveries:
             self._pool.submit(self._release, asked, deliveries)
 
     def _release(self, asked: Call, deliveries: list[Any]) -> None:

@@ -32,7 +32,12 @@ class PushedSubscription(Subscription):
     def __init__(self, connection: Connection, number: int, request: Consume, *, is_packed: bool) -> None:
         door = connection.door
         assert connection.caller is not None
-        claim = Claim(request.queue, consumer=request.consumer, max_per_stream=request.max_per_stream)
+        claim = Claim(
+            request.queue,
+            consumer=request.consumer,
+            max_per_stream=request.max_per_stream,
+            token=request.token,
+        )
         super().__init__(door.turns, door.layers.broker, connection.caller, claim, request.credit)
         self.connection = connection
         self.number = number
