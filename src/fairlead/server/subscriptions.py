@@ -41,8 +41,8 @@ from fairlead.verbs.settle import Settle
 PUSH_BYTES = 1024 * 1024
 #: Messages that one call gives back, so that a turn stays short.
 _STEP = 500
-#: Without an end: whoever stops waiting says so.
-_WAIT = "1000d"
+#: Any wait: that of a standing claim has no end.
+_WAIT = "1h"
 
 
 class _Sent(NamedTuple):
@@ -56,6 +56,8 @@ class Standing(Call):
     """A claim of a subscription. Its answer are deliveries, of which the first `started` are started."""
 
     __slots__ = ("started", "subscription")
+
+    waits_for_ever = True
 
     def __init__(self, subscription: Subscription, request: Claim, caller: Caller) -> None:
         super().__init__(request, caller)

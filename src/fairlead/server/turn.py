@@ -48,6 +48,9 @@ class Call:
 
     __slots__ = ("answer", "caller", "error", "joins", "may_wait", "request", "waits")
 
+    #: Whether a claim that waits is never late.
+    waits_for_ever = False
+
     def __init__(self, request: Request[Any], caller: Caller) -> None:
         self.request = request
         self.caller = caller

@@ -319,6 +319,22 @@ def test_a_retry_that_becomes_due_comes(scene: Scene) -> None:
     assert consumer.payloads == [b"later"]
 
 
+def test_a_subscription_waits_without_an_end_and_leaves_nothing_behind(scene: Scene) -> None:
+    scene.broker.create_queue("r")
+    idle, busy = scene.consumer(), scene.consumer(queue="r", credit=100)
+    for _ in range(50):
+        scene.put(b"", queue="r")
+        scene.run()
+        scene.ask(Settle([Complete(busy.sent[-1])]))
+        scene.run()
+    assert scene.turns.next_ms() is None
+    assert not scene.turns.waiting._times
+    scene.clock.advance(seconds=10**6)
+    scene.put(b"1")
+    scene.run()
+    assert idle.payloads == [b"1"]
+
+
 def test_a_queue_that_is_not_there_is_said_at_once(scene: Scene) -> None:
     consumer = scene.consumer(queue="nowhere")
     assert isinstance(consumer.error, errors.QueueNotFound)
