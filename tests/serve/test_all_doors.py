@@ -48,7 +48,7 @@ class Channel:
     """One Flight stream for claims, spoken by hand."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self._client = flight.connect(f"grpc://{server.address}")
+        self._client = flight.connect(f"grpc://{server.addresses['flight']}")
         self._writer, self._reader = self._client.do_exchange(
             flight.FlightDescriptor.for_command(encode(Open("claim")))
         )

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.client.choice import speaks_resp
 from fairlead.client.resp.addresses import Endpoint, read_endpoint
 from fairlead.errors import InvalidRequest, ProtocolMismatch, TlsFailed, Unauthenticated
 from fairlead.middleware.stack import Layers
@@ -21,16 +20,13 @@ from tests.client.resp.conftest import Site
 from tests.doors.resp.test_keys_and_tls import Pki
 
 
-def test_an_address_says_the_protocol() -> None:
-    assert [speaks_resp(address) for address in ("fairlead://h", "fairleads://h:1", "unix:///x")] == [
-        True
-    ] * 3
-    assert [speaks_resp(address) for address in ("h:5556", "127.0.0.1:5556", None)] == [False] * 3
-
-
 @pytest.mark.parametrize(
     ("address", "endpoint"),
     [
+        ("queue.example:6000", Endpoint("queue.example", 6000)),
+        ("queue.example", Endpoint("queue.example", 5554)),
+        ("127.0.0.1", Endpoint("127.0.0.1", 5554)),
+        ("[::1]", Endpoint("::1", 5554)),
         ("fairlead://queue.example:6000", Endpoint("queue.example", 6000)),
         ("fairlead://queue.example", Endpoint("queue.example", 5554)),
         ("fairleads://[::1]:6000", Endpoint("::1", 6000, is_tls=True)),
@@ -43,7 +39,22 @@ def test_an_address_is_read(address: str, endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["fairlead://", "fairlead://h:0", "fairlead://me@h:1", "unix://relative", "fairlead://h/x"]
+    "address",
+    [
+        "",
+        "h:",
+        ":5554",
+        "::1:5554",
+        "me@h:1",
+        "h:0",
+        "fairlead://",
+        "fairlead://h:0",
+        "fairlead://me@h:1",
+        "unix://relative",
+        "fairlead://h/x",
+        "grpc://h:1",
+        None,
+    ],
 )
 def test_an_address_that_is_none_is_refused(address: str, kind: str) -> None:
     with pytest.raises(InvalidRequest, match="address"):

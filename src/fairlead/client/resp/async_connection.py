@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import hiredis
-
 from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
 from fairlead.client.outage import ConnectionBroken
 from fairlead.client.resp.commands import (
+    NOT_REDIS,
     NOTHING,
     PING,
     Greeting,
+    another_protocol,
     greeting_command,
     make_reader,
     read_greeting,
@@ -143,11 +143,12 @@ class AsyncConnection(asyncio.Protocol):
                     asked.future.set_result(reply)
                 elif asked.late is not None:
                     asked.late(reply)
-        except (hiredis.ProtocolError, UnicodeDecodeError) as wrong:
+        except NOT_REDIS as wrong:
+            self.lost_by = wrong
             self._lose(f"the server does not speak the Redis protocol: {wrong}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost_by = error
+        self.lost_by = self.lost_by or error
         self._lose("the server closed the connection" if error is None else str(error))
 
 
@@ -276,6 +277,8 @@ class AsyncConnections:
                 raise
             if connection is not None and (hopeless := await self._why_hopeless(connection)):
                 raise TlsFailed(str(self._identity.endpoint), hopeless) from None
+            if connection is not None and isinstance(connection.lost_by, NOT_REDIS):
+                raise another_protocol() from None
             raise ConnectionBroken(str(trouble), sent=False) from None
         self.flight_address = connection.greeting.flight_address
         return connection

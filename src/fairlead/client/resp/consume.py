@@ -176,9 +176,10 @@ class RespConsumption:
                         break
                 except TROUBLES as trouble:
                     self._drop_connection()
-                    self._core.check()
+                    # First, because a client that is closed has closed its loops before: they end without an error.
                     if self._is_closed:
                         break
+                    self._core.check()
                     self._core.pause(attempts, trouble)
         finally:
             with self._changed:
