@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
-from fairlead.client.outage import ConnectionBroken
+from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.client.resp.commands import (
     NOT_REDIS,
     NOTHING,
@@ -21,7 +21,7 @@ from fairlead.client.resp.commands import (
     make_reader,
     read_greeting,
 )
-from fairlead.client.resp.connection import NoAnswerInTime
+from fairlead.client.resp.connection import HOPELESS, NoAnswerInTime
 from fairlead.client.resp.identity import Identity
 from fairlead.errors import ClientClosed, TlsFailed
 
@@ -164,6 +164,8 @@ class AsyncConnections:
         self._idle: list[AsyncConnection] = []
         self._open: set[AsyncConnection] = set()
         self._is_closed = False
+        #: Whether the server has ever greeted this client.
+        self._has_met = False
         #: Where the server speaks Arrow Flight, as the last connection heard.
         self.flight_address = ""
 
@@ -258,6 +260,17 @@ class AsyncConnections:
 
     async def _connect(self) -> AsyncConnection:
         """Connected and greeted."""
+        try:
+            connection = await self._connect_once()
+        except HOPELESS as hopeless:
+            if self._has_met:
+                raise MayBeMended(hopeless) from None
+            raise
+        self._has_met = True
+        self.flight_address = connection.greeting.flight_address
+        return connection
+
+    async def _connect_once(self) -> AsyncConnection:
         self._open = {one for one in self._open if not one.is_lost}
         connection: AsyncConnection | None = None
         try:
@@ -280,7 +293,6 @@ class AsyncConnections:
             if connection is not None and isinstance(connection.lost_by, NOT_REDIS):
                 raise another_protocol() from None
             raise ConnectionBroken(str(trouble), sent=False) from None
-        self.flight_address = connection.greeting.flight_address
         return connection
 
     async def _why_hopeless(self, connection: AsyncConnection) -> str:

@@ -20,7 +20,7 @@ from fairlead.client.resp.commands import (
     make_reader,
     read_greeting,
 )
-from fairlead.errors import TlsFailed
+from fairlead.errors import ProtocolMismatch, TlsFailed
 
 if TYPE_CHECKING:
     import ssl
@@ -31,6 +31,10 @@ _CHUNK_BYTES = 1 << 16
 _LARGE_CHUNK_BYTES = 1 << 20
 #: Setting the timeout of a socket is a call of the system: one that is nearly right stays.
 _NEARLY_S = 0.05
+
+
+#: Another attempt would find the same.
+HOPELESS = (TlsFailed, ProtocolMismatch)
 
 
 class NoAnswerInTime(ConnectionBroken):
