@@ -5,6 +5,7 @@
 | meta     | `clock`                     | `ClockMark`: ties the store's own time to the clocks             |
 | config   | configuration key           | its value                                                        |
 | buckets  | throttle key                | `Bucket`: what a token bucket held at a time                     |
+| closed   | throttle key                | `Closure`: a throttle key that is closed until a time            |
 | meta     | `last_queue_id`             | the highest id that a queue had, once a queue was deleted        |
 | intents  | its number                  | `Intent`: a long operation under way                             |
 | queues   | queue                       | `QueueRecord`                                                    |
@@ -65,6 +66,7 @@ from fairlead.model.names import Scoped
 from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
+from fairlead.model.throttle import Closure
 from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
@@ -127,6 +129,7 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.AUDIT: AuditRecord,
     Table.META: ClockMark | int,
     Table.INTENTS: Intent,
+    Table.CLOSED: Closure,
     Table.CONSUMERS: ConsumerRecord,
     Table.OUTCOMES: RecordedCall | ChosenParts,
     Table.ANSWERS: RememberedAnswer,
@@ -146,6 +149,7 @@ RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
         Table.STAGED,
         Table.PUBLISHING,
         Table.INTENTS,
+        Table.CLOSED,
     }
 )
 _decode_record = {table: msgspec.msgpack.Decoder(kind).decode for table, kind in RECORD_TYPES.items()}
@@ -190,6 +194,7 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.LIVES: (24, False),
     Table.CONFIG: (0, True),
     Table.BUCKETS: (0, True),
+    Table.CLOSED: (0, True),
     Table.API_KEYS: (0, True),
     Table.AUDIT: (8, False),
     Table.CONSUMERS: (0, True),
