@@ -53,6 +53,7 @@ LIMITS = {
     "MAX_QUEUE_NAME": "characters in a queue name, its `project/` part included",
     "MAX_KEY_BYTES": "a fairness key, a throttle key or the name of a stream, in UTF-8",
     "MAX_THROTTLE_KEYS": "throttle keys of one message",
+    "MAX_CLOSED_THROTTLES": "throttle keys that are closed at a time; past it those whose time is over are forgotten, then a further one is refused",
     "MAX_DEDUP_KEY_BYTES": "a dedup key, in UTF-8",
     "MAX_CONSUMER_BYTES": "a consumer's name, in UTF-8",
     "MAX_CLAIM_TOKEN_BYTES": "a claim token, in UTF-8",

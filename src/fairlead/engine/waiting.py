@@ -121,8 +121,8 @@ class Waiters:
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
                     self.wake_all()
                     return
-                case RecordsChanged(table=Table.API_KEYS):
-                    # The key of one of them may have been revoked.
+                case RecordsChanged(table=Table.CLOSED | Table.API_KEYS):
+                    # A throttle key was closed or opened, or the API key of one of them revoked.
                     self.wake_all()
                     return
         for queue_id in memory.changes.counts:
