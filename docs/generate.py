@@ -43,6 +43,7 @@ from fairlead.spark.options import options_table as spark_options_table
 from fairlead.verbs.sessions import session_rule
 from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
+from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -337,10 +338,8 @@ def verbs_table() -> Iterator[str]:
 
 def resp_commands() -> Iterator[str]:
     yield "```text"
-    for verb in VERBS.values():
-        yield from textwrap.wrap(
-            usage_of(verb.request), 118, subsequent_indent="    ", break_long_words=False
-        )
+    for kind in (*[verb.request for verb in VERBS.values()], *SUBSCRIPTION_COMMANDS.values()):
+        yield from textwrap.wrap(usage_of(kind), 118, subsequent_indent="    ", break_long_words=False)
     yield "```"
 
 

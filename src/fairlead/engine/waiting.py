@@ -121,7 +121,8 @@ class Waiters:
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
                     self.wake_all()
                     return
-                case RecordsChanged() if fact.table is Table.CLOSED:
+                case RecordsChanged(table=Table.CLOSED | Table.API_KEYS):
+                    # A throttle key was closed or opened, or the API key of one of them revoked.
                     self.wake_all()
                     return
         for queue_id in memory.changes.counts:
