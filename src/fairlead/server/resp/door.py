@@ -330,6 +330,9 @@ class RespDoor:
             return
         self._finish(done)
         self._send()
+        for call in done.over:
+            if isinstance(call, Standing):
+                call.subscription.stand()
         for call in done.again:
             assert isinstance(call, Asked)
             self._run_alone(call)

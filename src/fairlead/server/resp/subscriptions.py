@@ -46,8 +46,9 @@ class PushedSubscription(Subscription):
         self._due: dict[Standing | GivingBack, Reply] = {}
 
     def over(self, call: Standing | GivingBack) -> None:
+        """What it sent leaves first; then the door lets it `stand`."""
         was_over = self.is_over
-        super().over(call)
+        self.note(call)
         reply = self._due.pop(call, None)
         if self.connection.is_lost:
             return
