@@ -76,6 +76,12 @@ def test_a_value_that_is_wrong_reaches_the_engine_in_columns_too() -> None:
     assert _there(EnqueueMany("q", [message])) == EnqueueMany("q", [message])
 
 
+def test_every_field_of_a_claim_arrives() -> None:
+    claim = Claim("q", 3, "5s", "ann", 2, "t", False)
+    assert _there(claim) == claim
+    assert _there(Claim(["q", "r"])) == Claim(["q", "r"])
+
+
 def test_messages_may_be_maps() -> None:
     raw = msgspec.msgpack.encode({"queue": "q", "messages": [{"payload": b"one", "weight": 2}]})
     assert decode_request(EnqueueMany, raw) == EnqueueMany("q", [NewMessage(b"one", weight=2)])

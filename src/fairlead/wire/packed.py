@@ -35,7 +35,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, LeaseRef, Settlement, SettleResult
 from fairlead.request import VERBS, Answer, Request
 from fairlead.wire.packed_deliveries import decode_deliveries, encode_deliveries
-from fairlead.wire.packed_plain import MessageLists, find_plain, message_lists
+from fairlead.wire.packed_plain import MessageLists, encode_plain, find_plain, message_lists
 from fairlead.wire.plain import changed_fields, decode_map, encode_map, make_request, plain
 from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, Row, read_settlement, settlement_row
 
@@ -65,7 +65,11 @@ class _ResultRow(msgspec.Struct, array_like=True, gc=False):
 
 def encode_request(request: Request[Any]) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
-    return encode_map(_fields_on_the_way(request))
+    try:
+        plain_one = encode_plain(request)
+    except (TypeError, ValueError, OverflowError):
+        plain_one = None
+    return encode_map(_fields_on_the_way(request)) if plain_one is None else plain_one
 
 
 def _fields_on_the_way(request: Request[Any]) -> dict[str, object]:
@@ -94,12 +98,7 @@ def _item_rows(items: object) -> object:
     """A client that answers for each item by itself takes out those that cannot travel before, and gives rows."""
     if not isinstance(items, (list, tuple)):
         return plain(items)
-    return [
-        (COMPLETE, item.id, item.lease)
-        if type(item) is Row and item.action == COMPLETE and item.progress is None
-        else _item_row(item)
-        for item in items
-    ]
+    return [_item_row(item) for item in items]
 
 
 def _item_row(item: object) -> object:

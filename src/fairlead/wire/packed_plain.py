@@ -18,19 +18,19 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, LeaseRef
 from fairlead.request import Request
-from fairlead.wire.settlement_rows import COMPLETE
+from fairlead.wire.settlement_rows import COMPLETE, Row
 
 R = TypeVar("R", bound=Request[Any])
 
 
-class _Enqueue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Enqueue(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     queue: str
     payload: bytes
     fairness_key: str = DEFAULT_KEY
     weight: int = 1
 
 
-class _Claim(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Claim(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """All fields of a claim, in their order."""
 
     queue: str
@@ -110,6 +110,48 @@ def find_plain(kind: type[R], raw: bytes) -> R | None:
         return None
     fields = fields_of(found)
     return None if fields is None else kind(*fields)
+
+
+def encode_plain(request: Request[Any]) -> bytes | None:
+    """For a client: None if the request is of another kind, or has anything else or of another type."""
+    form = _PLAIN.get(request.verb_name)
+    plain = None if form is None else form(request)
+    return None if plain is None else _encode(plain)
+
+
+def _plain_enqueue(request: Any) -> _Enqueue | None:
+    if request.headers or request.throttle_keys:
+        return None
+    if not (request.stream is request.delay is request.dedup_key is request.ttl is None):
+        return None
+    queue, payload, key, weight = request.queue, request.payload, request.fairness_key, request.weight
+    if not (type(queue) is type(key) is str and type(payload) is bytes and type(weight) is int):
+        return None
+    return _Enqueue(queue, payload, key, weight)
+
+
+def _plain_claim(request: Any) -> _Claim | None:
+    values = astuple(request)
+    is_plain = tuple(map(type, values)) in _CLAIM_TYPES
+    return _Claim(*values) if is_plain else None
+
+
+def _plain_settle(request: Any) -> _Completes | None:
+    rows = request.items
+    if type(rows) is not list or set(map(type, rows)) != {Row}:
+        return None
+    items = [(COMPLETE, row.id, row.lease) for row in rows if row.action == COMPLETE and row.progress is None]
+    return _Completes(items) if len(items) == len(rows) else None
+
+
+_NONE = type(None)
+_CLAIM_TYPES = {(str, int, wait, str, int, token, bool) for wait in (str, _NONE) for token in (str, _NONE)}
+_encode = msgspec.msgpack.Encoder().encode
+_PLAIN: dict[str, Callable[[Any], msgspec.Struct | None]] = {
+    "enqueue": _plain_enqueue,
+    "claim": _plain_claim,
+    "settle": _plain_settle,
+}
 
 
 def message_lists(messages: Sequence[NewMessage]) -> MessageLists | None:
