@@ -48,7 +48,7 @@ else:
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
         "salvage.repair": ("repair",),
         "salvage.report": ("RepairReport",),
-        "worker.step": ("BatchStep", "Step", "StepFailed"),
+        "worker.step": ("BatchStep", "Step", "StepFailed", "Throttled"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
 
@@ -86,6 +86,7 @@ __all__ = [
     "Start",
     "Step",
     "StepFailed",
+    "Throttled",
     "Tls",
     "VerifyReport",
     "connect",

@@ -12,8 +12,8 @@ import pytest
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.client.async_client import AsyncClient
-from fairlead.server import streamed
 from fairlead.testing.engine import is_started, waiting_claims
+from fairlead.testing.sizes import size
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
@@ -330,7 +330,7 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
 def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streamed, "MOST_ROWS", 1)
+    monkeypatch.setattr(size("read_page_messages"), 1)
 
     async def work(client: AsyncClient) -> None:
         scene.broker.enqueue_many("q", [NewMessage(b"x" * 1000)] * 2000)

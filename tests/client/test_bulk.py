@@ -12,7 +12,6 @@ from fairlead import Complete, Extend, Fail, FailureReason, NewMessage, Release,
 from fairlead.client.client import Client
 from fairlead.model.consumer import TakenUp
 from fairlead.model.limits import MAX_CARRY_BYTES
-from fairlead.server import streamed
 from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
 from tests.client.scene import PATIENCE_S, Scene, until
@@ -268,7 +267,7 @@ def test_dead_letters_are_browsed_with_why_they_are_dead(client: Client) -> None
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "MOST_ROWS", 4)
+    monkeypatch.setattr(size("read_page_messages"), 4)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -347,10 +346,7 @@ def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) 
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(size("read_page_messages"), 500)
+def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene) -> None:
     client, other = scene.client()[0], scene.client()[0]
     fill(client, 2000)
     generation = taken(client, 2000)

@@ -30,6 +30,7 @@ RIGHT: dict[str, Any] = {
     "queue": "q",
     "name": "q",
     "key": "k",
+    "duration": "1m",
     "value": "v",
     "number": 1,
     "up_to": 1,

@@ -18,6 +18,7 @@ from fairlead.client.resp.commands import (
     PING,
     Greeting,
     greeting_command,
+    is_push,
     make_reader,
     read_greeting,
 )
@@ -61,6 +62,9 @@ class AsyncConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self.is_lost = False
         self.lost_by: Exception | None = None
+        #: Of a loop: gets what the server pushes, and is told when that ends.
+        self.on_push: Callable[[Any], None] | None = None
+        self.on_lost: Callable[[ConnectionBroken], None] | None = None
         self.greeting = Greeting("")
 
     def ask(self, command: bytes, dead_after_s: float, late: Late | None = None) -> asyncio.Future[Any]:
@@ -122,6 +126,8 @@ class AsyncConnection(asyncio.Protocol):
             if not asked.future.done():
                 asked.future.set_exception(ConnectionBroken(what, sent=asked.sent_s > 0))
         self._sent.clear()
+        if self.on_lost is not None:
+            self.on_lost(ConnectionBroken(what, sent=True))
 
     # What the loop calls
 
@@ -135,6 +141,9 @@ class AsyncConnection(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not NOTHING:
+                if self.on_push is not None and is_push(reply):
+                    self.on_push(reply)
+                    continue
                 if not sent:
                     self._lose("the server answered what nobody asked")
                     return
@@ -182,13 +191,13 @@ class AsyncConnections:
         that its connection is closed, which ends a claim that waits.
         """
         ends_s = self._loop.time() + within_s
-        connection = await self._take(within_s)
+        connection = await self.take(within_s)
         future = connection.ask(command, within_s, late)
         try:
             return await self._reply(future, ends_s, within_s)
         finally:
             if connection.is_quiet:
-                self._give_back(connection)
+                self.give_back(connection)
             elif late is None:
                 connection.close()
             else:
@@ -206,7 +215,7 @@ class AsyncConnections:
 
     def _after_late(self, done: asyncio.Future[Any], connection: AsyncConnection) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._give_back(connection)
+            self.give_back(connection)
 
     async def _reply(self, future: asyncio.Future[Any], ends_s: float, usual_s: float) -> Any:
         left_s = ends_s - self._loop.time()
@@ -241,14 +250,16 @@ class AsyncConnections:
             raise NoAnswerInTime(sent=False) from None
         return connection
 
-    async def _take(self, within_s: float) -> AsyncConnection:
+    async def take(self, within_s: float) -> AsyncConnection:
+        """One for its caller alone: `give_back` it when all its replies are there, else close it."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_lost:
                 return connection
         return await self._in_time(self._connect(), within_s)
 
-    def _give_back(self, connection: AsyncConnection) -> None:
+    def give_back(self, connection: AsyncConnection) -> None:
+        connection.on_push = connection.on_lost = None
         if connection.is_lost or self._is_closed or len(self._idle) >= _MOST_IDLE:
             connection.close()
             self._open.discard(connection)

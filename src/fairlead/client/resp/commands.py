@@ -93,5 +93,18 @@ def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
     raise ProtocolMismatch(f"an answer to {request.verb_name}", f"{reply!r:.80}")
 
 
+def number_of(request: Request[int], reply: object) -> int:
+    """The answer where it is a plain number. Raises what the server raised."""
+    if isinstance(reply, int):
+        return reply
+    if isinstance(reply, hiredis.ReplyError):
+        raise _error_of(reply)
+    raise ProtocolMismatch(f"an answer to {request.verb_name}", f"{reply!r:.80}")
+
+
+def is_push(reply: object) -> bool:
+    return isinstance(reply, hiredis.PushNotification)
+
+
 def _error_of(reply: hiredis.ReplyError) -> FairleadError:
     return read_error(str(reply))

@@ -203,8 +203,13 @@ class RespCore:
     def is_closed(self) -> bool:
         return self._unusable is not None
 
-    def rest(self, pause_ms: int) -> None:
-        self._pauses.wait(pause_ms)
+    def letting_go(self, items: Sequence[Release]) -> Settle:
+        """The request that gives back what a loop had from a connection that is lost."""
+        return PreparedSettle(items, self.heartbeat).request()
+
+    def closing_s(self) -> float:
+        """How long the end of a loop may wait for the server."""
+        return self._closing_patience().left_ms() / 1000
 
     def outage_is_over(self) -> None:
         self._outage.over()
