@@ -347,12 +347,15 @@ def two_messages(late: bool) -> BothWays:
     return both
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("spoils", ["claim", "id", "length", "type", "message", "twice"])
-def test_completions_by_id_take_the_short_way_unless_something_is_wrong(spoils: str) -> None:
+def test_completions_by_id_take_the_short_way_unless_something_is_wrong(spoils: str, is_whole: bool) -> None:
+    """`is_whole`: all messages of a claim are named, which takes another look."""
     both = BothWays(0)
     both.do(lambda _: CreateQueue("q", {}))
     both.do(lambda _: EnqueueMany("q", [NewMessage(b"x", fairness_key=key) for key in "abc"]))
-    both.do(lambda _: Enqueue("q", b"y"))
+    if not is_whole:
+        both.do(lambda _: Enqueue("q", b"y"))
     both.do(lambda _: Claim("q", 4))
     refs = [[named_by_id(pair[index]) for pair in both.deliveries] for index in (0, 1)]
     both.engines[0].taken.clear()
