@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-
 FIRST_ENGINE, ENGINE = "first", "second"
 
 

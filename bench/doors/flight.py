@@ -12,6 +12,7 @@ from pathlib import Path
 import fairlead
 from bench.doors.engine import KEYS, Verbs
 from bench.doors.servers import cpu_s
+from fairlead.client.client import connect
 from fairlead.testing.server import ServerProcess, free_ports
 
 
@@ -29,7 +30,7 @@ class Flight(Verbs):
         )
         self.server.start()
         self._stack.callback(self.server.stop)
-        super().__init__(self._stack.enter_context(fairlead.connect(self.server.address)))
+        super().__init__(self._stack.enter_context(connect(self.server.addresses["flight"])))
         self.settings = f"fairlead {fairlead.__version__}, durability {durability}, pyarrow {version('pyarrow')}, {KEYS} fairness keys; sync client"
 
     def server_cpu_s(self) -> float:

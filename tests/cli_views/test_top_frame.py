@@ -45,7 +45,7 @@ FAILURES = metrics(
 def scene(*queues: Any, **changed: Any) -> Scene:
     look = Look(1.0, queues or (EMAILS, queue("orders", paused=True)))
     base = Scene(
-        "10.0.0.1:5556", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
+        "10.0.0.1:5554", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
     )
     return replace(base, **changed)
 
@@ -72,7 +72,7 @@ def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -
 def test_eighty_columns_hold_every_part() -> None:
     text = "\n".join(lines(scene()))
     for part in (
-        "10.0.0.1:5556",
+        "10.0.0.1:5554",
         "2 queues, 1.2M messages, 31 dead",
         "12:00:00",
         "▸ emails",

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
+from fairlead.client import client as bulk_client
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.request import VERBS, Request
@@ -68,6 +69,13 @@ class ClientFace:
 
     def close(self) -> None:
         self.client.close()
+
+
+class FlightFace(ClientFace):
+    """The door of Arrow Flight."""
+
+    def __init__(self, address: str, key: str | None) -> None:
+        self.client = bulk_client.connect(address, api_key=key)
 
 
 class AioFace:

@@ -9,20 +9,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import hiredis
-
 from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
-from fairlead.client.outage import ConnectionBroken
+from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.client.resp.commands import (
+    NOT_REDIS,
     NOTHING,
     PING,
     Greeting,
+    another_protocol,
     greeting_command,
     is_push,
     make_reader,
     read_greeting,
 )
-from fairlead.client.resp.connection import NoAnswerInTime
+from fairlead.client.resp.connection import HOPELESS, NoAnswerInTime
 from fairlead.client.resp.identity import Identity
 from fairlead.errors import ClientClosed, TlsFailed
 
@@ -152,11 +152,12 @@ class AsyncConnection(asyncio.Protocol):
                     asked.future.set_result(reply)
                 elif asked.late is not None:
                     asked.late(reply)
-        except (hiredis.ProtocolError, UnicodeDecodeError) as wrong:
+        except NOT_REDIS as wrong:
+            self.lost_by = wrong
             self._lose(f"the server does not speak the Redis protocol: {wrong}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost_by = error
+        self.lost_by = self.lost_by or error
         self._lose("the server closed the connection" if error is None else str(error))
 
 
@@ -172,6 +173,8 @@ class AsyncConnections:
         self._idle: list[AsyncConnection] = []
         self._open: set[AsyncConnection] = set()
         self._is_closed = False
+        #: Whether the server has ever greeted this client.
+        self._has_met = False
         #: Where the server speaks Arrow Flight, as the last connection heard.
         self.flight_address = ""
 
@@ -268,6 +271,17 @@ class AsyncConnections:
 
     async def _connect(self) -> AsyncConnection:
         """Connected and greeted."""
+        try:
+            connection = await self._connect_once()
+        except HOPELESS as hopeless:
+            if self._has_met:
+                raise MayBeMended(hopeless) from None
+            raise
+        self._has_met = True
+        self.flight_address = connection.greeting.flight_address
+        return connection
+
+    async def _connect_once(self) -> AsyncConnection:
         self._open = {one for one in self._open if not one.is_lost}
         connection: AsyncConnection | None = None
         try:
@@ -287,8 +301,9 @@ class AsyncConnections:
                 raise
             if connection is not None and (hopeless := await self._why_hopeless(connection)):
                 raise TlsFailed(str(self._identity.endpoint), hopeless) from None
+            if connection is not None and isinstance(connection.lost_by, NOT_REDIS):
+                raise another_protocol() from None
             raise ConnectionBroken(str(trouble), sent=False) from None
-        self.flight_address = connection.greeting.flight_address
         return connection
 
     async def _why_hopeless(self, connection: AsyncConnection) -> str:

@@ -78,7 +78,7 @@ class AsyncRespCore:
         self.traces = traces
         self._pauses = Pauses(self.clock)
         self._outage = Outage(str(identity.endpoint), self.clock)
-        self.flight = AsyncFlightSide(options, identity, self.connections)
+        self.flight = AsyncFlightSide(options, identity, self.connections, traces)
         self._background: set[asyncio.Task[None]] = set()
         self._is_closed = False
         #: Set by `close`: no call may take longer than until then.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.model.names import check_queue_name
 from fairlead.request import Answer, Request
 from fairlead.wire.error_lines import read_error
 from fairlead.wire.numbered import Numbered
@@ -21,6 +22,10 @@ NOTHING = object()
 
 _API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
 _WANTED = "fairlead's Redis protocol"
+
+
+#: What hiredis raises for bytes that are no replies.
+NOT_REDIS = (hiredis.ProtocolError, UnicodeDecodeError)
 
 
 class Greeting(NamedTuple):
@@ -36,7 +41,13 @@ def make_reader() -> hiredis.Reader:
 
 def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
-    name, fields = _name_of(type(request)), encode_request(request)
+    try:
+        name, fields = _name_of(type(request)), encode_request(request)
+    except InvalidRequest:
+        if isinstance(queue := getattr(request, "queue", None), str):
+            # In the engine's words, which name the argument.
+            check_queue_name(queue)
+        raise
     if once is None:
         return b"*2\r\n%b$%d\r\n%b\r\n" % (name, len(fields), fields)
     place = _pack_words([once.session.encode(), b"%d" % once.number, b"%d" % once.arrived])
@@ -82,6 +93,13 @@ def read_greeting(reply: object) -> Greeting:
     if told.get(b"server") != b"fairlead":
         raise ProtocolMismatch(_WANTED, f"a server that calls itself {told.get(b'server', reply)!r:.80}")
     return Greeting(told.get(b"flight", b"").decode(errors="replace"))
+
+
+def another_protocol() -> ProtocolMismatch:
+    """The server's first bytes were no reply."""
+    return ProtocolMismatch(
+        _WANTED, "another one; is this the address of a `resp` door, by default port 5554?"
+    )
 
 
 def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:

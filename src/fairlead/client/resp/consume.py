@@ -185,9 +185,10 @@ class RespConsumption:
                             break
                 except TROUBLES as trouble:
                     self._drop_connection()
-                    self._core.check()
+                    # First, because a client that is closed has closed its loops before: they end without an error.
                     if self._is_closed:
                         break
+                    self._core.check()
                     self._core.pause(attempts, trouble)
         except BaseException:
             # Interrupted, or refused. The server gives back what was on its way.

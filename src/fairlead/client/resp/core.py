@@ -81,7 +81,7 @@ class RespCore:
         self.traces = traces
         self._pauses = Pauses(self.clock)
         self._outage = Outage(str(identity.endpoint), self.clock)
-        self.flight = FlightSide(options, identity, self.connections)
+        self.flight = FlightSide(options, identity, self.connections, traces)
         self._close_lock = threading.Lock()
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: Set by `close`: no call may take longer than until then.
