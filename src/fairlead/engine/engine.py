@@ -384,6 +384,7 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
+            tx.add_gathered()
             hold_scattered(self.memory)
             yield tx
             update_fronts(self.memory)
@@ -458,8 +459,10 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
-            if self.memory.changes.scattered and type(request) not in _ENQUEUES:
-                hold_scattered(self.memory)
+            if type(request) not in _ENQUEUES:
+                tx.add_gathered()
+                if self.memory.changes.scattered:
+                    hold_scattered(self.memory)
             answer: Answer = _carry_out(tx, request)
             update_fronts(self.memory)
             return answer
@@ -501,6 +504,7 @@ class Engine:
         if is_marked:
             tx.add(self._mark())
         try:
+            tx.add_gathered()
             if memory.touched_streams or memory.ended_deliveries or memory.thinned_lanes:
                 update_fronts(memory)
             if memory.changes.chunks:

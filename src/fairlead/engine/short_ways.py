@@ -27,7 +27,7 @@ from fairlead.engine.work.large import SETTLE_PART
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
 from fairlead.engine.work.settle import find_completed, find_failed
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import find_columns, is_bare_but_delay
+from fairlead.model.checks import CheckedColumns, find_columns, is_bare_but_delay
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.ids import show_id
@@ -36,7 +36,15 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
 from fairlead.records.chunk import OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
-from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
+from fairlead.records.ids import (
+    BLOCK_SHIFT,
+    COMMIT_SHIFT,
+    claim_group,
+    find_number,
+    id_of,
+    id_prefix,
+    shown_ids,
+)
 from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
 from fairlead.records.state import OwnState
 from fairlead.store.kv.port import Table
@@ -52,6 +60,9 @@ if TYPE_CHECKING:
 ShortWay = Callable[["Engine", Any, int, int, int, str | None], tuple[StateFact, Any] | None]
 
 _INTENTS = Table.INTENTS
+_LISTS = (list, CheckedColumns)
+#: An id, and its first half, which is that of its chunk.
+_ID_BYTES, _PREFIX_BYTES = 16, 8
 #: Messages of a batch: more of them gain next to nothing.
 MAX_MESSAGES = 500
 
@@ -95,12 +106,17 @@ def _enqueue_many(
     engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[str]] | None:
     messages = request.messages
-    if type(request.queue) is not str or type(messages) is not list or not 0 < len(messages) <= MAX_MESSAGES:
+    if (
+        type(request.queue) is not str
+        or type(messages) not in _LISTS
+        or not 0 < len(messages) <= MAX_MESSAGES
+    ):
         return None
-    first = messages[0]
-    # If the first one is not plain, do not look at all of them in vain.
-    if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
-        return None
+    if type(messages) is list:
+        first = messages[0]
+        # If the first one is not plain, do not look at all of them in vain.
+        if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
+            return None
     queue = engine.memory.by_name.get(request.queue)
     if queue is None or not queue.takes_all:
         return None
@@ -130,6 +146,11 @@ def _claim(
     memory, limit = engine.memory, request.limit
     if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
         return None
+    if request.token is not None:
+        # It may have taken messages before. In a session there is none.
+        if token is not None or request.token in memory.by_token:
+            return None
+        token = request.token
     name: Any = request.queue
     queue = memory.by_name.get(name)
     if queue is None or not queue.counts.ready or queue.is_dead_letter_queue:
@@ -159,7 +180,16 @@ def _claim(
     own = memory.own
     found: list[Delivery] = []
     terms = LeaseTerms(
-        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+        group,
+        group,
+        queue_id,
+        queue_id,
+        now_ms,
+        until_ms,
+        lease_ms,
+        request.consumer,
+        token or "",
+        request.started,
     )
     if len(numbers) == 1 and not own:
         # The same as below, without its loops.
@@ -206,18 +236,26 @@ def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[Settl
     """`_complete_many` without its loops."""
     memory = engine.memory
     delivery: Any = item.delivery
-    if type(delivery) is LeaseRef:
-        return _complete_many(engine, [item])
-    if type(delivery) is not Delivery or item.progress != 0:
+    if item.progress != 0:
         return None
-    number, stored = delivery.number, delivery.stored
+    if type(delivery) is LeaseRef:
+        raw_id = delivery.raw_id
+        if type(raw_id) is not bytes or len(raw_id) != _ID_BYTES or type(delivery.claim_id) is not int:
+            return None
+        number, prefix = find_number(raw_id), raw_id[:_PREFIX_BYTES]
+        if number is None:
+            return None
+    elif type(delivery) is Delivery and type(delivery.stored) is ChunkMessages:
+        number, prefix = delivery.number, delivery.stored.chunk.prefix
+    else:
+        return None
     lease, chunk = memory.held.get(number), memory.chunks.get(number >> BLOCK_SHIFT)
     if lease is None or lease.terms.claim_id != delivery.claim_id:
         return None
     if lease.terms.expires_ms == NEVER_EXPIRES_MS:
         return None
     # Another engine may have given out the same numbers.
-    if chunk is None or type(stored) is not ChunkMessages or chunk.prefix != stored.chunk.prefix:
+    if chunk is None or chunk.prefix != prefix:
         return None
     queue = memory.by_id[lease.terms.queue_id]
     if queue.record.config.retain_completed_ms or queue.streams.may_be_on_disk:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fairlead.engine.transaction import MAX_TURN_BYTES
 from fairlead.engine.work import WORK
+from fairlead.model.checks import CheckedColumns
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import EnqueueMany, Quarantine
@@ -47,6 +48,8 @@ def _count(items: object) -> int:
 
 
 def _bytes(messages: object) -> int:
+    if isinstance(messages, CheckedColumns):
+        return sum(map(len, messages.columns.payloads))
     if not isinstance(messages, Sequence):
         return 0
     payloads = [getattr(message, "payload", None) for message in messages]

@@ -73,7 +73,8 @@ class Call:
 
 
 class Turned(NamedTuple):
-    #: Calls that are over, in the order in which they were carried out.
+    #: Calls that are over, in the order in which they are to be answered: first claims that waited, whose consumers do
+    #: nothing meanwhile, then the others, in the order in which they were carried out.
     over: list[Call]
     #: Claims that were woken and are to run alone once more.
     again: list[Call]
@@ -145,6 +146,7 @@ class Turns:
     def _run_together(self, woken: list[WaitingCall]) -> list[Call]:
         """The calls that are over."""
         over: list[Call] = []
+        handed_over: list[Call] = []
         arrived: list[Call] = []
         tried: list[WaitingCall] = []
         try:
@@ -153,7 +155,7 @@ class Turns:
                     call = self._calls.popleft()
                     arrived.append(call)
                     self._carry_out(call, over)
-                self._hand_over(tx, woken, tried, over)
+                self._hand_over(tx, woken, tried, handed_over)
         except FairleadError as lost:
             if not arrived and not tried:
                 # It has not even begun: the engine is closed, or is another's.
@@ -162,7 +164,7 @@ class Turns:
                 return self._undo(lost, arrived, tried, goes_on=False)
             untried = [waits for waits in woken if waits not in tried]
             return self._undo(lost, arrived, [*tried, *untried], goes_on=bool(arrived))
-        return over
+        return [*handed_over, *over]
 
     def _undo(
         self, lost: FairleadError, arrived: list[Call], waiting: list[WaitingCall], *, goes_on: bool
@@ -203,6 +205,7 @@ class Turns:
         """Try the claims that were woken, then those that wait for queues of which this turn changed anything.
         `tried` gets those that are over then.
         """
+        tx.add_gathered()
         for waits in woken:
             if tx.is_full:
                 self.waiting.try_soon(waits)

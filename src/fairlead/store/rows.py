@@ -222,7 +222,7 @@ TABLES_OF_A_QUEUE = (
 )
 #: The tables of nearly every commit: to read a member of an enumeration costs as much as the call of a function.
 _CHUNKS, _COLD, _STATES = Table.CHUNKS, Table.COLD, Table.STATES
-_LEASES, _COUNTERS = Table.LEASES, Table.COUNTERS
+_LEASES, _COUNTERS, _ANSWERS = Table.LEASES, Table.COUNTERS, Table.ANSWERS
 _LAST_QUEUE_ID = b"last_queue_id"
 
 #: Rows of one bounded scan while a queue is loaded.
@@ -337,6 +337,11 @@ def write_changes(batch: Batch, changes: Changes) -> None:
                 deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
     for queue_id, counts in changes.counts.items():
         puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
+    for row_key, answer in changes.answers.items():
+        if answer is None:
+            deletes.append((_ANSWERS, row_key))
+        else:
+            puts.append((_ANSWERS, row_key, _encode(answer)))
     changes.has_others = any(changes.others)
     if changes.has_others:
         _write_others(batch, changes)
@@ -571,14 +576,11 @@ def read_dedup(
 def read_records(store: KeyValueStore, changes: Changes, table: Table, keys: Sequence[bytes]) -> list[Any]:
     """Records beside the messages as this transaction sees them, in the order of the keys; None: there is none."""
     decode = _decode_record[table]
-    unknown = [key for key in keys if (table, key) not in changes.records]
+    changed = changes.records_of(table, keys)
+    unknown = [key for key in keys if key not in changed]
     stored = dict(zip(unknown, store.get_many(table, unknown) if unknown else (), strict=True))
     return [
-        changes.records[table, key]
-        if (table, key) in changes.records
-        else None
-        if (raw := stored[key]) is None
-        else decode(raw)
+        changed[key] if key in changed else None if (raw := stored[key]) is None else decode(raw)
         for key in keys
     ]
 
@@ -597,8 +599,8 @@ def scan_records(
     decode = _decode_record[table]
     changed = {
         key: record
-        for (where, key), record in changes.records.items()
-        if where is table and start <= key and (end is None or key < end)
+        for key, record in changes.records_of(table).items()
+        if start <= key and (end is None or key < end)
     }
     # As many more as the transaction may have taken away.
     rows = store.scan(table, start, end, limit=limit + len(changed), reverse=reverse)

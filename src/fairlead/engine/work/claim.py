@@ -24,10 +24,11 @@ from fairlead.engine.waiting import allowance
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.request import patience_of
 from fairlead.schedule.draft import Followers, Run
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.verbs.claim import Claim
@@ -35,9 +36,12 @@ from fairlead.verbs.claim import Claim
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
+#: Characters of a name or a token that need no closer look.
+_SHORT = min(MAX_CONSUMER_BYTES, MAX_CLAIM_TOKEN_BYTES)
+
 
 def claim(tx: Transaction, request: Claim) -> list[Delivery]:
-    if is_good_at_a_glance(request):
+    if request.token is None and is_good_at_a_glance(request):
         return claim_now(tx, [tx.queue(request.queue)], request)
     names = check_claim(request)
     if request.token:
@@ -108,13 +112,21 @@ def check_claim(request: Claim) -> Sequence[str]:
 
 
 def is_good_at_a_glance(request: Claim) -> bool:
-    """Whether nothing is there to be checked, as in nearly every claim: one queue, and no token, name or wait."""
+    """Whether all values are right, told from types and lengths alone, as in nearly every claim: one queue, and a short
+    name and token or none.
+    """
     if type(request.queue) is not str or type(request.started) is not bool:
         return False
     if type(request.limit) is not int or not 0 < request.limit <= MAX_CLAIM:
         return False
-    is_for_nobody = request.consumer == "" and request.token is None and request.wait is None
-    return is_for_nobody and type(request.max_per_stream) is int and request.max_per_stream == 1
+    if type(request.max_per_stream) is not int or request.max_per_stream != 1:
+        return False
+    consumer, token = request.consumer, request.token
+    if consumer != "" and not (type(consumer) is str and consumer.isascii() and len(consumer) <= _SHORT):
+        return False
+    if token is not None and not (type(token) is str and token.isascii() and 0 < len(token) <= _SHORT):
+        return False
+    return request.wait is None or patience_of(request.wait) > 0
 
 
 def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:

@@ -43,6 +43,7 @@ def enqueue(tx: Transaction, request: Enqueue) -> str:
     if not tx.hooks.messages:
         if is_bare(request):
             return _enqueue_bare(tx, tx.queue(request.queue), request)
+        tx.add_gathered()
         columns = find_plain(request)
         if columns is not None:
             return add(tx, prepare(tx, request.queue, columns))[0]
@@ -61,6 +62,10 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
         check_bounds(tx, queue, 1, size)
     tx.store.check_room(size + MESSAGE_BYTES)
     tx.bytes += size
+    if not (config.max_messages or config.max_bytes or config.ttl_ms):
+        joined = tx.gather(queue, payload, request.fairness_key, request.weight)
+        if joined is not None:
+            return joined
     lane = (request.fairness_key,)
     check_lanes(tx, queue, 1, lambda: {lane})
     expires = [tx.now_ms + config.ttl_ms] if config.ttl_ms else None
@@ -83,6 +88,7 @@ def enqueue_many(tx: Transaction, request: EnqueueMany) -> list[str]:
 
 
 def _append(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[str]:
+    tx.add_gathered()
     decided = tx.hooks.messages.get(id(request))
     return add(tx, prepare(tx, request.queue, check_columns(messages) if decided is None else decided))
 

@@ -262,9 +262,8 @@ class Connection(asyncio.Protocol):
             self.reply(error_reply(unexpected, packed=is_packed))
             return True
         size = sum(map(len, words))
-        caller = self.caller._replace(
-            session=place.session, number=place.number, arrived=place.arrived, size=size
-        )
+        key_id, name_of_key, source = self.caller[:3]
+        caller = Caller(key_id, name_of_key, source, *place, size)
         asked = Asked(self, request, caller, is_packed=is_packed)
         asked.joins, asked.may_wait = joins, not self._is_ending
         if not joins or request.patience_ms() is not None:
