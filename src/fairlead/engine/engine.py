@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
@@ -41,9 +41,10 @@ from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
-from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Transaction
+from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, StoredAhead, Transaction
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
+from fairlead.engine.work.ahead import is_large_payload, stored_ahead
 from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.large import IN_PARTS, is_large
 from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
@@ -118,6 +119,8 @@ class Engine:
         self.lock = FairLock()
         self.waiters = Waiters()
         self._open: Transaction | None = None
+        #: By the identity of an enqueue under way: its payload, which is stored already.
+        self.stored_ahead: dict[int, StoredAhead] = {}
         #: Messages of the next answer whose payloads are not in memory, by block.
         self.unread: dict[int, ChunkMessages] = {}
         self.closed = False
@@ -177,6 +180,10 @@ class Engine:
             check_growth(self.store)
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
+        is_large_one = type(request) is Enqueue and is_large_payload(request)
+        if is_large_one and not self.lock.is_owned and id(request) not in self.stored_ahead:
+            with stored_ahead(self, cast(Any, request)):
+                return self.do(request, caller, gathered=gathered)
         is_numbered = caller is not LOCAL and caller.session is not None
         if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
@@ -393,6 +400,8 @@ class Engine:
     def _transact(self, request: Request[Answer], caller: Caller, hooks: HookAnswers = NO_ANSWERS) -> Answer:
         tx = self._begin(hooks)
         tx.caller = caller
+        if self.stored_ahead:
+            tx.ahead = self.stored_ahead.get(id(request))
         try:
             answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:

@@ -14,7 +14,6 @@ A message is saved if the head of its chunk and its page of payloads are. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from fairlead.decide.fronts import find_front
 from fairlead.model.ids import show_id
 from fairlead.model.queue import QueueConfig, QueueRecord
-from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_starts
+from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_counts, page_starts
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, COMMIT_SHIFT, find_number, id_of
 from fairlead.records.lease import LeaseRow
@@ -227,9 +226,9 @@ class _RowsRebuild:
 
     def _save_staged(self, pages: dict[bytes, int]) -> None:
         def has_pages(where: tuple[int, int], part: StagedPart) -> bool:
-            starts = [*page_starts(part.sizes), len(part.sizes)]
-            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(starts) - 1)]
-            return [pages.get(key) for key in keys] == [end - start for start, end in pairwise(starts)]
+            counts = page_counts(page_starts(part.sizes), part.count)
+            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(counts))]
+            return [pages.get(key) for key in keys] == counts
 
         parts = {_body_of(key): part for key, part, _ in self._decoded(Table.STAGED_PARTS)}
         found = StagedRows(

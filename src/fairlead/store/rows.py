@@ -12,7 +12,7 @@
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
 | cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
 | runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
-| pages    | queue, number of a body, page | payloads of consecutive messages, about 16 KiB, written once     |
+| pages    | queue, number of a body, page | payloads of consecutive messages, about 16 KiB, or a piece of a large one; written once |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | due      | queue, due time, number     | nothing; one row per message that waits                          |
@@ -49,7 +49,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any, cast
 
@@ -64,7 +63,18 @@ from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
-from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
+from fairlead.records.chunk import (
+    IMPLIED,
+    OWN,
+    PAGE_BYTES,
+    PIECE_BYTES,
+    Chunk,
+    Head,
+    count_pieces,
+    cut_pages,
+    join_pages,
+    page_counts,
+)
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
     BucketChanged,
@@ -77,6 +87,7 @@ from fairlead.records.facts import (
     DueRead,
     LivesEnded,
     MessageMoved,
+    PagesStaged,
     PassAllowed,
     QueueDeleted,
     QueueStored,
@@ -366,8 +377,8 @@ def _write_others(batch: Batch, changes: Changes) -> None:
     if changes.records:
         _write_records(batch, changes)
     if changes.staged_pages:
-        for (queue_id, number), pages in changes.staged_pages.items():
-            _write_staged_pages(batch, queue_id, number, pages)
+        for (queue_id, number), staged in changes.staged_pages.items():
+            _write_staged_pages(batch, queue_id, number, staged)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
 
@@ -449,9 +460,8 @@ def _write_pages(batch: Batch, chunk: Chunk) -> None:
     payloads = chunk.payloads
     assert payloads is not None, "a new chunk has its payloads"
     starts = chunk.page_starts()
-    keys = _page_keys(chunk, len(starts))
-    for key, start, end in zip(keys, starts, [*starts[1:], chunk.count], strict=True):
-        batch.put(Table.PAGES, key, _encode(payloads[start:end]))
+    for key, page in zip(_page_keys(chunk, len(starts)), cut_pages(payloads, starts), strict=True):
+        batch.put(Table.PAGES, key, _encode(page))
 
 
 def _delete_pages(batch: Batch, chunk: Chunk) -> None:
@@ -460,13 +470,11 @@ def _delete_pages(batch: Batch, chunk: Chunk) -> None:
             batch.delete(Table.PAGES, key)
 
 
-def _write_staged_pages(
-    batch: Batch, queue_id: int, number: int, pages: Sequence[Sequence[bytes]] | None
-) -> None:
-    if pages is None:
+def _write_staged_pages(batch: Batch, queue_id: int, number: int, staged: PagesStaged | None) -> None:
+    if staged is None or staged.pages is None:
         batch.delete_range(Table.PAGES, _key(queue_id, number), _key(queue_id, number + 1))
         return
-    for page, payloads in enumerate(pages):
+    for page, payloads in enumerate(staged.pages, staged.first_page):
         batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), _encode(payloads))
 
 
@@ -505,11 +513,21 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
         if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return inline
-    keys = _page_keys(chunk, len(chunk.page_starts()))
-    pages = store.get_many(Table.PAGES, keys)
+    starts = chunk.page_starts()
+    pages = _read_pages(store, chunk, range(len(starts)))
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
-    return [*chain.from_iterable(map(_decode_page, cast("list[bytes]", pages)))]
+    return join_pages(map(_decode_page, cast("list[bytes]", pages)), starts, chunk.count)
+
+
+def _read_pages(store: KeyValueStore, chunk: Chunk, pages: Sequence[int]) -> list[bytes | None]:
+    """In steps of about a piece, each of which holds the interpreter lock."""
+    keys = [_page_key(chunk, page) for page in pages]
+    at_once = max(1, PIECE_BYTES * len(chunk.page_starts()) // chunk.payload_bytes)
+    if len(keys) <= at_once:
+        return store.get_many(Table.PAGES, keys)
+    steps = [keys[start : start + at_once] for start in range(0, len(keys), at_once)]
+    return [raw for step in steps for raw in store.get_many(Table.PAGES, step)]
 
 
 def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
@@ -532,13 +550,23 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
         return [None if inline is None else inline[index] for index in indexes]
     starts = chunk.page_starts()
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
-    wanted = list(dict.fromkeys(page_of.values()))
-    raw_pages = store.get_many(Table.PAGES, [_page_key(chunk, page) for page in wanted])
+    pieces = {index: count_pieces(chunk.columns.sizes[index]) for index in indexes}
+    wanted = list(
+        dict.fromkeys([page_of[index] + piece for index in indexes for piece in range(pieces[index])])
+    )
+    raw_pages = _read_pages(store, chunk, wanted)
     pages = {page: _decode_page(raw) for page, raw in zip(wanted, raw_pages, strict=True) if raw is not None}
-    return [
-        pages[page_of[index]][index - starts[page_of[index]]] if page_of[index] in pages else None
-        for index in indexes
-    ]
+    found: list[bytes | None] = []
+    for index in indexes:
+        first, count = page_of[index], pieces[index]
+        if any(page not in pages for page in range(first, first + count)):
+            found.append(None)
+            continue
+        payload = pages[first][index - starts[first]]
+        if count > 1:
+            payload = b"".join([payload, *[pages[first + piece][0] for piece in range(1, count)]])
+        found.append(payload)
+    return found
 
 
 def read_dedup(
@@ -772,12 +800,8 @@ def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> 
     """For verification: pages of a chunk that are not there. `has_page` gets a key and a number of payloads."""
     if chunk.is_inline:
         return []
-    starts = [*chunk.page_starts(), chunk.count]
-    return [
-        page
-        for page in range(len(starts) - 1)
-        if not has_page(_page_key(chunk, page), starts[page + 1] - starts[page])
-    ]
+    counts = page_counts(chunk.page_starts(), chunk.count)
+    return [page for page, count in enumerate(counts) if not has_page(_page_key(chunk, page), count)]
 
 
 def own_key(chunk: Chunk, number: int) -> bytes:
@@ -785,9 +809,9 @@ def own_key(chunk: Chunk, number: int) -> bytes:
 
 
 def payload_range(chunk: Chunk, page: int) -> tuple[Sequence[int], bytes]:
-    """For repair: the messages whose payloads are in a page, and the key of the page."""
-    starts = [*chunk.page_starts(), chunk.count]
-    return chunk.numbers[starts[page] : starts[page + 1]], _page_key(chunk, page)
+    """For repair: the messages whose payloads, or of whose payload a piece, are in a page, and the key of the page."""
+    start, end = [*chunk.page_starts(), chunk.count][page : page + 2]
+    return chunk.numbers[min(start, end - 1) : end], _page_key(chunk, page)
 
 
 def encode_value(value: Any) -> bytes:
