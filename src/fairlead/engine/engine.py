@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.decide.sessions import check_numbers, check_session
-from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
+from fairlead.engine.chunk_messages import ChunkMessages, is_much, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.demotion import demote_idle
@@ -157,7 +157,7 @@ class Engine:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open.
 
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
-        calls `confirm` before it gives durable answers.
+        calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
         """
         if caller is not LOCAL and caller.session is not None:
             caller = self._numbered_caller(request, caller)
@@ -192,7 +192,10 @@ class Engine:
         with self.lock:
             if self._open is not None:
                 answer = self._run(request, self._open, caller)
-                return with_bodies(self, self.take_unread(), answer) if self.unread else answer
+                unread = self.take_unread()
+                if not unread or (gathered and is_much(unread)):
+                    return answer
+                return with_bodies(self, unread, answer)
             asks = self.hooking.is_used or type(request) in ASKS_ALWAYS
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
@@ -205,7 +208,7 @@ class Engine:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer or gathered else self._wait_for(request, answer, caller)
                 commit, unread = self._must_keep, self.take_unread()
-        if unread:
+        if unread and not (gathered and is_much(unread)):
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync and not gathered:
             self.confirm(commit)

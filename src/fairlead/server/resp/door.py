@@ -1,7 +1,8 @@
 """The door that speaks Redis: connections on an event loop, turns, one sync a turn, and a few threads for the rest.
 
 All that has arrived when the loop looks is one turn (`server.turn`). Durable answers leave when a helper thread has
-synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool.
+synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool, which also reads large commands
+and writes large answers: a step of the loop copies nothing that is large.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine.broker import Broker
+from fairlead.engine.chunk_messages import read_bodies
 from fairlead.errors import FairleadError, Overloaded
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.stack import Layers
@@ -277,8 +279,16 @@ class RespDoor:
             connection.send_replies()
 
     def _run_alone(self, asked: Asked) -> None:
-        future = self._loop.run_in_executor(self._pool, self.turns.run_alone, asked)
+        future = self._loop.run_in_executor(self._pool, self._carry_out, asked)
         future.add_done_callback(lambda done: self._ran_alone(asked, is_over=done.result()))
+
+    def _carry_out(self, asked: Asked) -> bool:
+        """In a thread; see `Turns.run_alone`."""
+        asked.read_late()
+        is_over = asked.error is not None or self.turns.run_alone(asked)
+        if is_over:
+            asked.write()
+        return is_over
 
     def _ran_alone(self, asked: Asked, *, is_over: bool) -> None:
         if asked.connection.is_lost:
@@ -335,7 +345,7 @@ class RespDoor:
             if done.commit is not None and call.is_durable:
                 held.append(call)
             else:
-                call.connection.over(call)
+                self._over(call)
         if held:
             assert done.commit is not None
             self._unsynced.append((done.commit, held))
@@ -366,8 +376,24 @@ class RespDoor:
             for asked in self._unsynced.popleft()[1]:
                 if failed is not None:
                     asked.answer, asked.error = None, failed
-                asked.connection.over(asked)
+                self._over(asked)
         self._sync()
+
+    def _over(self, asked: Asked) -> None:
+        """It has its answer, and may be told. To read and write a large one is for a thread."""
+        if not asked.has_large_answer:
+            asked.connection.over(asked)
+            return
+        future = self._loop.run_in_executor(self._pool, self._finish_large, asked)
+        future.add_done_callback(lambda done: asked.connection.over(asked))
+
+    def _finish_large(self, asked: Asked) -> None:
+        """In a thread."""
+        try:
+            asked.answer = read_bodies(self._broker.engine, asked.answer)
+        except FairleadError as failed:
+            asked.answer, asked.error = None, failed
+        asked.write()
 
 
 def _listen_at(path: str) -> socket.socket:
