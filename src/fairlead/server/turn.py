@@ -60,6 +60,11 @@ class Call:
         self.waits: WaitingCall | None = None
 
     @property
+    def is_audited(self) -> bool:
+        """Whether it is recorded, if its verb is; of calls that run alone."""
+        return True
+
+    @property
     def is_durable(self) -> bool:
         """Whether its answer must not leave before it is confirmed."""
         return self.error is None and self.request.durable
@@ -232,6 +237,8 @@ class Turns:
         patience_ms = request.patience_ms()
         try:
             handle = self._alone.handle if call.waits is None else self._alone.handle_again
+            if not call.is_audited:
+                handle = self._alone.handle_unaudited
             call.answer = handle(replace(request, wait=None) if patience_ms else request, call.caller)
         except FairleadError as refused:
             call.error = refused

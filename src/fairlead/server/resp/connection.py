@@ -39,6 +39,7 @@ from fairlead.server.resp.streams.steps import StreamCommand
 from fairlead.server.turn import Call
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.inspect import Peek
 from fairlead.wire.packed import decode_request, encode_answer, tells_time
 
 if TYPE_CHECKING:
@@ -59,7 +60,17 @@ _UNREADABLE = "a command could not be read, for a reason that nobody foresaw"
 class Asked(Call):
     """A call of a connection, and its reply once it is there."""
 
-    __slots__ = ("connection", "is_packed", "late", "protocol", "reply", "running", "whole_reply", "written")
+    __slots__ = (
+        "connection",
+        "is_packed",
+        "late",
+        "protocol",
+        "reply",
+        "running",
+        "step",
+        "whole_reply",
+        "written",
+    )
 
     def __init__(
         self, connection: Connection, request: Request[Any], caller: Caller, *, is_packed: bool
@@ -75,6 +86,8 @@ class Asked(Call):
         self.late: tuple[type[Request[Any]], Command] | None = None
         #: The command that makes one request after the other, and what it replies in the end.
         self.running: Running | None = None
+        #: What it does next, once that is known: a request, or its reply.
+        self.step: Request[Any] | bytes | None = None
         self.whole_reply: bytes | None = None
 
     def read_late(self) -> None:
@@ -91,9 +104,26 @@ class Asked(Call):
             self.error = unexpected
 
     def write(self) -> None:
-        """In a thread: make the reply, if no command goes on with the answer."""
+        """In a thread: make the reply, or let the command go on with the answer."""
         if self.running is None:
             self.written = self.connection.reply_of(self)
+        else:
+            self.go_on(self.running)
+
+    def go_on(self, running: Running) -> None:
+        """In any thread: the next step of the command."""
+        try:
+            self.step, self.error = running.advance(self.answer, self.error), None
+        except FairleadError as refused:
+            self.step, self.error = b"", refused
+        except Exception as unexpected:
+            _log.exception("a command failed in a way it should not")
+            self.step, self.error = b"", unexpected
+
+    @property
+    def is_audited(self) -> bool:
+        """Programs poll with `XPENDING` and `XAUTOCLAIM`, which show no message but those that were delivered to them."""
+        return self.running is None or type(self.request) is not Peek
 
     @property
     def has_large_answer(self) -> bool:
@@ -347,21 +377,14 @@ class Connection(asyncio.Protocol):
         if self.is_lost:
             running.close()
             return False
-        try:
-            found = running.advance(asked.answer, asked.error)
-        except FairleadError as refused:
-            asked.error = refused
+        if asked.step is None:
+            asked.go_on(running)
+        step, asked.step = asked.step, None
+        if step is None or isinstance(step, bytes):
+            asked.whole_reply = step
             return False
-        except Exception as unexpected:
-            _log.exception("a command failed in a way it should not")
-            asked.error = unexpected
-            return False
-        asked.error = None
-        if isinstance(found, bytes):
-            asked.whole_reply = found
-            return False
-        asked.request, asked.answer = found, None
-        asked.joins = self.door.turns.joins(found)
+        asked.request, asked.answer = step, None
+        asked.joins = self.door.turns.joins(step)
         # What comes behind it must not be carried out before its last request.
         self._holder = asked
         self.door.ask(asked)
