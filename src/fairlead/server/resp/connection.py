@@ -49,6 +49,9 @@ _log = logging.getLogger("fairlead.resp")
 
 #: Commands of one connection that have started and are not answered.
 MAX_UNANSWERED = 1000
+#: Commands that have not started, and their bytes, before a connection is not read any more.
+MAX_QUEUED = 100
+MAX_QUEUED_BYTES = 64 * 1024
 #: A command that is not whole must bring so much in each period of the greeting.
 LEAST_BYTES = 1024
 _TLS_BUFFER_BYTES = 64 * 1024
@@ -466,7 +469,7 @@ class Connection(asyncio.Protocol):
             self.start_commands()
 
     def _pause_or_resume(self) -> None:
-        must_pause = bool(self._commands) or self.is_stuck
+        must_pause = self.is_stuck or self._has_many_commands()
         if must_pause == self._is_paused or self.is_lost or self._transport.is_closing():
             return
         self._is_paused = must_pause
@@ -474,6 +477,10 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def _has_many_commands(self) -> bool:
+        """With few that wait for a claim it goes on reading: how else would it notice that the client has left?"""
+        return len(self._commands) > MAX_QUEUED or (bool(self._commands) and self.arriving > MAX_QUEUED_BYTES)
 
     # For commands
 
