@@ -158,7 +158,16 @@ def _claim(
     own = memory.own
     found: list[Delivery] = []
     terms = LeaseTerms(
-        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+        group,
+        group,
+        queue_id,
+        queue_id,
+        now_ms,
+        until_ms,
+        lease_ms,
+        request.consumer,
+        token or "",
+        request.started,
     )
     if len(numbers) == 1 and not own:
         # The same as below, without its loops.

@@ -24,7 +24,7 @@ from fairlead.engine.waiting import allowance
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseTerms
@@ -108,13 +108,16 @@ def check_claim(request: Claim) -> Sequence[str]:
 
 
 def is_good_at_a_glance(request: Claim) -> bool:
-    """Whether nothing is there to be checked, as in nearly every claim: one queue, and no token, name or wait."""
+    """Whether nothing is there to be checked, as in nearly every claim: one queue, a simple name, no token and no wait."""
     if type(request.queue) is not str or type(request.started) is not bool:
         return False
     if type(request.limit) is not int or not 0 < request.limit <= MAX_CLAIM:
         return False
-    is_for_nobody = request.consumer == "" and request.token is None and request.wait is None
-    return is_for_nobody and type(request.max_per_stream) is int and request.max_per_stream == 1
+    if request.token is not None or request.wait is not None or type(request.max_per_stream) is not int:
+        return False
+    consumer = request.consumer
+    is_simple = type(consumer) is str and 4 * len(consumer) <= MAX_CONSUMER_BYTES and consumer.isascii()
+    return is_simple and request.max_per_stream == 1
 
 
 def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
