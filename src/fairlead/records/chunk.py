@@ -434,9 +434,18 @@ def count_pieces(size: int) -> int:
     return max(1, -(-size // PIECE_BYTES))
 
 
-def page_counts(starts: Sequence[int], count: int) -> list[int]:
-    """How many payloads, or pieces, each page has. `count` is that of all payloads."""
-    return [max(1, end - start) for start, end in pairwise([*starts, count])]
+def page_sizes(starts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """How many bytes each page has."""
+    found: list[int] = []
+    left = 0
+    for start, end in pairwise([*starts, len(sizes)]):
+        if start < end:
+            left = sum(sizes[start:end])
+        # Only the last payload of a page may be large, so that those before it are empty.
+        is_cut = start == end or sizes[end - 1] > PIECE_BYTES
+        found.append(min(left, PIECE_BYTES) if is_cut else left)
+        left -= found[-1]
+    return found
 
 
 def cut_pages(payloads: Sequence[bytes], starts: Sequence[int]) -> Iterator[Sequence[bytes]]:
@@ -451,20 +460,6 @@ def cut_pages(payloads: Sequence[bytes], starts: Sequence[int]) -> Iterator[Sequ
         if len(large) > PIECE_BYTES:
             page, at = [*page[:-1], large[:PIECE_BYTES]], PIECE_BYTES
         yield page
-
-
-def join_pages(pages: Iterable[Sequence[bytes]], starts: Sequence[int], count: int) -> list[bytes]:
-    """The payloads of all pages."""
-    payloads: list[bytes] = []
-    pieces: dict[int, list[bytes]] = {}
-    for page, (start, end) in zip(pages, pairwise([*starts, count]), strict=True):
-        if start < end:
-            payloads += page
-        else:
-            pieces.setdefault(start - 1, [payloads[-1]]).extend(page)
-    for index, parts in pieces.items():
-        payloads[index] = b"".join(parts)
-    return payloads
 
 
 def _starts_of_pages(sizes: Sequence[int]) -> list[int]:

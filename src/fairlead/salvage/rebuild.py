@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from fairlead.decide.fronts import find_front
 from fairlead.model.ids import show_id
 from fairlead.model.queue import QueueConfig, QueueRecord
-from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_counts, page_starts
+from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_sizes, page_starts
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, COMMIT_SHIFT, find_number, id_of
 from fairlead.records.lease import LeaseRow
@@ -95,7 +95,7 @@ class _RowsRebuild:
         self._queues: dict[int, QueueRecord] = {}
         self._own: dict[bytes, OwnState] = {}
         self._chunks: dict[int, Chunk] = {}
-        #: Key and number of payloads.
+        #: Key and bytes of the payloads.
         self._lost_pages: dict[bytes, int] = {}
         #: The queue and the number that pages of saved messages, published or only staged, are stored under.
         self._bodies: set[tuple[int, int]] = set()
@@ -113,7 +113,7 @@ class _RowsRebuild:
             if table not in _NOT_COPIED:
                 for key, _, raw in self._decoded(table):
                     self._put(table, key, raw)
-        pages = {key: len(payloads) for key, payloads, _ in self._decoded(Table.PAGES)}
+        pages = {key: len(raw) for key, _, raw in self._decoded(Table.PAGES)}
         self._save_chunks(pages)
         self._save_staged(pages)
         self._save_pages()
@@ -173,7 +173,7 @@ class _RowsRebuild:
     # Messages
 
     def _save_chunks(self, pages: dict[bytes, int]) -> None:
-        """`pages` has the number of payloads of each page that can be read."""
+        """`pages` has the bytes of the payloads of each page that can be read."""
         states = {key: bytearray(value) for key, value, _ in self._decoded(Table.STATES)}
         stale = {row.key for row in self._source.rows(family_name(Table.STATES)) if row.stale}
         for key, head, is_cold in self._heads():
@@ -216,19 +216,19 @@ class _RowsRebuild:
         )
 
     def _save_pages(self) -> None:
-        """Empty payloads take the place of those that are gone."""
+        """Zeros take the place of payloads that are gone."""
         for key, _, raw in self._decoded(Table.PAGES):
             if _body_of(key) in self._bodies and key not in self._lost_pages:
                 self._put(Table.PAGES, key, raw)
-        for key, count in self._lost_pages.items():
+        for key, size in self._lost_pages.items():
             if _body_of(key) in self._bodies:
-                self._put(Table.PAGES, key, encode_value([b""] * count))
+                self._put(Table.PAGES, key, bytes(size))
 
     def _save_staged(self, pages: dict[bytes, int]) -> None:
         def has_pages(where: tuple[int, int], part: StagedPart) -> bool:
-            counts = page_counts(page_starts(part.sizes), part.count)
-            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(counts))]
-            return [pages.get(key) for key in keys] == counts
+            sizes = page_sizes(page_starts(part.sizes), part.sizes)
+            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(sizes))]
+            return [pages.get(key) for key in keys] == sizes
 
         parts = {_body_of(key): part for key, part, _ in self._decoded(Table.STAGED_PARTS)}
         found = StagedRows(
@@ -279,14 +279,14 @@ class _RowsRebuild:
 
     def _lose_pages(self, chunk: Chunk, pages: dict[bytes, int]) -> None:
         """Messages without payloads are gone."""
-        for page in find_missing_pages(chunk, lambda key, count: pages.get(key) == count):
+        for page in find_missing_pages(chunk, lambda key, size: pages.get(key) == size):
             numbers, key = payload_range(chunk, page)
             for number in numbers:
                 if chunk.state_of(number) != GONE:
                     self._lose(chunk, number, "its payload cannot be read")
                     chunk.mark([number], GONE)
                     chunk.live -= 1
-            self._lost_pages[key] = len(numbers)
+            self._lost_pages[key] = page_sizes(chunk.page_starts(), chunk.columns.sizes)[page]
 
     def _lose(self, chunk: Chunk, number: int, where: str) -> None:
         queue = self._queues[chunk.queue_id]

@@ -71,7 +71,7 @@ def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
         batch.put(Table.RUNS, run, _encode(run_of_one(head)))
         if head.inline is None:
             for page, payloads in enumerate(cut_pages([payload], page_starts([len(payload)]))):
-                batch.put(Table.PAGES, key + page.to_bytes(2, "big"), _encode(payloads))
+                batch.put(Table.PAGES, key + page.to_bytes(2, "big"), b"".join(payloads))
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:

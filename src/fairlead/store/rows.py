@@ -5,6 +5,7 @@
 | meta     | `clock`                     | `ClockMark`: ties the store's own time to the clocks             |
 | config   | configuration key           | its value                                                        |
 | buckets  | throttle key                | `Bucket`: what a token bucket held at a time                     |
+| closed   | throttle key                | `Closure`: a throttle key that is closed until a time            |
 | meta     | `last_queue_id`             | the highest id that a queue had, once a queue was deleted        |
 | intents  | its number                  | `Intent`: a long operation under way                             |
 | queues   | queue                       | `QueueRecord`                                                    |
@@ -12,7 +13,7 @@
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
 | cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
 | runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
-| pages    | queue, number of a body, page | payloads of consecutive messages, about 16 KiB, or a piece of a large one; written once |
+| pages    | queue, number of a body, page | payloads one behind the other, about 16 KiB, or a piece of a large one; written once |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | due      | queue, due time, number     | nothing; one row per message that waits                          |
@@ -61,8 +62,10 @@ from fairlead.model.config_keys import throttle_entries
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
+from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
+from fairlead.model.throttle import Closure
 from fairlead.records.chunk import (
     IMPLIED,
     OWN,
@@ -72,8 +75,7 @@ from fairlead.records.chunk import (
     Head,
     count_pieces,
     cut_pages,
-    join_pages,
-    page_counts,
+    page_sizes,
 )
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
@@ -123,7 +125,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 _decode_counts = msgspec.msgpack.Decoder(Counts).decode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
-_decode_page = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
@@ -138,6 +139,7 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.AUDIT: AuditRecord,
     Table.META: ClockMark | int,
     Table.INTENTS: Intent,
+    Table.CLOSED: Closure,
     Table.CONSUMERS: ConsumerRecord,
     Table.OUTCOMES: RecordedCall | ChosenParts,
     Table.ANSWERS: RememberedAnswer,
@@ -157,6 +159,7 @@ RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
         Table.STAGED,
         Table.PUBLISHING,
         Table.INTENTS,
+        Table.CLOSED,
     }
 )
 _decode_record = {table: msgspec.msgpack.Decoder(kind).decode for table, kind in RECORD_TYPES.items()}
@@ -168,7 +171,7 @@ VALUE_TYPES: dict[Table, Any] = {
     Table.CHUNKS: Head,
     Table.COLD: Head,
     Table.RUNS: RunRow,
-    Table.PAGES: list[bytes],
+    Table.PAGES: None,
     Table.STATES: None,
     Table.OWN: OwnState,
     Table.MEMBERS: MemberRow,
@@ -201,6 +204,7 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.LIVES: (24, False),
     Table.CONFIG: (0, True),
     Table.BUCKETS: (0, True),
+    Table.CLOSED: (0, True),
     Table.API_KEYS: (0, True),
     Table.AUDIT: (8, False),
     Table.CONSUMERS: (0, True),
@@ -461,7 +465,7 @@ def _write_pages(batch: Batch, chunk: Chunk) -> None:
     assert payloads is not None, "a new chunk has its payloads"
     starts = chunk.page_starts()
     for key, page in zip(_page_keys(chunk, len(starts)), cut_pages(payloads, starts), strict=True):
-        batch.put(Table.PAGES, key, _encode(page))
+        batch.put(Table.PAGES, key, b"".join(page))
 
 
 def _delete_pages(batch: Batch, chunk: Chunk) -> None:
@@ -475,7 +479,7 @@ def _write_staged_pages(batch: Batch, queue_id: int, number: int, staged: PagesS
         batch.delete_range(Table.PAGES, _key(queue_id, number), _key(queue_id, number + 1))
         return
     for page, payloads in enumerate(staged.pages, staged.first_page):
-        batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), _encode(payloads))
+        batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), b"".join(payloads))
 
 
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
@@ -513,11 +517,10 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
         if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return inline
-    starts = chunk.page_starts()
-    pages = _read_pages(store, chunk, range(len(starts)))
+    pages = _read_pages(store, chunk, range(len(chunk.page_starts())))
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
-    return join_pages(map(_decode_page, cast("list[bytes]", pages)), starts, chunk.count)
+    return _unpack(chunk, b"".join(cast("list[bytes]", pages)), chunk.columns.sizes)
 
 
 def _read_pages(store: KeyValueStore, chunk: Chunk, pages: Sequence[int]) -> list[bytes | None]:
@@ -528,6 +531,13 @@ def _read_pages(store: KeyValueStore, chunk: Chunk, pages: Sequence[int]) -> lis
         return store.get_many(Table.PAGES, keys)
     steps = [keys[start : start + at_once] for start in range(0, len(keys), at_once)]
     return [raw for step in steps for raw in store.get_many(Table.PAGES, step)]
+
+
+def _unpack(chunk: Chunk, raw: bytes, sizes: Sequence[int]) -> PackedPayloads:
+    try:
+        return PackedPayloads(raw, sizes)
+    except ValueError as wrong:
+        raise BrokenInvariant(f"pages of chunk {chunk.first} of queue {chunk.queue_id}: {wrong}") from None
 
 
 def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
@@ -548,25 +558,22 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
     if chunk.is_inline:
         inline = _find_inline(store, chunk)
         return [None if inline is None else inline[index] for index in indexes]
-    starts = chunk.page_starts()
+    starts, sizes = chunk.page_starts(), chunk.columns.sizes
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
-    pieces = {index: count_pieces(chunk.columns.sizes[index]) for index in indexes}
-    wanted = list(
-        dict.fromkeys([page_of[index] + piece for index in indexes for piece in range(pieces[index])])
-    )
-    raw_pages = _read_pages(store, chunk, wanted)
-    pages = {page: _decode_page(raw) for page, raw in zip(wanted, raw_pages, strict=True) if raw is not None}
-    found: list[bytes | None] = []
-    for index in indexes:
-        first, count = page_of[index], pieces[index]
-        if any(page not in pages for page in range(first, first + count)):
-            found.append(None)
-            continue
-        payload = pages[first][index - starts[first]]
-        if count > 1:
-            payload = b"".join([payload, *[pages[first + piece][0] for piece in range(1, count)]])
-        found.append(payload)
-    return found
+    ends = [*starts[1:], chunk.count]
+    # Each with the pages behind it that have the rest of its last payload.
+    runs = {page: range(page, page + count_pieces(sizes[ends[page] - 1])) for page in page_of.values()}
+    wanted = [page for run in runs.values() for page in run]
+    raw_pages = dict(zip(wanted, _read_pages(store, chunk, wanted), strict=True))
+    pages: dict[int, PackedPayloads] = {}
+    for page, run in runs.items():
+        parts = [raw for raw in map(raw_pages.__getitem__, run) if raw is not None]
+        if len(parts) == len(run):
+            pages[page] = _unpack(chunk, b"".join(parts), sizes[starts[page] : ends[page]])
+    return [
+        pages[page_of[index]][index - starts[page_of[index]]] if page_of[index] in pages else None
+        for index in indexes
+    ]
 
 
 def read_dedup(
@@ -797,11 +804,11 @@ def decode_value(table: Table, value: bytes) -> Any:
 
 
 def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> list[int]:
-    """For verification: pages of a chunk that are not there. `has_page` gets a key and a number of payloads."""
+    """For verification: pages of a chunk that are not there. `has_page` gets a key and the bytes of all payloads."""
     if chunk.is_inline:
         return []
-    counts = page_counts(chunk.page_starts(), chunk.count)
-    return [page for page, count in enumerate(counts) if not has_page(_page_key(chunk, page), count)]
+    sizes = page_sizes(chunk.page_starts(), chunk.columns.sizes)
+    return [page for page, size in enumerate(sizes) if not has_page(_page_key(chunk, page), size)]
 
 
 def own_key(chunk: Chunk, number: int) -> bytes:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine.broker import Broker
-from fairlead.engine.chunk_messages import read_bodies
+from fairlead.engine.chunk_messages import bytes_of_bodies, read_bodies
 from fairlead.errors import FairleadError, Overloaded
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.stack import Layers
@@ -27,9 +27,13 @@ from fairlead.model.addresses import join_address, split_address
 from fairlead.server.event_loop import EventLoop
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
 from fairlead.server.resp.connection import Asked, Connection
+from fairlead.server.resp.parser import LARGE_BYTES
 from fairlead.server.resp.streams.session import Shared
+from fairlead.server.subscriptions import GivingBack, Standing
 from fairlead.server.sync_thread import SyncThread
-from fairlead.server.turn import Turned, Turns
+from fairlead.server.turn import Call, Turned, Turns
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.exchange import Exchange
 
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
@@ -84,7 +88,7 @@ class RespDoor:
         self._last_number = 0
         self._all_gone: asyncio.Event
         #: Turns whose durable answers wait for a sync.
-        self._unsynced: deque[tuple[int, list[Asked]]] = deque()
+        self._unsynced: deque[tuple[int, list[Call]]] = deque()
         self._is_syncing = False
         self._is_stopped = False
         self._is_turn_due = False
@@ -176,6 +180,9 @@ class RespDoor:
                 await asyncio.wait_for(self._all_gone.wait(), _GRACE_S)
         for connection in list(self._connections.values()):
             connection.abort()
+        while self.turns.has_work:
+            # What subscriptions give back.
+            self._turn()
 
     # Connections
 
@@ -257,12 +264,17 @@ class RespDoor:
     def drop(self, asked: Asked) -> None:
         self.turns.drop(asked)
 
-    def put_back(self, asked: Asked) -> None:
+    def turn_if_needed(self) -> None:
+        """Calls of subscriptions were added, or may find something."""
+        if self.turns.has_work:
+            self._turn_soon()
+
+    def put_back(self, asked: Asked | Standing) -> None:
         """Deliveries that nobody got return to their places."""
-        if deliveries := asked.deliveries:
+        if deliveries := asked.lost_deliveries:
             self._pool.submit(self._release, asked, deliveries)
 
-    def _release(self, asked: Asked, deliveries: list[Any]) -> None:
+    def _release(self, asked: Call, deliveries: list[Any]) -> None:
         # If it fails, their leases run out.
         with contextlib.suppress(FairleadError):
             Rights(self._broker, asked.caller).release(deliveries)
@@ -339,9 +351,8 @@ class RespDoor:
         self._set_timer()
 
     def _finish(self, done: Turned) -> None:
-        held: list[Asked] = []
+        held: list[Call] = []
         for call in done.over:
-            assert isinstance(call, Asked)
             if done.commit is not None and call.is_durable:
                 held.append(call)
             else:
@@ -373,27 +384,43 @@ class RespDoor:
     def _synced(self, commit: int, failed: FairleadError | None) -> None:
         self._is_syncing = False
         while self._unsynced and self._unsynced[0][0] <= commit:
-            for asked in self._unsynced.popleft()[1]:
+            for call in self._unsynced.popleft()[1]:
                 if failed is not None:
-                    asked.answer, asked.error = None, failed
-                self._over(asked)
+                    call.answer, call.error = None, failed
+                self._over(call)
         self._sync()
 
-    def _over(self, asked: Asked) -> None:
+    def _over(self, call: Call) -> None:
         """It has its answer, and may be told. To read and write a large one is for a thread."""
-        if not asked.has_large_answer:
-            asked.connection.over(asked)
+        is_large = isinstance(call.request, (Claim, Exchange)) and bytes_of_bodies(call.answer) > LARGE_BYTES
+        if not is_large:
+            _tell(call)
             return
-        future = self._loop.run_in_executor(self._pool, self._finish_large, asked)
-        future.add_done_callback(lambda done: asked.connection.over(asked))
+        future = self._loop.run_in_executor(self._pool, self._finish_large, call)
+        future.add_done_callback(lambda done: self._finished_large(call))
 
-    def _finish_large(self, asked: Asked) -> None:
+    def _finished_large(self, call: Call) -> None:
+        _tell(call)
+        # A subscription stands in line again.
+        self.turn_if_needed()
+
+    def _finish_large(self, call: Call) -> None:
         """In a thread."""
         try:
-            asked.answer = read_bodies(self._broker.engine, asked.answer)
+            call.take_read(read_bodies(self._broker.engine, call.answer))
         except FairleadError as failed:
-            asked.answer, asked.error = None, failed
-        asked.write()
+            call.answer, call.error = None, failed
+        if isinstance(call, Asked):
+            call.write()
+
+
+def _tell(call: Call) -> None:
+    """It is over, and may be told."""
+    if isinstance(call, Asked):
+        call.connection.over(call)
+    else:
+        assert isinstance(call, (Standing, GivingBack))
+        call.subscription.over(call)
 
 
 def _listen_at(path: str) -> socket.socket:

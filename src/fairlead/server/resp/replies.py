@@ -16,7 +16,7 @@ from fairlead.model.settle import SettleResult
 from fairlead.wire.error_lines import error_line
 
 #: A large one is a list of parts, which are sent one behind the other: to copy them would take milliseconds.
-Reply = bytes | list[bytes]
+Written = bytes | list[bytes]
 _LARGE_BYTES = 64 * 1024
 
 OK = b"+OK\r\n"
@@ -54,11 +54,11 @@ def bulk(raw: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
 
-def bulk_reply(raw: bytes) -> Reply:
+def bulk_reply(raw: bytes) -> Written:
     return bulk(raw) if len(raw) <= _LARGE_BYTES else [b"$%d\r\n" % len(raw), raw, b"\r\n"]
 
 
-def reply_of(answer: Any, protocol: int) -> Reply:
+def reply_of(answer: Any, protocol: int) -> Written:
     """The answer to a command in plain words."""
     if answer is None:
         return OK
