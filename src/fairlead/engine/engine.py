@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.decide.sessions import check_numbers, check_session
-from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
+from fairlead.engine.chunk_messages import ChunkMessages, is_much, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.demotion import demote_idle
@@ -42,9 +42,10 @@ from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
-from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Transaction
+from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, StoredAhead, Transaction
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
+from fairlead.engine.work.ahead import is_large_payload, stored_ahead
 from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.large import IN_PARTS, is_large
 from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
@@ -119,6 +120,8 @@ class Engine:
         self.lock = FairLock()
         self.waiters = Waiters()
         self._open: Transaction | None = None
+        #: By the identity of an enqueue under way: its payload, which is stored already.
+        self.stored_ahead: dict[int, StoredAhead] = {}
         #: Messages of the next answer whose payloads are not in memory, by block.
         self.unread: dict[int, ChunkMessages] = {}
         self.closed = False
@@ -155,7 +158,7 @@ class Engine:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open.
 
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
-        calls `confirm` before it gives durable answers.
+        calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
         """
         if caller is not LOCAL and caller.session is not None:
             caller = self._numbered_caller(request, caller)
@@ -178,6 +181,10 @@ class Engine:
             check_growth(self.store)
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
+        is_large_one = type(request) is Enqueue and is_large_payload(request)
+        if is_large_one and not self.lock.is_owned and id(request) not in self.stored_ahead:
+            with stored_ahead(self, cast(Any, request)):
+                return self.do(request, caller, gathered=gathered)
         is_numbered = caller is not LOCAL and caller.session is not None
         if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
@@ -186,7 +193,10 @@ class Engine:
         with self.lock:
             if self._open is not None:
                 answer = self._run(request, self._open, caller)
-                return with_bodies(self, self.take_unread(), answer) if self.unread else answer
+                unread = self.take_unread()
+                if not unread or (gathered and is_much(unread)):
+                    return answer
+                return with_bodies(self, unread, answer)
             asks = self.hooking.is_used or type(request) in ASKS_ALWAYS
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
@@ -199,7 +209,7 @@ class Engine:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer or gathered else self._wait_for(request, answer, caller)
                 commit, unread = self._must_keep, self.take_unread()
-        if unread:
+        if unread and not (gathered and is_much(unread)):
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync and not gathered:
             self.confirm(commit)
@@ -395,6 +405,8 @@ class Engine:
     def _transact(self, request: Request[Answer], caller: Caller, hooks: HookAnswers = NO_ANSWERS) -> Answer:
         tx = self._begin(hooks)
         tx.caller = caller
+        if self.stored_ahead:
+            tx.ahead = self.stored_ahead.get(id(request))
         try:
             answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:

@@ -21,6 +21,7 @@ from fairlead.engine.moves import fail_together
 from fairlead.engine.reduce.hot_room import must_scatter
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
+from fairlead.engine.work.ahead import LARGE_PAYLOAD_BYTES
 from fairlead.engine.work.claim import is_good_at_a_glance
 from fairlead.engine.work.enqueue import own_where, to_columns, waiting_states
 from fairlead.engine.work.large import SETTLE_PART
@@ -80,7 +81,7 @@ def _enqueue_one(
     ):
         return None
     payload, delay_ms = request.payload, 0 if request.delay is None else _find_delay(request.delay)
-    if delay_ms is None:
+    if delay_ms is None or len(payload) > LARGE_PAYLOAD_BYTES:
         return None
     engine.store.check_room(len(payload) + MESSAGE_BYTES)
     columns = Columns(((request.fairness_key,),), None, request.weight, None, [len(payload)])

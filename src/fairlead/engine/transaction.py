@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.config import Settings
 from fairlead.decide.failure_breaker import BreakerState
@@ -30,7 +30,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import COUNT_LIMIT
-from fairlead.model.names import check_queue_name, taken_name
+from fairlead.model.names import Scoped, check_queue_name, taken_name
 from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.facts import StateFact
 from fairlead.records.ids import (
@@ -76,6 +76,15 @@ class HookAnswers:
 
 
 NO_ANSWERS = HookAnswers()
+
+
+class StoredAhead(NamedTuple):
+    """A large payload that was stored before the transaction of its enqueue, as the only part of a staged write."""
+
+    payload: bytes
+    write: Scoped
+
+
 #: Requests that join one transaction, bytes of messages that they enqueue, and milliseconds of their work, before it
 #: is full. A request may overshoot; `turns.runs_alone` names those that would overshoot by much.
 MAX_TURN_REQUESTS = 1000
@@ -87,7 +96,7 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 
 class Transaction:
-    __slots__ = ("_blocks", "_claims", "_engine", "_gathered", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
+    __slots__ = ("_blocks", "_claims", "_engine", "_gathered", "_growing", "_place", "_start", "_wall_ms", "ahead", "began_ms", "bytes", "caller",
                  "commit", "epoch", "facts", "has_gathered", "hooks", "id_ms", "lost", "memory", "now_ms",
                  "reopened", "requests", "store")  # fmt: skip
 
@@ -128,6 +137,8 @@ class Transaction:
         self.began_ms = 0
         #: Who asked for the request that runs.
         self.caller = LOCAL
+        #: The payload of the request that runs, if it was stored before.
+        self.ahead: StoredAhead | None = None
         #: Why nothing of it will be written; None while it goes on.
         self.lost: str | None = None
 

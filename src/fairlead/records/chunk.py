@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, compress, repeat
+from itertools import accumulate, compress, pairwise, repeat
 from operator import add
 from typing import TypeVar
 
@@ -27,6 +27,9 @@ IMPLIED, OWN, GONE = 0, 1, 2
 _IS_GONE = bytes([state == GONE for state in range(256)])
 #: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
+#: A payload larger than this is cut into pieces, each a page of its own: whoever writes or reads a row holds the
+#: interpreter lock for the whole row, and meanwhile nobody else is served.
+PIECE_BYTES = 512 * 1024
 #: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
 MAX_SHARED_BYTES = 4 << 20
 
@@ -415,7 +418,51 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
 
 
 def page_starts(sizes: Sequence[int]) -> list[int]:
-    """The first index of each page of payloads. It follows from the sizes, so it is not stored."""
+    """The first index of each page of payloads. It follows from the sizes, so it is not stored. A large payload is the
+    last one of its page, which has its first piece. Pages with its other pieces follow: they begin where they end.
+    """
+    starts = _starts_of_pages(sizes)
+    if max(sizes, default=0) <= PIECE_BYTES:
+        return starts
+    cut: list[int] = []
+    for start, end in pairwise([*starts, len(sizes)]):
+        cut += [start, *[end] * (count_pieces(sizes[end - 1]) - 1)]
+    return cut
+
+
+def count_pieces(size: int) -> int:
+    return max(1, -(-size // PIECE_BYTES))
+
+
+def page_sizes(starts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """How many bytes each page has."""
+    found: list[int] = []
+    left = 0
+    for start, end in pairwise([*starts, len(sizes)]):
+        if start < end:
+            left = sum(sizes[start:end])
+        # Only the last payload of a page may be large, so that those before it are empty.
+        is_cut = start == end or sizes[end - 1] > PIECE_BYTES
+        found.append(min(left, PIECE_BYTES) if is_cut else left)
+        left -= found[-1]
+    return found
+
+
+def cut_pages(payloads: Sequence[bytes], starts: Sequence[int]) -> Iterator[Sequence[bytes]]:
+    """What each page has."""
+    large, at = b"", 0
+    for start, end in pairwise([*starts, len(payloads)]):
+        if start == end:
+            yield [large[at : at + PIECE_BYTES]]
+            at += PIECE_BYTES
+            continue
+        page, large = payloads[start:end], payloads[end - 1]
+        if len(large) > PIECE_BYTES:
+            page, at = [*page[:-1], large[:PIECE_BYTES]], PIECE_BYTES
+        yield page
+
+
+def _starts_of_pages(sizes: Sequence[int]) -> list[int]:
     ends = [*accumulate(sizes)]
     starts, start, before = [0], 0, 0
     while True:

@@ -67,6 +67,11 @@ class Standing(Call):
     def carry_out(self, handle: Handler) -> list[Delivery]:
         return self.subscription.claim(self, handle)
 
+    def take_read(self, answer: list[Delivery]) -> None:
+        left = {one.number for one in answer}
+        self.started = sum([one.number in left for one in self.deliveries[: self.started]])
+        self.answer = answer
+
     @property
     def deliveries(self) -> list[Delivery]:
         return self.answer or []

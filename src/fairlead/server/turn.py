@@ -67,6 +67,15 @@ class Call:
         return handle(self.request, self.caller)
 
     @property
+    def is_audited(self) -> bool:
+        """Whether it is recorded, if its verb is; of calls that run alone."""
+        return True
+
+    def take_read(self, answer: Any) -> None:
+        """Its answer with all payloads: without deliveries that somebody else has ended meanwhile."""
+        self.answer = answer
+
+    @property
     def is_durable(self) -> bool:
         """Whether its answer must not leave before it is confirmed."""
         return self.error is None and self.request.durable
@@ -256,6 +265,8 @@ class Turns:
         patience_ms = request.patience_ms()
         try:
             handle = self._alone.handle if call.waits is None else self._alone.handle_again
+            if not call.is_audited:
+                handle = self._alone.handle_unaudited
             call.answer = handle(replace(request, wait=None) if patience_ms else request, call.caller)
         except FairleadError as refused:
             call.error = refused

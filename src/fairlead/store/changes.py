@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
-from fairlead.records.facts import ScatteredEnqueued
+from fairlead.records.facts import PagesStaged, ScatteredEnqueued
 from fairlead.records.lease import GroupLease
 from fairlead.records.session import RememberedAnswer
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
@@ -82,7 +82,7 @@ class Changes:
         #: Of the other tables of records, by table and key; None: the row goes.
         self.records: dict[tuple[Table, bytes], Any] = {}
         #: By (queue, number of the part); None: the rows go.
-        self.staged_pages: dict[tuple[int, int], Sequence[Sequence[bytes]] | None] = {}
+        self.staged_pages: dict[tuple[int, int], PagesStaged | None] = {}
         self.config: dict[str, str | None] = {}
         self.buckets: dict[str, Bucket | None] = {}
         self.queues: dict[int, QueueRecord] = {}

@@ -71,4 +71,4 @@ def bucket_changed(memory: Memory, fact: BucketChanged) -> None:
 
 
 def pages_staged(memory: Memory, fact: PagesStaged) -> None:
-    memory.changes.staged_pages[fact.queue_id, fact.number] = fact.pages
+    memory.changes.staged_pages[fact.queue_id, fact.number] = fact
