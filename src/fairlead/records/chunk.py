@@ -6,6 +6,8 @@ alone: it has no row, and it is ready unless a lease lists it. `states` says wha
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, compress, repeat
@@ -181,6 +183,8 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     _by_stream: dict[str, list[int]] | None = None
     _total_bytes: int | None = None
     _page_starts: list[int] | None = None
+    #: The lane of each message in two bytes, once somebody searched for those of a lane.
+    _lane_pairs: bytes | None = None
 
     @classmethod
     def of(
@@ -243,7 +247,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             self.states.extend([OWN if number in own else IMPLIED for number in numbers])
         self.columns = self.columns.with_more(more)
         self.payload_bytes += sum(more.sizes)
-        self._total_bytes = self._page_starts = None
+        self._total_bytes = self._page_starts = self._lane_pairs = None
         self.count += len(numbers)
         self.live += len(numbers)
         return numbers
@@ -314,6 +318,9 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         which spares a search; None: the lane goes on in the middle of the chunk.
         """
         streams, first = self.columns.streams if is_ordered else None, self.first
+        if row is not None and row.count == 1 and streams is None and self.state_of(row.number) == IMPLIED:
+            # Nearly always, where a backlog has many lanes.
+            return [row.number] if end is None or row.number < end else []
         found: list[int] = []
         for number in self._members_of_lane(lane, max(start, first), row):
             if end is not None and number >= end:
@@ -335,12 +342,18 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return self._search_lane(lane_at, lanes.index(lane), start - self.first) if lane in lanes else ()
 
     def _search_lane(self, lane_at: bytes | list[int], wanted: int, at: int) -> Iterator[int]:
-        while True:
-            try:
-                at = lane_at.index(wanted, at)
-            except ValueError:
-                return
-            yield self.first + at
+        if isinstance(lane_at, bytes):
+            while (at := lane_at.find(wanted, at)) >= 0:
+                yield self.first + at
+                at += 1
+            return
+        # A search for two bytes takes a fifth of the time of one in a list.
+        if self._lane_pairs is None:
+            self._lane_pairs = array("H", lane_at).tobytes()
+        pairs, pair, at = self._lane_pairs, wanted.to_bytes(2, sys.byteorder), 2 * at
+        while (at := pairs.find(pair, at)) >= 0:
+            if not at & 1:
+                yield self.first + at // 2
             at += 1
 
     def has_implied(self) -> bool:
