@@ -78,6 +78,10 @@ def bring_blocks(
     chunks = read_cold_chunks(store, homes, blocks)
     if chunks:
         memory.apply(ChunksRead(chunks))
+    for chunk in chunks:
+        if chunk.has_runs and chunk.count > 1:
+            # Here, where a hold reads few chunks: one may settle messages of hundreds.
+            chunk.count_in_lanes(is_ordered=memory.by_id[chunk.queue_id].is_ordered)
 
 
 def most_chunks(memory: Memory, queue: Queue) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, compress, repeat
 from operator import add
@@ -27,6 +28,7 @@ LaneName = tuple[str, ...]
 IMPLIED, OWN, GONE = 0, 1, 2
 #: States become true where a message is gone.
 _IS_GONE = bytes([state == GONE for state in range(256)])
+_IS_IMPLIED = bytes([state == IMPLIED for state in range(256)])
 #: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
 #: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
@@ -183,6 +185,9 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     _by_stream: dict[str, list[int]] | None = None
     _total_bytes: int | None = None
     _page_starts: list[int] | None = None
+    #: See `count_in_lanes`; and the index of the first message of each lane.
+    _in_lanes: array[int] | None = None
+    _lane_firsts: array[int] | None = None
     #: The lane of each message in two bytes, once somebody searched for those of a lane.
     _lane_pairs: bytes | None = None
 
@@ -247,7 +252,8 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             self.states.extend([OWN if number in own else IMPLIED for number in numbers])
         self.columns = self.columns.with_more(more)
         self.payload_bytes += sum(more.sizes)
-        self._total_bytes = self._page_starts = self._lane_pairs = None
+        self._total_bytes = self._page_starts = None
+        self._lane_pairs = self._in_lanes = None
         self.count += len(numbers)
         self.live += len(numbers)
         return numbers
@@ -355,6 +361,50 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             if not at & 1:
                 yield self.first + at // 2
             at += 1
+
+    def count_in_lanes(self, *, is_ordered: bool) -> array[int]:
+        """How many messages of each lane are implied; where streams order messages, those without a stream. Counted
+        once, and kept by `left_lanes`.
+        """
+        if self._in_lanes is None:
+            columns = self.columns
+            lane_at: Iterable[int] = bytes(self.count) if columns.lane_at is None else columns.lane_at
+            if self.states is not None:
+                lane_at = compress(lane_at, self.states.translate(_IS_IMPLIED))
+            if is_ordered and columns.streams is not None:
+                lane_at = [
+                    0 if columns.lane_at is None else columns.lane_at[number - self.first]
+                    for number in self.implied()
+                    if not columns.streams[number - self.first]
+                ]
+            counts, lanes = Counter(lane_at), range(len(columns.lanes))
+            self._in_lanes = array("H", [counts[at] for at in lanes])
+            if columns.lane_at is not None:
+                firsts = dict(zip(reversed(columns.lane_at), range(self.count - 1, -1, -1), strict=True))
+                self._lane_firsts = array("H", [firsts.get(at, 0) for at in lanes])
+        return self._in_lanes
+
+    def left_lanes(self, numbers: Sequence[int], *, is_ordered: bool) -> list[tuple[LaneName, int]]:
+        """These messages are about to be implied no longer, and were counted: lanes whose last ones they are, each with
+        its first number.
+        """
+        counts, lanes, lane_at = (
+            self.count_in_lanes(is_ordered=is_ordered),
+            self.columns.lanes,
+            self.columns.lane_at,
+        )
+        if lane_at is None:
+            counts[0] -= len(numbers)
+            return [] if counts[0] else [(lanes[0], self.first)]
+        left: list[int] = []
+        for number in numbers:
+            at = lane_at[number & BLOCK_MASK]
+            counts[at] -= 1
+            if not counts[at]:
+                left.append(at)
+        first, firsts = self.first, self._lane_firsts
+        assert firsts is not None, "expected the lanes to be counted"
+        return [(lanes[at], first + firsts[at]) for at in left]
 
     def has_implied(self) -> bool:
         return self.states is None or IMPLIED in self.states
