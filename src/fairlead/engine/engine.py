@@ -29,6 +29,7 @@ from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.queue import Queue
+from fairlead.engine.read_ahead import read_for
 from fairlead.engine.reduce.chunks import hold_scattered
 from fairlead.engine.reduce.cooling import cool_chunks
 from fairlead.engine.reduce.lanes import fill_lanes
@@ -162,8 +163,8 @@ class Engine:
         """
         if caller is not LOCAL and caller.session is not None:
             caller = self._numbered_caller(request, caller)
-        short_way = SHORT_WAYS.get(type(request))
-        if short_way is not None:
+        short_way, has_read = SHORT_WAYS.get(type(request)), False
+        while short_way is not None:
             lock = self.lock
             if not lock.acquire_now(False):
                 lock.acquire()
@@ -176,6 +177,12 @@ class Engine:
                 if self._must_sync and request.durable and not gathered:
                     self.confirm(commit)
                 return found
+            # Once: memory may have no room to keep what was read.
+            if has_read or not read_for(self, request):
+                break
+            has_read = True
+        else:
+            read_for(self, request)
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)

@@ -168,14 +168,16 @@ def _claim(
     if engine.store.room(in_reserve=True) < (len(memory.held) + limit) * LEASE_BYTES:
         return None
     plan = queue.schedule.plan(limit, now_ms)
-    while 0 < len(plan.needs) <= cold.STEP_LANES:
+    if plan.needs and cold.is_quick(memory, queue, plan.needs):
         cold.read_on(memory, engine.store, queue, plan.needs)
         plan = queue.schedule.plan(limit, now_ms)
     numbers = plan.numbers
     if plan.needs or not numbers:
         return None
-    if memory.cold_count:
-        cold.bring_chunks(memory, engine.store, numbers, queue.home_id)
+    if memory.cold_count and (blocks := cold.unknown_blocks(memory, numbers)):
+        if len(blocks) > cold.most_chunks(memory, queue) // 2:
+            return None
+        cold.bring_blocks(memory, engine.store, blocks, queue.home_id)
     lease_ms, group = record.config.visibility_timeout_ms, claim_group(engine.epoch, commit, 1)
     until_ms, queue_id = now_ms + lease_ms, record.queue_id
     own = memory.own

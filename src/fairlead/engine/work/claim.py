@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from itertools import takewhile
 
 from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
-from fairlead.engine import cold
 from fairlead.engine.moves import (
     end_keeping,
     end_lives,
@@ -32,9 +30,6 @@ from fairlead.request import patience_of
 from fairlead.schedule.draft import Followers, Run
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.verbs.claim import Claim
-
-if TYPE_CHECKING:
-    from fairlead.engine.engine import Engine
 
 #: Characters of a name or a token that need no closer look.
 _SHORT = min(MAX_CONSUMER_BYTES, MAX_CLAIM_TOKEN_BYTES)
@@ -205,28 +200,6 @@ def _may_have_runs(queue: Queue, up_to: int | None) -> bool:
     and no key sits out.
     """
     return queue.streams.has_any or queue.schedule.has_throttled or up_to is not None
-
-
-def read_ahead(engine: Engine, names: Iterable[str], limit: int) -> None:
-    """Before a claim of that many messages: read most of the lanes that it lacks, in short steps that let others pass.
-    What others change in between costs the claim reads of its own, and nothing else.
-    """
-    for _ in range(limit // cold.STEP_LANES if engine.memory.cold_count else 0):
-        with engine.transaction() as tx:
-            queues = [queue for queue in map(tx.memory.by_name.get, names) if queue is not None]
-            if not any(_read_some_lanes(tx, queue, limit) for queue in queues):
-                return
-
-
-def _read_some_lanes(tx: Transaction, queue: Queue, limit: int) -> bool:
-    """False: the next claim lacks so few lanes that it reads them itself, or none will be planned now."""
-    if queue.record.paused or queue.schedule.cold_lanes <= cold.STEP_LANES:
-        return False
-    needs = queue.schedule.plan(limit, tx.now_ms).needs
-    if len(needs) <= cold.STEP_LANES:
-        return False
-    tx.read_on(queue, dict(islice(needs.items(), cold.STEP_LANES)))
-    return True
 
 
 def _followers(tx: Transaction, queue: Queue, most: int, up_to: int | None) -> Followers:
