@@ -4,7 +4,7 @@
 `do(request)`; `transaction.py` is what a verb works with;
 `memory.py` has what the engine knows without reading, and `apply`, with the table of the reducers in `reduce/`;
 `queue.py` is a queue in it, `own_states.py` says what a state of a message means, `due_times.py` when something is
-due; `cold.py` reads the messages that memory does
+due; `read_ahead.py` and `cold.py` read the messages that memory does
 not hold, and `demotion.py` chooses those that it need not hold any more, and `known_waits.py` has those that wait where they are few;
 `moves.py` is how messages move on;
 `walk.py` and `walk_ids.py` meet many messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py`
