@@ -100,3 +100,12 @@ def test_a_line_is_cut_into_words_as_redis_does(line: bytes, words: Command) -> 
 @pytest.mark.parametrize("line", [b'"a\r\n', b"a'b\r\n", b'"a"b\r\n'])
 def test_a_line_with_odd_quotes_is_refused(line: bytes) -> None:
     assert read([line])[1] != "None"
+
+
+def test_a_line_that_is_too_long_is_refused_however_it_arrives() -> None:
+    line = b"x" * (_MAX_BYTES + 1) + b"\n"
+    for pieces in ([line], [line[:500], line[500:]], [line[:-1], line[-1:]]):
+        commands, error = read(pieces)
+        assert not commands
+        assert "a line of at most" in error
+    assert read([line[1:]]) == ([[b"x" * _MAX_BYTES]], "None")
