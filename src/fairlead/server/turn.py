@@ -111,6 +111,7 @@ class Turns:
             self._carry_out(self._calls.popleft(), over)
         elif self._calls or woken:
             over += self._run_together(woken)
+        over += self.waiting.take_replaced()
         return Turned(over, again, self._engine.unconfirmed())
 
     def drop(self, call: Call) -> None:
@@ -149,7 +150,7 @@ class Turns:
         """Nothing of the transaction was written. `goes_on`: claims that waited before are not to blame."""
         with self._engine.lock:
             for waits in waiting:
-                waits.call.answer = waits.call.error = None
+                waits.call.answer, waits.call.error = waits.nothing, None
                 if goes_on:
                     self.waiting.resume(waits)
                 else:
@@ -171,7 +172,8 @@ class Turns:
             call.error = _noted(unexpected, call)
         if call.error is None and not call.answer and call.request.patience_ms():
             with self._engine.lock:
-                if call.may_wait and not self.waiting.must_end:
+                must_end = self.waiting.must_end or self._engine.was_carried_out(call.caller)
+                if call.may_wait and not must_end:
                     self.waiting.begin(call)
                     return
         over.append(call)
@@ -205,7 +207,7 @@ class Turns:
                 call.answer = self._layers.handle_again(call.request, call.caller)
             except FairleadError as refused:
                 call.error = refused
-            if call.error is None and not call.answer:
+            if call.error is None and not call.answer and not self._engine.was_carried_out(call.caller):
                 self.waiting.listen(waits)
                 return False
         self.waiting.end(call)
@@ -243,7 +245,7 @@ class Turns:
         """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and is over."""
         with self._engine.lock:
             waits = call.waits
-            if self.waiting.must_end or not call.may_wait:
+            if self.waiting.must_end or not call.may_wait or self._engine.was_carried_out(call.caller):
                 self.waiting.end(call)
             elif waits is None:
                 # Something may have come since it looked.

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class WaitingCall(Waiter):
     """One of them."""
 
-    __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "number", "owner")
+    __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "nothing", "number", "owner")
 
     def __init__(self, owner: WaitingCalls, call: Call, consumer: str, deadline_ms: int, number: int) -> None:
         super().__init__(consumer)
         self.owner = owner
         self.call = call
+        #: Its answer while it has found none.
+        self.nothing = call.answer
         self.deadline_ms = deadline_ms
         #: When it is to be looked at although nobody wakes it.
         self.due_ms = -1
@@ -57,6 +59,10 @@ class WaitingCalls:
         self._number = 0
         self._woken: deque[WaitingCall] = deque()
         self._times: list[tuple[int, int, WaitingCall]] = []
+        #: Those that may be sent again, by what tells that a claim is the same.
+        self._repeatable: dict[object, WaitingCall] = {}
+        #: Those that were sent again, and are over.
+        self._replaced: list[Call] = []
         self.count = 0
 
     def has_woken(self) -> bool:
@@ -75,6 +81,13 @@ class WaitingCalls:
         return self._engine.waits_over or self._engine.closed
 
     def begin(self, call: Call) -> WaitingCall:
+        """If it is a repeat, the same claim that waits already is over: its connection may be dead without a sign, and
+        would get messages that nobody works on.
+        """
+        earlier = self._repeatable.get(_repeatable_as(call))
+        if earlier is not None and not earlier.is_running:
+            self.end(earlier.call)
+            self._replaced.append(earlier.call)
         request: Any = call.request
         deadline_ms = self._engine.clock.monotonic_ms() + (request.patience_ms() or 0)
         self._number += 1
@@ -95,10 +108,19 @@ class WaitingCalls:
 
     def end(self, call: Call) -> None:
         """Ending twice is fine."""
-        if call.waits is not None:
-            call.waits.listening.leave()
+        waits = call.waits
+        if waits is not None:
+            waits.listening.leave()
             call.waits = None
             self.count -= 1
+            identity = _repeatable_as(call)
+            if self._repeatable.get(identity) is waits:
+                del self._repeatable[identity]
+
+    def take_replaced(self) -> list[Call]:
+        """Calls that are over, because they were sent again. Without the lock."""
+        replaced, self._replaced = self._replaced, []
+        return replaced
 
     def resume(self, waits: WaitingCall) -> None:
         """What became of it did not happen: it waits on, and is tried once more."""
@@ -134,6 +156,8 @@ class WaitingCalls:
             waits = self._times[0][2]
             if not _is_current(*heapq.heappop(self._times)):
                 continue
+            # A claim that was resumed may be here twice.
+            waits.due_ms = -1
             if waits.deadline_ms <= now_ms and not waits.is_running:
                 late.append(waits.call)
             else:
@@ -148,6 +172,9 @@ class WaitingCalls:
 
     def _keep(self, waits: WaitingCall) -> None:
         waits.call.waits = waits
+        identity = _repeatable_as(waits.call)
+        if identity is not None:
+            self._repeatable[identity] = waits
         waits.due_ms = -1
         self.count += 1
         self.listen(waits)
@@ -158,6 +185,14 @@ class WaitingCalls:
         if isinstance(request, ConsumersClaim):
             return request.name
         return Rights(self._broker, call.caller).scoped_consumer(request.consumer)
+
+
+def _repeatable_as(call: Call) -> object:
+    """The same for a claim that is sent again; None: it will not be."""
+    if call.caller.session is not None:
+        return call.caller.claim_token
+    token = getattr(call.request, "token", None)
+    return None if token is None else (call.caller.key_id, token)
 
 
 def _is_current(due_ms: int, number: int, waits: WaitingCall) -> bool:

@@ -65,6 +65,11 @@ class Asked(Call):
         self.whole_reply: bytes | None = None
 
     @property
+    def may_be_repeated(self) -> bool:
+        """Whether a repeat gets the same deliveries."""
+        return self.caller.session is not None or bool(getattr(self.request, "token", None))
+
+    @property
     def deliveries(self) -> list[Delivery]:
         """What is leased to the caller by the answer."""
         parts = self.answer if isinstance(self.answer, list) else []

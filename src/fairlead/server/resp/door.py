@@ -256,8 +256,10 @@ class RespDoor:
         self.turns.drop(asked)
 
     def put_back(self, asked: Asked) -> None:
-        """Deliveries that nobody got return to their places."""
-        if deliveries := asked.deliveries:
+        """Deliveries that nobody got return to their places, unless their claim may be sent again and get them then: a
+        repeat on another connection may have come already.
+        """
+        if not asked.may_be_repeated and (deliveries := asked.deliveries):
             self._pool.submit(self._release, asked, deliveries)
 
     def _release(self, asked: Asked, deliveries: list[Any]) -> None:
