@@ -302,10 +302,10 @@ BUGS = (
         "turn",
     ),
     Bug(
-        "a claim that waits is dropped when it is sent again",
-        "server/waiting_calls.py",
-        "            self._replaced.append(earlier.call)\n",
-        "            return earlier\n",
+        "a copy of a claim that waits does not get its messages",
+        "server/turn.py",
+        "        if call.answer:\n            self.waiting.wake_copies(call)\n",
+        "",
         "turn",
     ),
     Bug(

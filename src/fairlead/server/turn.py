@@ -111,7 +111,6 @@ class Turns:
             self._carry_out(self._calls.popleft(), over)
         elif self._calls or woken:
             over += self._run_together(woken)
-        over += self.waiting.take_replaced()
         return Turned(over, again, self._engine.unconfirmed())
 
     def drop(self, call: Call) -> None:
@@ -176,6 +175,8 @@ class Turns:
                 if call.may_wait and not must_end:
                     self.waiting.begin(call)
                     return
+        elif call.answer and call.request.patience_ms() is not None and self.waiting.count:
+            self.waiting.wake_copies(call)
         over.append(call)
 
     def _hand_over(
@@ -211,6 +212,8 @@ class Turns:
                 self.waiting.listen(waits)
                 return False
         self.waiting.end(call)
+        if call.answer:
+            self.waiting.wake_copies(call)
         tried.append(waits)
         over.append(call)
         return True

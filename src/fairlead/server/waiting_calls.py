@@ -60,9 +60,7 @@ class WaitingCalls:
         self._woken: deque[WaitingCall] = deque()
         self._times: list[tuple[int, int, WaitingCall]] = []
         #: Those that may be sent again, by what tells that a claim is the same.
-        self._repeatable: dict[object, WaitingCall] = {}
-        #: Those that were sent again, and are over.
-        self._replaced: list[Call] = []
+        self._copies: dict[object, list[WaitingCall]] = {}
         self.count = 0
 
     def has_woken(self) -> bool:
@@ -81,13 +79,6 @@ class WaitingCalls:
         return self._engine.waits_over or self._engine.closed
 
     def begin(self, call: Call) -> WaitingCall:
-        """If it is a repeat, the same claim that waits already is over: its connection may be dead without a sign, and
-        would get messages that nobody works on.
-        """
-        earlier = self._repeatable.get(_repeatable_as(call))
-        if earlier is not None and not earlier.is_running:
-            self.end(earlier.call)
-            self._replaced.append(earlier.call)
         request: Any = call.request
         deadline_ms = self._engine.clock.monotonic_ms() + (request.patience_ms() or 0)
         self._number += 1
@@ -113,14 +104,20 @@ class WaitingCalls:
             waits.listening.leave()
             call.waits = None
             self.count -= 1
-            identity = _repeatable_as(call)
-            if self._repeatable.get(identity) is waits:
-                del self._repeatable[identity]
+            identity = _identity_of(call)
+            if identity is not None:
+                copies = self._copies[identity]
+                copies.remove(waits)
+                if not copies:
+                    del self._copies[identity]
 
-    def take_replaced(self) -> list[Call]:
-        """Calls that are over, because they were sent again. Without the lock."""
-        replaced, self._replaced = self._replaced, []
-        return replaced
+    def wake_copies(self, call: Call) -> None:
+        """It has got messages. If it was sent twice, because a connection broke, the others get the same: nobody knows
+        which of the connections is dead.
+        """
+        for waits in self._copies.get(_identity_of(call), ()) if self._copies else ():
+            if waits.call is not call and not waits.is_running:
+                self.try_soon(waits)
 
     def resume(self, waits: WaitingCall) -> None:
         """What became of it did not happen: it waits on, and is tried once more."""
@@ -158,7 +155,7 @@ class WaitingCalls:
                 continue
             # A claim that was resumed may be here twice.
             waits.due_ms = -1
-            if waits.deadline_ms <= now_ms and not waits.is_running:
+            if waits.deadline_ms <= now_ms and not waits.is_running and not waits.woken:
                 late.append(waits.call)
             else:
                 self.try_soon(waits)
@@ -172,9 +169,9 @@ class WaitingCalls:
 
     def _keep(self, waits: WaitingCall) -> None:
         waits.call.waits = waits
-        identity = _repeatable_as(waits.call)
+        identity = _identity_of(waits.call)
         if identity is not None:
-            self._repeatable[identity] = waits
+            self._copies.setdefault(identity, []).append(waits)
         waits.due_ms = -1
         self.count += 1
         self.listen(waits)
@@ -187,7 +184,7 @@ class WaitingCalls:
         return Rights(self._broker, call.caller).scoped_consumer(request.consumer)
 
 
-def _repeatable_as(call: Call) -> object:
+def _identity_of(call: Call) -> object:
     """The same for a claim that is sent again; None: it will not be."""
     if call.caller.session is not None:
         return call.caller.claim_token

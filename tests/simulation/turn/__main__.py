@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.simulation.turn.life import Life
 
-STEPS = 600
+STEPS = 800
 _SEEDS_OF_A_JOB = 20
 
 

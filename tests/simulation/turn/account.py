@@ -216,8 +216,8 @@ class Account:
         self.must(len(found) <= claim.limit, f"{len(found)} deliveries for {asked}")
         for delivery in found:
             self._delivered(link, asked, delivery)
-        if told is None or link.is_left:
-            # A copy that its client does not wait for any more may be answered with nothing.
+        if told is None or link.has_ended:
+            # A client that has closed its side of a connection waits for no messages there.
             return
         given = {(one.id, one.lease) for one in found}
         for one in told:

@@ -163,14 +163,14 @@ class Client:
         if roll < 0.28:
             return self._enqueue()
         if roll < 0.55:
-            return self._claim(wait=rng.choice([None, "300ms", "5s", "60s"]))
+            return self._claim(wait=rng.choice([None, None, None, "300ms", "300ms", "5s", "60s"]))
         if roll < 0.78:
             return self._settle()
-        if roll < 0.93:
+        if roll < 0.9:
             parts = [self._settle(), self._enqueue(), self._claim(wait=None) if rng.random() < 0.6 else None]
             chosen = [part for part in parts if part is not None]
             return Exchange(chosen) if chosen else None
-        if roll < 0.95:
+        if roll < 0.92:
             return Goodbye(self.name)
         if roll < 0.97:
             return Stats(PLAIN)

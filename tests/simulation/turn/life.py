@@ -25,13 +25,13 @@ HABITS = {
     "to_server": 30,
     "run": 20,
     "to_client": 20,
-    "sync": 12,
+    "sync": 20,
     "pool": 6,
     "rest": 4,
-    "time": 3,
+    "time": 8,
     "break": 2,
-    "crash": 0.4,
-    "trouble": 1,
+    "crash": 0.2,
+    "trouble": 2,
 }
 
 
@@ -76,7 +76,7 @@ class Life:
     # Clients
 
     def _ask(self) -> None:
-        for client in self.rng.sample(self.clients, 2):
+        for client in self.rng.sample(self.clients, 3):
             self._let_ask(client)
 
     def _let_ask(self, client: Client) -> None:
@@ -96,8 +96,8 @@ class Life:
 
     def _to_client(self) -> None:
         links = [one.link for one in self.clients if one.link is not None and one.link.has_answers]
-        for link in self.rng.sample(links, min(2, len(links))):
-            self._read(link, self.rng.choice([1, 100, 1 << 20, 1 << 20]))
+        for link in self.rng.sample(links, min(4, len(links))):
+            self._read(link, self.rng.choice([1, 100, *[1 << 20] * 6]))
         self._notice_closed()
 
     def _read(self, link: Link, most: int) -> None:
@@ -112,9 +112,12 @@ class Life:
     # The network
 
     def _to_server(self) -> None:
-        links = [link for link in self.links if link.may_deliver]
-        for link in self.rng.sample(links, min(2, len(links))):
-            link.deliver(self.rng.choice([1, 30, 1 << 20, 1 << 20, 1 << 20]))
+        # What a client has sent over a connection that it left may arrive much later.
+        links = [
+            link for link in self.links if link.may_deliver and not (link.is_left and self.rng.random() < 0.9)
+        ]
+        for link in self.rng.sample(links, min(4, len(links))):
+            link.deliver(self.rng.choice([1, 30, *[1 << 20] * 6]))
 
     def _break(self) -> None:
         links = [link for link in self.links if not link.is_lost]
@@ -133,6 +136,9 @@ class Life:
                 link.client.disconnect()
             if how == "left":
                 return
+        elif self.rng.random() < 0.7:
+            # The server does not know yet.
+            return
         link.lose()
 
     # The server
@@ -164,7 +170,7 @@ class Life:
             self.account.must(not left, f"{left} are ready, and a claim waits: {asked}")
 
     def _time(self) -> None:
-        ms = self.rng.choice([1, 10, 300, 300, 2000, 2000, 6000, LEASE_MS + 1000])
+        ms = self.rng.choice([1, 10, 100, 300, 300, 300, 300, 2000, 6000, LEASE_MS + 1000])
         self.say(f"{ms} ms pass")
         # What is due is put off, as the timer does.
         with contextlib.suppress(FairleadError):
@@ -173,6 +179,7 @@ class Life:
     def _trouble(self) -> None:
         fault, method = self.rng.choice(
             [
+                ("fail", "write"),
                 ("fail", "write"),
                 ("fail", "sync"),
                 ("die_before", "write"),

@@ -33,7 +33,8 @@ class Link(asyncio.Transport):
         self._reads = True
         self._is_closing = False
         self._is_stuck = False
-        self._is_ending = False
+        #: Whether the client will close its side once all is sent, and whether the server has learned of it.
+        self._is_ending = self.has_ended = False
         #: The server's end is gone; the client's end is gone.
         self.is_lost = False
         self.is_left = False
@@ -101,7 +102,7 @@ class Link(asyncio.Transport):
         if data:
             self.connection.data_received(data)
         if not self._to_server and self._is_ending and not self._is_closing:
-            self._is_ending = False
+            self._is_ending, self.has_ended = False, True
             if not self.connection.eof_received():
                 self.close()
 
