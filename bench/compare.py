@@ -1,7 +1,7 @@
 """Two checkouts in one interleaved run: `python -m bench.compare BEFORE AFTER`.
 
 Each names a directory with its own `.venv`. A round runs both checkouts once for each way (in process,
-through Flight) and batch size, one after the other, each in a fresh process; the next round starts with the
+through a server) and batch size, one after the other, each in a fresh process; the next round starts with the
 other checkout. A message is enqueued, claimed and completed: 1 KB, 10 fairness keys, durability `os`. The
 figures are CPU time per message, because wall time on a shared machine measures its neighbours.
 
@@ -31,8 +31,8 @@ _LONGEST_RUN_S = 120
 CASES = {
     ("in process", 1): 4_000,
     ("in process", 500): 60_000,
-    ("Flight", 1): 800,
-    ("Flight", 500): 30_000,
+    ("server", 1): 800,
+    ("server", 500): 30_000,
 }
 Case = tuple[str, int]
 

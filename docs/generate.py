@@ -43,6 +43,7 @@ from fairlead.spark.options import options_table as spark_options_table
 from fairlead.verbs.sessions import session_rule
 from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
+from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -52,6 +53,7 @@ LIMITS = {
     "MAX_QUEUE_NAME": "characters in a queue name, its `project/` part included",
     "MAX_KEY_BYTES": "a fairness key, a throttle key or the name of a stream, in UTF-8",
     "MAX_THROTTLE_KEYS": "throttle keys of one message",
+    "MAX_CLOSED_THROTTLES": "throttle keys that are closed at a time; past it those whose time is over are forgotten, then a further one is refused",
     "MAX_DEDUP_KEY_BYTES": "a dedup key, in UTF-8",
     "MAX_CONSUMER_BYTES": "a consumer's name, in UTF-8",
     "MAX_CLAIM_TOKEN_BYTES": "a claim token, in UTF-8",
@@ -336,10 +338,8 @@ def verbs_table() -> Iterator[str]:
 
 def resp_commands() -> Iterator[str]:
     yield "```text"
-    for verb in VERBS.values():
-        yield from textwrap.wrap(
-            usage_of(verb.request), 118, subsequent_indent="    ", break_long_words=False
-        )
+    for kind in (*[verb.request for verb in VERBS.values()], *SUBSCRIPTION_COMMANDS.values()):
+        yield from textwrap.wrap(usage_of(kind), 118, subsequent_indent="    ", break_long_words=False)
     yield "```"
 
 

@@ -15,9 +15,9 @@ EXAMPLE = Path(__file__).parents[1] / "deploy" / "fairlead.toml"
 MEANINGS = {
     "data": "data directory; made if there is none; one server at a time",
     "durability": "what a confirmed call has survived: `fsync` a power cut, `os` a crash of the server",
-    "resp": "address of the door that speaks Redis, or `off`",
+    "resp": "address of the door that speaks Redis, for `fairlead.connect`, or `off`; port 0 picks a free one",
     "resp_socket": "absolute path of a Unix socket on which that door listens, too; only for the user of the server; empty is none",
-    "flight": "address of the Arrow Flight door, for `fairlead.connect`, or `off`; port 0 picks a free one",
+    "flight": "address of the Arrow Flight door, for Spark and other record batches, or `off`",
     "grpc": "address of the gRPC door, for clients of fila.v1, or `off`; without the extra `fila` it is off, and an address that is given is refused",
     "http": "address of health and metrics, or `off`",
     "insecure_public": "allow addresses that are not loopback although keys or TLS are missing",

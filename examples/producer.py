@@ -1,6 +1,6 @@
 """An asyncio producer: every line of its input becomes a message.
 
-Run it: `python examples/producer.py mails < mails.jsonl`, with a server at 127.0.0.1:5556 or where `--addr`
+Run it: `python examples/producer.py mails < mails.jsonl`, with a server at 127.0.0.1:5554 or where `--addr`
 says. Interrupted and run again within the queue's `dedup` window, it sends nothing twice.
 """
 
@@ -41,6 +41,6 @@ async def produce(address: str, queue: str, lines: Iterable[bytes]) -> int:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Send each line as a message.")
     arguments.add_argument("queue")
-    arguments.add_argument("--addr", default="127.0.0.1:5556")
+    arguments.add_argument("--addr", default="127.0.0.1:5554")
     given = arguments.parse_args()
     print(asyncio.run(produce(given.addr, given.queue, sys.stdin.buffer)), "sent")

@@ -1,7 +1,7 @@
 """A worker to start from: takes messages in a loop, settles each by how it went, and stops when told to
 without losing one.
 
-Run it: `python examples/worker.py mails`, with a server at 127.0.0.1:5556 or where `--addr` says. SIGTERM or
+Run it: `python examples/worker.py mails`, with a server at 127.0.0.1:5554 or where `--addr` says. SIGTERM or
 Ctrl-C: the message in hand is finished and settled, what was fetched ahead goes back unharmed. A second one
 ends it at once, and then the message in hand comes back when its lease is over.
 """
@@ -71,6 +71,6 @@ def run(address: str, queue: str, work: Callable[[Delivery], None]) -> None:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Send the mails of a queue.")
     arguments.add_argument("queue")
-    arguments.add_argument("--addr", default="127.0.0.1:5556")
+    arguments.add_argument("--addr", default="127.0.0.1:5554")
     given = arguments.parse_args()
     run(given.addr, given.queue, send_mail)

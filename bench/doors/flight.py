@@ -12,6 +12,8 @@ import fairlead
 from bench.doors.contender import ping, tasks_for
 from bench.doors.engine import KEYS, QUEUE, Verbs
 from bench.doors.servers import cpu_s
+from fairlead.client.async_client import connect as aio_connect
+from fairlead.client.client import connect
 from fairlead.testing.server import ServerProcess, free_ports
 
 
@@ -30,8 +32,8 @@ class Flight(Verbs):
         )
         self.server.start()
         self._stack.callback(self.server.stop)
-        super().__init__(self._stack.enter_context(fairlead.connect(self.server.address)))
-        self._consumer = self._stack.enter_context(fairlead.connect(self.server.address))
+        super().__init__(self._stack.enter_context(connect(self.server.addresses["flight"])))
+        self._consumer = self._stack.enter_context(connect(self.server.addresses["flight"]))
         self.settings = f"fairlead {fairlead.__version__}, durability {durability}, pyarrow {version('pyarrow')}, {KEYS} fairness keys; sync client"
 
     def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
@@ -59,5 +61,5 @@ class Flight(Verbs):
         self._stack.close()
 
     async def _by_tasks(self, bodies: Sequence[bytes], seconds: float) -> int:
-        async with await fairlead.aio.connect(self.server.address) as client:
+        async with await aio_connect(self.server.addresses["flight"]) as client:
             return await tasks_for(lambda body: client.enqueue(QUEUE, body), bodies, seconds)

@@ -135,7 +135,7 @@ class Story:
             "--data",
             "../data",
             "--resp",
-            "off",
+            "127.0.0.1:0",
             "--flight",
             "127.0.0.1:0",
             "--http",
@@ -145,7 +145,7 @@ class Story:
         ]
         self.screen.typed(command)
         server = self.scratch.start("server", command, self.folder)
-        addresses = self._wait_for(server, "server", r"^  flight +(\S+)\n  http +(\S+)\n")
+        addresses = self._wait_for(server, "server", r"^  resp +(\S+)\n  flight +\S+\n  http +(\S+)\n")
         self.scratch.environment["FAIRLEAD_ADDR"] = addresses[1]
         self._run("fairlead", "apply", "--yes", "runbook.toml", show=r"^\+ .*|^project .*")
         return server, f"http://{addresses[2]}/metrics"

@@ -9,7 +9,7 @@ import sys
 
 import fairlead.spark
 
-server = {"endpoint": os.environ.get("FAIRLEAD_ADDR", "127.0.0.1:5556")}
+server = {"endpoint": os.environ.get("FAIRLEAD_ADDR", "127.0.0.1:5554")}
 file = sys.argv[1]
 
 spark = fairlead.spark.session("ingest", short_job=True)

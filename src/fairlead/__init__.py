@@ -1,7 +1,7 @@
 """fairlead: a durable work queue that takes failure seriously.
 
 `fairlead.open("./data")` gives a `Broker` in this process, with no server, like SQLite does for tables.
-`fairlead.connect("host:5556")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect`
+`fairlead.connect("host:5554")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect`
 its asyncio form.
 """
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from fairlead import errors
 
 if TYPE_CHECKING:
-    from fairlead.client.client import Client
-    from fairlead.client.resp.client import RespClient
+    from fairlead.client.resp.client import Client
     from fairlead.client.tls import Tls, TlsChoice
     from fairlead.clock import Clock
     from fairlead.config import HookSettings, Settings
@@ -35,7 +34,7 @@ else:
     # for the engine, and a queue in process needs no pyarrow.
     _MODULES = {
         "aio": (),
-        "client.client": ("Client",),
+        "client.resp.client": ("Client",),
         "client.tls": ("Tls",),
         "config": ("HookSettings", "Settings"),
         "decide.dead_filter": ("DeadFilter",),
@@ -48,7 +47,7 @@ else:
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
         "salvage.repair": ("repair",),
         "salvage.report": ("RepairReport",),
-        "worker.step": ("BatchStep", "Step", "StepFailed"),
+        "worker.step": ("BatchStep", "Step", "StepFailed", "Throttled"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
 
@@ -86,6 +85,7 @@ __all__ = [
     "Start",
     "Step",
     "StepFailed",
+    "Throttled",
     "Tls",
     "VerifyReport",
     "connect",
@@ -122,9 +122,13 @@ def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> Client | RespClient:
+    flight: str | None = None,
+) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within
     `retry_for`.
+
+    `address` is `host:port`, `host` for port 5554, `fairleads://host:port` for TLS with the authorities that the system
+    trusts, or `unix:///path`.
 
     `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any
     later call goes on trying when the server cannot be reached. `timeout` is how long one request may go
@@ -132,11 +136,12 @@ def connect(
     after it was handed out; None: not at all. `tracing` makes OpenTelemetry spans of what is enqueued,
     wherever this program sends its own, and needs `fairlead[otel]`. `api_key` goes with every call. `tls` is
     True (the authorities that the system trusts), the path of an authority's certificate, or a
-    `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
+    `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once. Record batches travel by Arrow Flight, at the
+    address that the server tells, or at `flight` where that cannot be reached; they need `fairlead[bulk]`.
     """
-    from fairlead.client.choice import find_connect
+    from fairlead.client.finding import find_connect
 
-    return find_connect(address)(
+    return find_connect()(
         address,
         consumer=consumer,
         retry_for=retry_for,
@@ -145,4 +150,5 @@ def connect(
         tracing=tracing,
         api_key=api_key,
         tls=tls,
+        flight=flight,
     )

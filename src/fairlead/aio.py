@@ -1,16 +1,15 @@
-"""The asyncio face of the client: `async with await fairlead.aio.connect("fairlead://host:5554") as client`."""
+"""The asyncio face of the client: `async with await fairlead.aio.connect("host:5554") as client`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlead.client.choice import find_async_connect
+from fairlead.client.finding import find_async_connect
 from fairlead.client.tls import TlsChoice
 from fairlead.model.durations import Duration
 
 if TYPE_CHECKING:
-    from fairlead.client.async_client import AsyncClient
-    from fairlead.client.resp.async_client import AsyncRespClient
+    from fairlead.client.resp.async_client import AsyncClient
 
 __all__ = ["connect"]
 
@@ -25,12 +24,10 @@ async def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> AsyncClient | AsyncRespClient:
-    """As `fairlead.connect`, without blocking the event loop.
-
-    At `fairlead://`, `fairleads://` and `unix://` the client works on the loop alone; at `host:port` it has threads.
-    """
-    return await find_async_connect(address)(
+    flight: str | None = None,
+) -> AsyncClient:
+    """As `fairlead.connect`, on the event loop alone: without blocking it, and without threads."""
+    return await find_async_connect()(
         address,
         consumer=consumer,
         retry_for=retry_for,
@@ -39,4 +36,5 @@ async def connect(
         tracing=tracing,
         api_key=api_key,
         tls=tls,
+        flight=flight,
     )

@@ -215,11 +215,15 @@ class Verb(NamedTuple):
 
     @property
     def summary(self) -> str:
-        return (self.request.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        return summary_of(self.request)
 
     @property
     def fields(self) -> tuple[str, ...]:
         return self.request.__struct_fields__
+
+
+def summary_of(request: type[Request[Any]]) -> str:
+    return (request.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
 
 
 VERBS: dict[str, Verb] = {}

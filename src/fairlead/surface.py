@@ -26,6 +26,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.session import SessionInfo
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
+from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import (
     Explanation,
     FailureMetrics,
@@ -65,6 +66,7 @@ from fairlead.verbs.operate import (
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
+from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -688,6 +690,22 @@ class Surface:
         """
         return self.do(ReleaseStream(queue, stream))
 
+    # Throttle keys
+
+    def throttles(self) -> list[ClosedThrottle]:
+        """The throttle keys that are closed, or open step by step."""
+        return self.do(Throttles())
+
+    def close_throttle(
+        self, key: str, duration: Duration, *, error: str = "closed by an operator"
+    ) -> ClosedThrottle:
+        """Close a throttle key for so long: nobody gets a message of it. Then it opens step by step."""
+        return self.do(CloseThrottle(key, duration, error))
+
+    def open_throttle(self, key: str) -> bool:
+        """Open a closed throttle key at once and for everybody. Returns False when it was not closed."""
+        return self.do(OpenThrottle(key))
+
     # Dead letters
 
     def redrive(
@@ -939,6 +957,9 @@ class AsyncSurface:
     drain = _awaited(Surface.drain)
     prune = _awaited(Surface.prune)
     release_stream = _awaited(Surface.release_stream)
+    throttles = _awaited(Surface.throttles)
+    close_throttle = _awaited(Surface.close_throttle)
+    open_throttle = _awaited(Surface.open_throttle)
     redrive = _awaited(Surface.redrive)
     intents = _awaited(Surface.intents)
     cancel_intent = _awaited(Surface.cancel_intent)

@@ -17,9 +17,11 @@ import fairlead
 import fairlead.aio
 from fairlead import Broker, Complete, Fail, NewMessage, Release, errors
 from fairlead.cli.app import app
+from fairlead.client import client as bulk_client
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.server.flight import FlightDoor
+from fairlead.server.resp.door import RespDoor
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import EnqueueMany
@@ -362,8 +364,9 @@ class Cli:
 
 KINDS: dict[str, type] = {
     "in process": Verbs,
+    "client": Verbs,
+    "asyncio": Verbs,
     "flight": Verbs,
-    "flight asyncio": Verbs,
     "grpc": Grpc,
     "command line": Cli,
 }
@@ -373,12 +376,13 @@ KINDS: dict[str, type] = {
 def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
     """A fresh broker on a clock that stands still, and one door to it."""
     broker = open_in_memory(clock=ManualClock())
-    door: FlightDoor | FilaDoor | None = None
+    door: FlightDoor | FilaDoor | RespDoor | None = None
     try:
         if name == "in process":
             yield Verbs(broker), broker
             return
-        door = FilaDoor(broker, "127.0.0.1:0") if name == "grpc" else FlightDoor(broker, "127.0.0.1:0")
+        kinds = {"grpc": FilaDoor, "flight": FlightDoor}
+        door = kinds.get(name, RespDoor)(broker, "127.0.0.1:0")
         door.start()
         with _adapter(name, door.address) as adapter:
             yield adapter, broker
@@ -393,9 +397,12 @@ def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
 @contextmanager
 def _adapter(name: str, address: str) -> Iterator[Any]:
     if name == "flight":
+        with bulk_client.connect(address) as bulk:
+            yield Verbs(bulk)
+    elif name == "client":
         with fairlead.connect(address) as client:
             yield Verbs(client)
-    elif name == "flight asyncio":
+    elif name == "asyncio":
         with asyncio.Runner() as runner:
             client_of_loop = runner.run(fairlead.aio.connect(address))
             yield Verbs(Waited(client_of_loop, runner.get_loop()))

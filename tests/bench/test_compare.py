@@ -19,13 +19,13 @@ def runs(*cpu_us: float) -> list[Run]:
 
 
 def test_each_way_gives_the_cpu_time_of_its_processes() -> None:
-    cases = {("in process", 1): 5, ("Flight", 500): 500}
+    cases = {("in process", 1): 5, ("server", 500): 500}
     found = compare.compare(HERE, HERE, cases, 1, Console(quiet=True))
-    (in_process,), (through_flight,) = (compared.after for compared in found.values())
+    (in_process,), (through_server,) = (compared.after for compared in found.values())
     assert in_process.client > 0
     assert in_process.server == 0
-    assert through_flight.client > 0
-    assert through_flight.server > 0
+    assert through_server.client > 0
+    assert through_server.server > 0
 
 
 def test_the_checkouts_take_turns_to_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.server.flight import FlightDoor
+from fairlead.server.resp.door import RespDoor
 from tests.cli.conftest import Commands
 
 SCRIPT = """
@@ -60,7 +60,7 @@ queue list
 @pytest.fixture
 def address(data: Path) -> Iterator[str]:
     with fairlead.open(data.parent / "served", durability="os") as broker:
-        door = FlightDoor(broker, "127.0.0.1:0")
+        door = RespDoor(broker, "127.0.0.1:0")
         door.start()
         yield door.address
         door.stop()

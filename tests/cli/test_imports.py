@@ -47,10 +47,10 @@ def test_a_command_brings_its_own_file_and_not_those_of_the_others() -> None:
     assert found & set(FILES.values()) == {"config"}
 
 
-def test_a_command_at_a_server_brings_no_engine_and_no_pandas() -> None:
+def test_a_command_at_a_server_brings_no_engine_and_no_pyarrow() -> None:
     found = after_command("queue", "list", "--addr", "no address")
-    assert "fairlead.client.client" in found
-    assert {"fairlead.engine.broker", "rocksdict", "lupa", "pandas"}.isdisjoint(found)
+    assert "fairlead.client.resp.client" in found
+    assert {"fairlead.engine.broker", "rocksdict", "lupa", "pandas", "pyarrow"}.isdisjoint(found)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "as it is"])

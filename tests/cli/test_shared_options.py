@@ -35,7 +35,7 @@ def test_a_flag_beats_the_environment() -> None:
     assert Chosen(data=Path("d"), addr_from_env="here:1").target() == Path("d")
     assert Chosen(addr_from_env="here:1").target() == "here:1"
     assert Chosen(data_from_env=Path("d")).target() == Path("d")
-    assert Chosen().target() == "127.0.0.1:5556"
+    assert Chosen().target() == "127.0.0.1:5554"
 
 
 @pytest.mark.parametrize("env", [None, {"FAIRLEAD_ADDR": "127.0.0.1:1"}])

@@ -6,6 +6,7 @@ import ssl
 
 import pytest
 
+from fairlead.cli.chosen import Chosen, choose
 from fairlead.cli.faults import tell_error
 from fairlead.client import diagnosis
 from fairlead.client.tls import Tls
@@ -31,7 +32,8 @@ def distrust(code: int) -> str:
 def test_an_error_about_tls_names_options_and_no_python(
     what: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell_error(TlsFailed("localhost:5556", what))
+    choose(Chosen())
+    tell_error(TlsFailed("localhost:5554", what))
     printed = capsys.readouterr().err
     assert said in printed
     assert "tls=" not in printed

@@ -41,7 +41,7 @@ def serving(data: Path) -> Iterator[Serving]:
 
 
 def test_every_view_works_through_a_server(run: Run, serving: Serving, place: Path) -> None:
-    at = ("--addr", serving.flight)
+    at = ("--addr", serving.resp)
     emails, orders = json.loads(run(*at, "stats", "--keys", "-o", "json").stdout)["queues"]
     assert (emails["ready"], emails["waiting"], emails["dead"], len(emails["shares"])) == (32, 4, 1, 2)
     assert json.loads(run(*at, "failures", "emails", "-o", "json").stdout)["by_reason"] == {
@@ -57,16 +57,16 @@ def test_a_server_writes_a_backup_that_can_be_verified_and_restored(
     run: Run, serving: Serving, data: Path, place: Path
 ) -> None:
     kept = data.with_name(f"{data.name}.checkpoints")
-    said = run("--addr", serving.flight, "backup", kept / "first").stdout
-    assert f"on the machine of the server at {serving.flight}" in said
+    said = run("--addr", serving.resp, "backup", kept / "first").stdout
+    assert f"on the machine of the server at {serving.resp}" in said
     assert (
-        json.loads(run("--addr", serving.flight, "backup", kept / "second", "-o", "json").stdout)["where"]
+        json.loads(run("--addr", serving.resp, "backup", kept / "second", "-o", "json").stdout)["where"]
         == "server"
     )
     assert "42 messages" in run("verify", kept / "first").stdout
     run("restore", kept / "first", "--data", place / "new")
     assert fairlead.verify(place / "new").ok
-    refused = run("--addr", serving.flight, "backup", place / "elsewhere", code=3).stderr
+    refused = run("--addr", serving.resp, "backup", place / "elsewhere", code=3).stderr
     assert "store.checkpoint_dir" in refused
     assert not (place / "elsewhere").exists()
 
@@ -78,6 +78,8 @@ def test_the_doctor_finds_every_door_open_and_who_has_the_directory(
         run(
             "doctor",
             "--addr",
+            serving.resp,
+            "--flight",
             serving.flight,
             "--grpc",
             serving.grpc,
@@ -90,37 +92,49 @@ def test_the_doctor_finds_every_door_open_and_who_has_the_directory(
         ).stdout
     )
     levels = {check["name"]: check["level"] for check in found["checks"] if check["area"] == "server"}
-    assert levels == {"flight": "ok", "grpc": "ok", "http": "ok", "version": "ok", "clock": "ok"}
+    assert levels == {
+        "resp": "ok",
+        "flight": "ok",
+        "grpc": "ok",
+        "http": "ok",
+        "version": "ok",
+        "clock": "ok",
+    }
     (holder,) = [check["found"] for check in found["checks"] if check["name"] == "open in"]
     assert holder.startswith(f"process {serving.process.pid} ")
 
 
-def test_the_doctor_tells_a_door_of_another_kind_from_a_flight_door(run: Run, serving: Serving) -> None:
+def test_the_doctor_tells_doors_of_another_kind_from_those_that_it_looks_for(
+    run: Run, serving: Serving
+) -> None:
     found = json.loads(
         run(
             "doctor",
             "--addr",
             serving.http,
-            "--grpc",
+            "--flight",
             serving.grpc,
+            "--grpc",
+            serving.flight,
             "--http",
-            serving.http,
+            serving.resp,
             "-o",
             "json",
             code=1,
         ).stdout
     )
-    assert next(check["level"] for check in found["checks"] if check["name"] == "flight") == "bad"
+    levels = {check["name"]: check["level"] for check in found["checks"] if check["area"] == "server"}
+    assert levels == {"resp": "bad", "flight": "bad", "grpc": "bad", "http": "bad"}
 
 
 def test_watching_shows_what_others_do(run: Run, serving: Serving) -> None:
     with (
-        fairlead.connect(serving.flight) as client,
+        fairlead.connect(serving.resp) as client,
         subprocess.Popen(
             [
                 *COMMAND,
                 "--addr",
-                serving.flight,
+                serving.resp,
                 "stats",
                 "orders",
                 "--watch",
@@ -151,17 +165,17 @@ def test_watching_shows_what_others_do(run: Run, serving: Serving) -> None:
 def test_the_live_view_hears_keys_while_the_server_is_silent_and_goes_on_when_it_is_back(
     serving: Serving,
 ) -> None:
-    top = Terminal("--addr", serving.flight, "top", "--interval", "50ms", width=120)
+    top = Terminal("--addr", serving.resp, "top", "--interval", "50ms", width=120)
     try:
         top.wait_for("▸ emails")
         os.kill(serving.process.pid, signal.SIGSTOP)
-        top.wait_for(f"no answer from {serving.flight}")
+        top.wait_for(f"no answer from {serving.resp}")
         top.press(b"j")
         top.wait_for("▸ orders")
         os.kill(serving.process.pid, signal.SIGCONT)
         top.wait_for("order-7 2 behind")
         os.kill(serving.process.pid, signal.SIGSTOP)
-        top.wait_for(f"no answer from {serving.flight}")
+        top.wait_for(f"no answer from {serving.resp}")
         top.press(b"q")
         assert top.end() == 0
         assert top.as_it_was

@@ -23,6 +23,7 @@ import fairlead
 from fairlead.cli import data_checks, machine_checks, server_checks
 from fairlead.cli.doctor import findings_view
 from fairlead.cli.findings import Finding
+from fairlead.client.resp.addresses import read_endpoint
 from fairlead.config import Settings
 from fairlead.hooks.confine import Confinement
 from tests.cli_views.conftest import Run
@@ -45,7 +46,7 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(
     seen = {(check["area"], check["name"]) for check in found["checks"]}
     assert seen == {
         *(("machine", name) for name in ("python", "clock", "open files", "hook host", "hook confinement")),
-        *(("packages", name) for name in ("needed", "client", "server", "fila", "otel")),
+        *(("packages", name) for name in ("needed", "client", "bulk", "server", "fila", "otel")),
         *(("spark", name) for name in ("packages", "java")),
         *(
             ("data", name)
@@ -60,7 +61,7 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(
                 "fsync",
             )
         ),
-        *(("server", name) for name in ("flight", "grpc", "http")),
+        *(("server", name) for name in ("resp", "flight", "grpc", "http")),
         ("certificates", "tls"),
     }
     assert fairlead.verify(data).ok
@@ -76,8 +77,8 @@ def test_anything_bad_makes_the_exit_code_1(run: Run, place: Path) -> None:
 
 def test_a_server_that_was_named_must_be_there(run: Run) -> None:
     found = json.loads(run("doctor", "--addr", FREE, "-o", "json", code=1).stdout)["checks"]
-    flight = next(check for check in found if check["name"] == "flight")
-    assert (flight["level"], "fairlead serve" in flight["advice"]) == ("bad", True)
+    resp = next(check for check in found if check["name"] == "resp")
+    assert (resp["level"], "fairlead serve" in resp["advice"]) == ("bad", True)
     assert next(check for check in found if check["area"] == "data")["found"] == "none chosen"
 
 
@@ -312,7 +313,11 @@ def test_another_version_and_another_time_are_warnings(web: Callable[..., str]) 
 def test_doors_that_are_shut_are_only_told() -> None:
     assert server_checks.grpc_door(FREE).level == "info"
     assert [finding.level for finding in server_checks.http_door(FREE)] == ["info"]
-    assert [server_checks.flight_door(FREE, asked).level for asked in (False, True)] == ["info", "bad"]
+    assert server_checks.flight_door(FREE).level == "info"
+    assert [server_checks.resp_door(read_endpoint(FREE), asked).level for asked in (False, True)] == [
+        "info",
+        "bad",
+    ]
 
 
 def test_something_else_that_listens_there_is_bad() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fairlead.cli import security_checks
 from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
+from fairlead.client.resp.addresses import read_endpoint
 from fairlead.config import AuthSettings, ServerSettings, TlsSettings
 from fairlead.config.server import Address
 from fairlead.testing.server import run_server
@@ -51,8 +52,8 @@ def test_what_is_fine_on_loopback_is_a_warning_where_others_reach_it(
     monkeypatch: pytest.MonkeyPatch, asked: tuple[str, str, Path]
 ) -> None:
     mode, address, _ = asked
-    monkeypatch.setattr(security_checks, "is_loopback", lambda address: False)
-    found = by_name(security_checks.stranger(address, None))
+    monkeypatch.setattr(security_checks, "is_loopback_host", lambda host: False)
+    found = by_name(security_checks.stranger(read_endpoint(address), None))
     assert (found["keys"].level, found["TLS"].level) == ("ok" if mode == "keys" else "warn", "warn")
 
 
@@ -63,7 +64,11 @@ def test_a_key_file_that_others_can_read_is_a_warning_and_a_missing_one_is_none(
     (tmp_path / "mine").chmod(0o600)
     found = by_name(
         security_checks.security(
-            tmp_path, "127.0.0.1:1", None, Credentials(tmp_path / "mine", None, None, tmp_path / "none"), {}
+            tmp_path,
+            read_endpoint("127.0.0.1:1"),
+            None,
+            Credentials(tmp_path / "mine", None, None, tmp_path / "none"),
+            {},
         )
     )
     assert {name: finding.level for name, finding in found.items()} == {

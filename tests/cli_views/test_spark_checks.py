@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_or_does_not_fit_is_a_warning_with_the_command
     assert (found.level, found.advice) == ("warn", "pip install 'fairlead[spark]'")
     assert (
         found.found
-        == "pyspark 4.3.0, pandas 3.0.1; pandas 3.0.1 instead of pandas 2.2 or later, before 3; no pyarrow 20 or later"
+        == "pyspark 4.3.0, pandas 3.0.1; pandas 3.0.1 instead of pandas 2.2 or later, before 3; no hiredis 3 or later; no pyarrow 20 or later"
     )
 
 

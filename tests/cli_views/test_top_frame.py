@@ -7,6 +7,7 @@ import pytest
 
 from fairlead.cli.looks import KeyShare, Look, Rates
 from fairlead.cli.top_frame import Scene, frame
+from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import HookStats, ThrottleStats
 from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, poison, queue
 
@@ -44,7 +45,7 @@ FAILURES = metrics(
 def scene(*queues: Any, **changed: Any) -> Scene:
     look = Look(1.0, queues or (EMAILS, queue("orders", paused=True)))
     base = Scene(
-        "10.0.0.1:5556", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
+        "10.0.0.1:5554", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
     )
     return replace(base, **changed)
 
@@ -71,7 +72,7 @@ def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -
 def test_eighty_columns_hold_every_part() -> None:
     text = "\n".join(lines(scene()))
     for part in (
-        "10.0.0.1:5556",
+        "10.0.0.1:5554",
         "2 queues, 1.2M messages, 31 dead",
         "12:00:00",
         "▸ emails",
@@ -178,14 +179,30 @@ def test_trouble_takes_the_last_line() -> None:
 def test_names_from_messages_cannot_give_orders_to_the_terminal() -> None:
     evil = "x\x1b[2J\n[bold]y"
     shown = scene(
-        replace(EMAILS, throttles=(ThrottleStats(evil, 1, 1, 1),), hooks=(replace_hook(evil),)),
+        replace(
+            EMAILS,
+            throttles=(ThrottleStats(evil, 1, 1, 1),),
+            closed_throttles=(closed(evil, error=evil),),
+            hooks=(replace_hook(evil),),
+        ),
         shares=(KeyShare(evil, 1, 1, False, None, 1.0, None),),
         failures=metrics(blocked_streams=(blocked(evil),), scheduled=1, next_due=NOW_MS),
         trouble=evil,
     )
     text = "\n".join(lines(shown, 200, 50))
     assert "\x1b" not in text
-    assert text.count("x\\x1b[2J\\n[bold]y") == 5
+    assert text.count("x\\x1b[2J\\n[bold]y") == 7
+
+
+def test_a_closed_throttle_key_is_told_from_one_that_opens() -> None:
+    keys = (closed("openai", error="429"), closed("smtp", at_once=4, probes=2))
+    text = "\n".join(lines(scene(replace(EMAILS, hooks=(), closed_throttles=keys)), 200, 50))
+    assert "openai closed for 1m 429" in text
+    assert "smtp opens: 2 of 4 probes" in text
+
+
+def closed(key: str, *, error: str = "", at_once: int = 0, probes: int = 0) -> ClosedThrottle:
+    return ClosedThrottle(key, NOW_MS - 1000, NOW_MS + 60_000, "w1", "emails", error, 1, at_once, probes)
 
 
 def replace_hook(error: str) -> HookStats:

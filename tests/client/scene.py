@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.client.core import Core
 from fairlead.client.heartbeat import Heartbeat
 from fairlead.client.options import Options
 from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.client import RespClient
+from fairlead.client.resp.client import Client
 from fairlead.client.resp.core import RespCore
 from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
@@ -48,9 +48,7 @@ def flight_only(test: T) -> T:
 
 def heartbeat_of(client: Any) -> Heartbeat:
     """Of a client of either protocol."""
-    found: Heartbeat = (
-        client._core.heartbeat if isinstance(client, RespClient) else client._requests.heartbeat
-    )
+    found: Heartbeat = client._core.heartbeat if isinstance(client, Client) else client._requests.heartbeat
     return found
 
 
@@ -141,7 +139,7 @@ class Scene:
 
     @property
     def address(self) -> str:
-        return self.door.address if self.protocol == "flight" else f"fairlead://{self.door.address}"
+        return self.door.address
 
     def client(
         self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any
@@ -154,10 +152,12 @@ class Scene:
                 Traces(),
                 clock,
             )
-            self._clients.append(RespClient(core))
+            self._clients.append(Client(core))
             return self._clients[-1], cast("FaultyTransport", None)
         transport = FaultyTransport(self.address)
-        client = Client(Core(Options(self.address, consumer, **options), transport=transport, clock=clock))
+        client = BulkClient(
+            Core(Options(self.address, consumer, **options), transport=transport, clock=clock)
+        )
         self._clients.append(client)
         return client, transport
 

@@ -11,9 +11,10 @@ import pytest
 
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
-from fairlead.client.async_client import AsyncClient
-from fairlead.server import streamed
+from fairlead.client.async_client import AsyncBulkClient
+from fairlead.client.async_client import connect as bulk_connect
 from fairlead.testing.engine import is_started, waiting_claims
+from fairlead.testing.sizes import size
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
@@ -21,7 +22,7 @@ from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of
 
 BOTH_PROTOCOLS = True
 
-Work = Callable[[AsyncClient], Awaitable[Any]]
+Work = Callable[[AsyncBulkClient], Awaitable[Any]]
 
 
 def run(scene: Scene, work: Work) -> Any:
@@ -33,8 +34,9 @@ def run(scene: Scene, work: Work) -> Any:
 
 
 @asynccontextmanager
-async def connected(scene: Scene) -> AsyncIterator[AsyncClient]:
-    async with await fairlead.aio.connect(scene.address, consumer="tester") as client:
+async def connected(scene: Scene) -> AsyncIterator[AsyncBulkClient]:
+    connect = bulk_connect if scene.protocol == "flight" else fairlead.aio.connect
+    async with await connect(scene.address, consumer="tester") as client:
         yield client
 
 
@@ -44,7 +46,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_the_life_of_a_message(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         message_id = await client.enqueue("q", b"work", headers={"a": "b"})
         (delivery,) = await client.claim("q", wait="1s")
         assert (delivery.id, delivery.headers) == (message_id, {"a": "b"})
@@ -65,7 +67,7 @@ def test_the_life_of_a_message(scene: Scene) -> None:
 
 
 def test_errors_are_the_engines(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         for call in (client.enqueue("nowhere", b""), client.claim("nowhere"), client.stats("nowhere")):
             with pytest.raises(errors.QueueNotFound):
                 await call
@@ -79,7 +81,7 @@ def test_errors_are_the_engines(scene: Scene) -> None:
 def test_tasks_that_enqueue_at_once_are_gathered_and_keep_their_order(scene: Scene) -> None:
     async def main() -> tuple[list[str], int]:
         client, transport = scene.client()
-        face = AsyncClient(client)
+        face = AsyncBulkClient(client)
         ids = await asyncio.gather(*(face.enqueue("q", b"%d" % at) for at in range(500)))
         calls = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
         assert sum(count for call in calls for _, count in call.queues) == 500
@@ -91,7 +93,7 @@ def test_tasks_that_enqueue_at_once_are_gathered_and_keep_their_order(scene: Sce
 
 
 def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> list[Any]:
+    async def work(client: AsyncBulkClient) -> list[Any]:
         calls = [client.enqueue("nowhere" if at % 7 == 3 else "q", b"") for at in range(50)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -103,7 +105,7 @@ def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
 
 
 def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         claims = [asyncio.create_task(client.claim("q", wait="50s")) for _ in range(50)]
         await until(lambda: waiting_claims(scene.broker, "q") == 50)
         await client.enqueue_many("q", [NewMessage(b"") for _ in range(50)])
@@ -113,7 +115,7 @@ def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> 
 
 
 def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         claim = asyncio.create_task(client.claim("q", wait="50s"))
         await until(lambda: waiting_claims(scene.broker, "q") == 1)
         claim.cancel()
@@ -128,7 +130,7 @@ def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> N
 
 @flight_only
 def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         await client.enqueue("q", b"")
         gate = threading.Event()
         ask = client._core.ask
@@ -148,7 +150,7 @@ def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
 
 @flight_only
 def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         await client.enqueue("q", b"")
         (delivery,) = await client.claim("q")
         gate = threading.Event()
@@ -172,7 +174,7 @@ def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene
 def test_a_loop_gets_every_message_in_order(scene: Scene) -> None:
     ids = scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(50)])
 
-    async def work(client: AsyncClient) -> list[str]:
+    async def work(client: AsyncBulkClient) -> list[str]:
         seen = []
         async for delivery in client.consume("q", prefetch=10):
             seen.append(delivery.id)
@@ -187,7 +189,7 @@ def test_a_loop_gets_every_message_in_order(scene: Scene) -> None:
 def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         async for delivery in client.consume("q", prefetch=5):
             await client.settle([Complete(delivery)])
             break
@@ -200,7 +202,7 @@ def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene) -> None:
 def test_closing_a_loop_gives_the_rest_back_before_it_returns(scene: Scene) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         async with client.consume("q", prefetch=5) as deliveries:
             await anext(deliveries)
         assert scene.counts() == (9, 0, 1, 0)
@@ -211,7 +213,7 @@ def test_closing_a_loop_gives_the_rest_back_before_it_returns(scene: Scene) -> N
 
 
 def test_a_task_cancelled_while_it_waits_for_a_delivery_loses_none(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         deliveries = client.consume("q")
         waiting = asyncio.ensure_future(anext(deliveries))
         await asyncio.sleep(0.05)
@@ -229,7 +231,7 @@ def test_a_task_cancelled_while_it_waits_for_a_delivery_loses_none(scene: Scene)
 def test_several_tasks_share_one_loop(scene: Scene) -> None:
     ids = scene.broker.enqueue_many("q", [NewMessage(b"") for _ in range(100)])
 
-    async def work(client: AsyncClient) -> list[str]:
+    async def work(client: AsyncBulkClient) -> list[str]:
         seen: list[str] = []
         deliveries = client.consume("q", prefetch=20)
 
@@ -248,7 +250,7 @@ def test_several_tasks_share_one_loop(scene: Scene) -> None:
 
 
 def test_a_loop_over_a_queue_that_is_not_there_says_so(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         with pytest.raises(errors.QueueNotFound):
             await anext(client.consume("nowhere"))
 
@@ -257,7 +259,8 @@ def test_a_loop_over_a_queue_that_is_not_there_says_so(scene: Scene) -> None:
 
 def test_a_closed_client_says_so(scene: Scene) -> None:
     async def main() -> None:
-        client = await fairlead.aio.connect(scene.address)
+        connect = bulk_connect if scene.protocol == "flight" else fairlead.aio.connect
+        client = await connect(scene.address)
         await client.close()
         for call in (client.enqueue("q", b""), client.claim("q"), client.settle([]), client.stats("q")):
             with pytest.raises(errors.ClientClosed):
@@ -267,7 +270,7 @@ def test_a_closed_client_says_so(scene: Scene) -> None:
 
 
 def test_a_lost_lease_is_known_to_both_faces(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> tuple[bool, bool]:
+    async def work(client: AsyncBulkClient) -> tuple[bool, bool]:
         message_id = await client.enqueue("q", b"")
         (delivery,) = await client.claim("q")
         before = client.is_lost(delivery)
@@ -281,7 +284,7 @@ def test_a_lost_lease_is_known_to_both_faces(scene: Scene) -> None:
 def test_what_is_handed_out_is_started(scene: Scene) -> None:
     scene.broker.enqueue("q", b"")
 
-    async def work(client: AsyncClient) -> Delivery:
+    async def work(client: AsyncBulkClient) -> Delivery:
         deliveries = client.consume("q")
         delivery = await anext(deliveries)
         assert is_started(scene.broker, delivery.id)
@@ -292,7 +295,7 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
 
 @flight_only
 def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         await client.staging.stage("t", "a", "q", [NewMessage(b"%d" % n) for n in range(5)])
         await client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"5", b"6"]}))
         assert (await client.staging.publish("t", "q", ["a", "b"])).count == 7
@@ -330,9 +333,9 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
 def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streamed, "MOST_ROWS", 1)
+    monkeypatch.setattr(size("read_page_messages"), 1)
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: AsyncBulkClient) -> None:
         scene.broker.enqueue_many("q", [NewMessage(b"x" * 1000)] * 2000)
         generation = (await client.consumers.register("etl", "q")).generation
         await client.consumers.claim("etl", "q", generation, 1)

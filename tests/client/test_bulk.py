@@ -9,29 +9,28 @@ import pyarrow as pa
 import pytest
 
 from fairlead import Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.model.consumer import TakenUp
 from fairlead.model.limits import MAX_CARRY_BYTES
-from fairlead.server import streamed
 from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
 from tests.client.scene import PATIENCE_S, Scene, until
 
 
-def fill(client: Client, count: int, queue: str = "q") -> list[str]:
+def fill(client: BulkClient, count: int, queue: str = "q") -> list[str]:
     return client.enqueue_many(
         queue, [NewMessage(b"%d" % n, {"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(count)]
     )
 
 
-def taken(client: Client, count: int = 100) -> int:
+def taken(client: BulkClient, count: int = 100) -> int:
     """A consumer `etl` with claim 1 in hand; its generation."""
     generation = client.consumers.register("etl", "q").generation
     assert client.consumers.claim("etl", "q", generation, 1, limit=count).count
     return generation
 
 
-def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -> None:
+def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: BulkClient) -> None:
     ids = fill(client, 10)
     generation = taken(client)
     first, again = [
@@ -47,7 +46,7 @@ def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -
         list(client.consumers.read("etl", "q", generation, 1))
 
 
-def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client) -> None:
+def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: BulkClient) -> None:
     ids = fill(client, 30)
     generation = taken(client)
     slices = [
@@ -62,7 +61,7 @@ def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client
     assert batch.column("headers").null_count == 0
 
 
-def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(client: Client) -> None:
+def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(client: BulkClient) -> None:
     fill(client, 6)
     generation = taken(client)
     deliveries = [*client.consumers.read("etl", "q", generation, 1)]
@@ -82,7 +81,7 @@ def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(cl
     }
 
 
-def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: Client) -> None:
+def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: BulkClient) -> None:
     fill(client, 2)
     generation = taken(client)
     first, second = client.consumers.read("etl", "q", generation, 1)
@@ -93,7 +92,7 @@ def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: 
     assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 2}
 
 
-def test_whoever_registers_later_fences_off_the_other(client: Client) -> None:
+def test_whoever_registers_later_fences_off_the_other(client: BulkClient) -> None:
     fill(client, 1)
     before = taken(client)
     after = client.consumers.register("etl", "q").generation
@@ -105,7 +104,7 @@ def test_whoever_registers_later_fences_off_the_other(client: Client) -> None:
     assert [info.name for info in client.consumers.list()] == ["etl"]
 
 
-def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client) -> None:
+def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: BulkClient) -> None:
     fill(client, 3)
     generation = taken(client)
     assert client.consumers.release("etl", "q") == 3
@@ -117,7 +116,7 @@ def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client)
         client.consumers.show("etl", "q")
 
 
-def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
+def test_a_claim_is_worked_on_message_by_message(client: BulkClient) -> None:
     fill(client, 5)
     generation = client.consumers.register("etl", "q", unspoken="release").generation
     assert client.consumers.show("etl", "q").unspoken == "release"
@@ -152,7 +151,7 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
         list(client.consumers.read("audit", "q", other, 1, unsettled=True))
 
 
-def test_nothing_behind_the_ceiling_is_taken(client: Client) -> None:
+def test_nothing_behind_the_ceiling_is_taken(client: BulkClient) -> None:
     fill(client, 2)
     generation = client.consumers.register("etl", "q").generation
     ceiling = client.consumers.ceiling("etl", "q", generation)
@@ -170,7 +169,7 @@ def test_a_claim_waits_for_the_first_message(scene: Scene) -> None:
     assert claiming.result(PATIENCE_S).count == 1
 
 
-def test_what_is_staged_is_seen_once_it_is_published(client: Client) -> None:
+def test_what_is_staged_is_seen_once_it_is_published(client: BulkClient) -> None:
     staged = client.staging.stage("t", "a", "q", [NewMessage(b"1"), NewMessage(b"2", stream="s")])
     assert (staged.count, staged.bytes, staged.refused) == (2, 2, [])
     client.staging.stage_batch(
@@ -186,7 +185,7 @@ def test_what_is_staged_is_seen_once_it_is_published(client: Client) -> None:
     ]
 
 
-def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Client) -> None:
+def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: BulkClient) -> None:
     batch = pa.RecordBatch.from_pydict(
         {"payload": [b"good", b"bad", b"good"], "stream": ["s", "x" * 600, None]}
     )
@@ -203,7 +202,7 @@ def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Cli
 @pytest.mark.parametrize(
     "dead", [("validation_failure", "bad 1"), [("unknown", "bad 0"), ("validation_failure", "bad 1")]]
 )
-def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Client, dead: Any) -> None:
+def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: BulkClient, dead: Any) -> None:
     staged = client.staging.stage(
         "t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead
     )
@@ -221,7 +220,7 @@ def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Clien
     )
 
 
-def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:
+def test_a_write_that_is_discarded_cannot_be_published(client: BulkClient) -> None:
     client.staging.stage("t", "a", "q", [NewMessage(b"1")])
     assert client.staging.discard("t", "q") == 1
     assert client.staging.discard("t", "q") == 0
@@ -229,7 +228,7 @@ def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:
         client.staging.publish("t", "q", ["a"])
 
 
-def test_browsing_sees_every_message_once_in_order_of_ids(client: Client) -> None:
+def test_browsing_sees_every_message_once_in_order_of_ids(client: BulkClient) -> None:
     ids = fill(client, 25)
     client.claim("q", limit=5)
     batches = [*client.browse_batches("q")]
@@ -251,7 +250,7 @@ def test_browsing_sees_every_message_once_in_order_of_ids(client: Client) -> Non
     )
 
 
-def test_dead_letters_are_browsed_with_why_they_are_dead(client: Client) -> None:
+def test_dead_letters_are_browsed_with_why_they_are_dead(client: BulkClient) -> None:
     fill(client, 2)
     (delivery,) = client.claim("q")
     client.settle([Fail(delivery, "no such customer", "validation_failure", dead=True)])
@@ -268,7 +267,7 @@ def test_dead_letters_are_browsed_with_why_they_are_dead(client: Client) -> None
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "MOST_ROWS", 4)
+    monkeypatch.setattr(size("read_page_messages"), 4)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -347,10 +346,7 @@ def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) 
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(size("read_page_messages"), 500)
+def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene) -> None:
     client, other = scene.client()[0], scene.client()[0]
     fill(client, 2000)
     generation = taken(client, 2000)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead import Complete, Delivery, NewMessage, errors
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.testing.engine import is_started
 from fairlead.wire.calls import ClaimCall, decode
 from tests.client.scene import PATIENCE_S, Scene, flight_only, until
@@ -24,7 +24,7 @@ def take(deliveries: Iterator[Delivery], count: int) -> list[Delivery]:
     return [next(deliveries) for _ in range(count)]
 
 
-def test_a_loop_gets_every_message_in_order(scene: Scene, client: Client) -> None:
+def test_a_loop_gets_every_message_in_order(scene: Scene, client: BulkClient) -> None:
     ids = fill(scene, 250)
     seen = []
     for delivery in client.consume("q", prefetch=20):
@@ -36,7 +36,7 @@ def test_a_loop_gets_every_message_in_order(scene: Scene, client: Client) -> Non
     assert scene.counts() == (0, 0, 0, 0)
 
 
-def test_a_loop_waits_for_messages_that_come_later(scene: Scene, client: Client) -> None:
+def test_a_loop_waits_for_messages_that_come_later(scene: Scene, client: BulkClient) -> None:
     deliveries = client.consume("q")
     threading.Timer(0.05, lambda: fill(scene, 1)).start()
     assert next(deliveries).payload == b"0"
@@ -81,12 +81,12 @@ def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene, how: str) -> 
         assert client.settle([Complete(delivery)])[0].ok
 
 
-def fail_inside(client: Client) -> None:
+def fail_inside(client: BulkClient) -> None:
     for _ in client.consume("q", prefetch=5):
         raise ZeroDivisionError
 
 
-def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: Client) -> None:
+def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: BulkClient) -> None:
     fill(scene, 3)
     with client.consume("q") as deliveries:
         next(deliveries)
@@ -94,7 +94,7 @@ def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: Client)
     assert [delivery.attempts for delivery in scene.broker.claim("q", limit=5)] == [0, 0]
 
 
-def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client: Client) -> None:
+def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client: BulkClient) -> None:
     ids = fill(scene, 3)
     deliveries = client.consume("q", prefetch=10)
     first = next(deliveries)
@@ -123,7 +123,7 @@ def test_credit_follows_demand(scene: Scene) -> None:
     deliveries.close()
 
 
-def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, client: Client) -> None:
+def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, client: BulkClient) -> None:
     fill(scene, 50)
     slow = client.consume("q", prefetch=10)
     next(slow)
@@ -155,7 +155,7 @@ def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
     deliveries.close()
 
 
-def test_several_threads_share_one_loop(scene: Scene, client: Client) -> None:
+def test_several_threads_share_one_loop(scene: Scene, client: BulkClient) -> None:
     ids = fill(scene, 200)
     deliveries = client.consume("q", prefetch=20)
     seen: list[str] = []
@@ -176,7 +176,7 @@ def test_several_threads_share_one_loop(scene: Scene, client: Client) -> None:
     assert sorted(seen) == sorted(ids)
 
 
-def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: Client) -> None:
+def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: BulkClient) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at, stream="s") for at in range(3)])
     deliveries = client.consume("q", max_per_stream=3)
     next(deliveries)
@@ -184,7 +184,7 @@ def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: Clien
     deliveries.close()
 
 
-def test_a_loop_over_several_queues(scene: Scene, client: Client) -> None:
+def test_a_loop_over_several_queues(scene: Scene, client: BulkClient) -> None:
     scene.broker.create_queue("r")
     fill(scene, 1, "q")
     fill(scene, 1, "r")
@@ -193,12 +193,12 @@ def test_a_loop_over_several_queues(scene: Scene, client: Client) -> None:
     deliveries.close()
 
 
-def test_a_loop_over_a_queue_that_is_not_there_says_so(client: Client) -> None:
+def test_a_loop_over_a_queue_that_is_not_there_says_so(client: BulkClient) -> None:
     with pytest.raises(errors.QueueNotFound):
         next(client.consume("nowhere"))
 
 
-def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: Client) -> None:
+def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: BulkClient) -> None:
     fill(scene, 1)
     deliveries = client.consume("q")
     next(deliveries)
@@ -208,7 +208,7 @@ def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: Client) -> N
 
 
 @pytest.mark.parametrize("prefetch", [0, -1, True, 1.5, "10", 100_001])
-def test_a_prefetch_that_is_none_is_refused(client: Client, prefetch: int) -> None:
+def test_a_prefetch_that_is_none_is_refused(client: BulkClient, prefetch: int) -> None:
     with pytest.raises(errors.InvalidRequest):
         client.consume("q", prefetch=prefetch)
 
@@ -247,7 +247,7 @@ def test_a_server_that_stays_away_ends_the_loop_with_an_error(scene: Scene) -> N
         next(client.consume("q"))
 
 
-def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: Client) -> None:
+def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: BulkClient) -> None:
     deliveries = client.consume("q")
     ended = threading.Event()
 
@@ -264,7 +264,7 @@ def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: Client) 
         next(deliveries)
 
 
-def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: Client) -> None:
+def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: BulkClient) -> None:
     for _ in range(5):
         client.consume("q").close()
     until(
@@ -274,7 +274,7 @@ def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: Client) ->
 
 
 def test_a_message_that_arrives_while_the_loop_is_left_is_given_back_too(
-    scene: Scene, client: Client
+    scene: Scene, client: BulkClient
 ) -> None:
     for at in range(20):
         deliveries = client.consume("q", prefetch=100)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.client.heartbeat import AT_ONCE, Heartbeat
 from fairlead.clock import SystemClock
 from fairlead.errors import ClientClosed, Forbidden, ServerUnreachable, Unauthenticated
@@ -366,7 +366,7 @@ def test_a_client_is_told_of_a_lease_that_was_revoked(scene: Scene) -> None:
     until(lambda: client.is_lost(claimed), "the loss being noticed")
 
 
-def holds(client: Client, claimed: Delivery) -> bool:
+def holds(client: BulkClient, claimed: Delivery) -> bool:
     return heartbeat_of(client).holds(claimed.message.id, claimed.claim_id)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, errors
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.errors import AnswerLost, Overloaded, ServerStopping, ServerUnreachable, SessionExpired
 from fairlead.request import LOCAL, Caller
 from fairlead.testing.engine import engine_of, forget_sessions, rows_in
@@ -128,7 +128,7 @@ def test_gathered_calls_whose_answer_is_lost_are_each_one_message(scene: Scene) 
     ids=["create_queue", "purge", "delete_queue", "retry", "goodbye", "config.delete"],
 )
 def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
-    scene: Scene, call: Callable[[Client], object]
+    scene: Scene, call: Callable[[BulkClient], object]
 ) -> None:
     client, transport = scene.client()
     client.config.set("a", "b")
@@ -149,7 +149,7 @@ def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
     ],
     ids=["stats", "pause", "config.set", "dry run"],
 )
-def test_a_verb_that_may_be_repeated_is(scene: Scene, call: Callable[[Client], object]) -> None:
+def test_a_verb_that_may_be_repeated_is(scene: Scene, call: Callable[[BulkClient], object]) -> None:
     client, transport = scene.client()
     transport.lose("request", 2)
     call(client)
@@ -348,7 +348,7 @@ def test_a_session_of_the_callers_own_is_used(scene: Scene) -> None:
     assert client.open_session(place["session"]).last == 1
 
 
-OWN: dict[str, Callable[[Client], Any]] = {
+OWN: dict[str, Callable[[BulkClient], Any]] = {
     "enqueue": lambda client: Enqueue("q", b"new"),
     "settle": lambda client: Settle([Release(client.claim("q")[0])]),
     "claim": lambda client: Claim("q"),

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; import fairlead; "
+WITHOUT_HIREDIS = "import sys; sys.modules['hiredis'] = None; import fairlead; "
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; import fairlead; "
 )
 def test_a_client_without_its_package_says_how_to_get_it(code: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PYARROW + code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_HIREDIS + code], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
     assert (
         ran.stderr.splitlines()[-1]
-        == "ModuleNotFoundError: a client of this address needs pyarrow; install it with: pip install 'fairlead[client]'"
+        == "ModuleNotFoundError: a client needs hiredis; install it with: pip install 'fairlead[client]'"
     )

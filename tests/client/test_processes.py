@@ -6,6 +6,7 @@ import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,9 @@ def test_a_claim_that_waits_goes_on_waiting_through_a_restart(server: ServerProc
         assert found == [b"after the restart"]
 
 
-def test_a_server_that_stands_still_is_noticed_and_nothing_is_doubled(server: ServerProcess) -> None:
+def test_a_server_that_stands_still_is_noticed_and_nothing_is_doubled(
+    server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its connections stay open and nothing answers; when it goes on, it carries out what it was sent
     meanwhile.
     """
@@ -97,7 +100,7 @@ def test_a_server_that_stands_still_is_noticed_and_nothing_is_doubled(server: Se
         sent = threading.Thread(target=lambda: client.enqueue("q", b"second"), daemon=True)
         sent.start()
         try:
-            until(lambda: client._core._watchdog.late, "the connection being given up")
+            until(lambda: "no answer in time" in caplog.text, "the connection being given up")
         finally:
             server.resume_process()
         sent.join(PATIENCE_S)
@@ -120,11 +123,13 @@ def test_work_goes_on_through_restarts_and_nothing_is_lost_or_doubled(
                 client.enqueue("q", b"%d" % at)
 
         def work() -> None:
-            for delivery in client.consume("q", prefetch=10):
-                if client.settle([Complete(delivery)])[0].ok:
-                    worked[delivery.payload] += 1
-                if stop.is_set():
-                    return
+            # A settle whose lease ran out meanwhile may still be waiting for its next attempt at the end.
+            with suppress(errors.ClientClosed):
+                for delivery in client.consume("q", prefetch=10):
+                    if client.settle([Complete(delivery)])[0].ok:
+                        worked[delivery.payload] += 1
+                    if stop.is_set():
+                        return
 
         threads = [threading.Thread(target=target, daemon=True) for target in (produce, work, work)]
         for thread in threads:
@@ -160,7 +165,7 @@ def test_arrow_prints_nothing_about_an_open_stream_whose_server_is_gone(
     server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
 ) -> None:
     """Whoever opened it was interrupted, and never closed it."""
-    stream = FlightTransport(server.address).open("claim")
+    stream = FlightTransport(server.addresses["flight"]).open("claim")
     _end(server, kill=kill)
     del stream
     gc.collect()
@@ -172,7 +177,7 @@ def test_arrow_prints_nothing_when_a_client_closes_after_an_interrupted_call(
     server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
 ) -> None:
     """An interrupt between an answer and the return of its channel leaves the channel to nobody."""
-    core = Core(Options(server.address, "interrupted"))
+    core = Core(Options(server.addresses["flight"], "interrupted"))
     core.take_channel("claim", 60_000)
     _end(server, kill=kill)
     core.close()

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from fairlead import NewMessage, errors
-from fairlead.client.async_client import AsyncClient
-from fairlead.client.client import Client
+from fairlead.client.async_client import AsyncBulkClient
+from fairlead.client.client import BulkClient
 from fairlead.client.core import Core
 from fairlead.client.options import Options
 from fairlead.client.traces import Traces
@@ -26,7 +26,7 @@ class Traced:
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = provider.get_tracer("test")
-        self.client = Client(Core(Options(scene.address, "tester")), Traces(Tracing(provider)))
+        self.client = BulkClient(Core(Options(scene.address, "tester")), Traces(Tracing(provider)))
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
@@ -64,7 +64,7 @@ def test_a_staged_message_carries_the_span_of_its_staging(scene: Scene, traced: 
 
 
 def test_an_asyncio_client_does_the_same(scene: Scene, traced: Traced) -> None:
-    asyncio.run(AsyncClient(traced.client).enqueue("q", b""))
+    asyncio.run(AsyncBulkClient(traced.client).enqueue("q", b""))
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_message_is_refused_with_tracing_as_without(traced: Traced) -
             turn(traced.client, "me", enqueue={"q": messages})  # type: ignore[dict-item]
 
 
-def test_without_tracing_nothing_is_added(scene: Scene, client: Client) -> None:
+def test_without_tracing_nothing_is_added(scene: Scene, client: BulkClient) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     with client.process_span(delivery):

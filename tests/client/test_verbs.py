@@ -24,13 +24,14 @@ from fairlead import (
     surface,
 )
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
-from fairlead.client.async_client import AsyncClient
+from fairlead.client.async_client import AsyncBulkClient
 from fairlead.client.bulk import ClientConsumers, ClientStaging
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
+from fairlead.client.client import connect as bulk_connect
 from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
-from fairlead.client.resp.async_client import AsyncRespClient
+from fairlead.client.resp.async_client import AsyncClient
 from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
-from fairlead.client.resp.client import RespClient
+from fairlead.client.resp.client import Client
 from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
@@ -113,7 +114,7 @@ def test_a_surface_has_a_method_for_every_verb_and_no_other(kind: type) -> None:
     assert methods - OTHER_FORMS == VERBS.keys() - (BLOCKING_ONLY if kind is AsyncSurface else set())
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient, RespClient, AsyncRespClient])
+@pytest.mark.parametrize("kind", [BulkClient, AsyncBulkClient, Client, AsyncClient])
 def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> None:
     assert public(kind) == CLIENTS_OWN
 
@@ -135,7 +136,7 @@ def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaited, name))
 
 
-def test_grants_are_given_as_records_or_as_text(client: Client) -> None:
+def test_grants_are_given_as_records_or_as_text(client: BulkClient) -> None:
     made = client.keys.create("x", [Grant(Right.PRODUCE, "q"), "consume:q"])
     assert made.info.grants == ("consume:q", "produce:q")
     assert client.keys.set_grants(made.info.id, EVERY_RIGHT).grants == tuple(sorted(map(str, EVERY_RIGHT)))
@@ -143,7 +144,7 @@ def test_grants_are_given_as_records_or_as_text(client: Client) -> None:
 
 @pytest.mark.parametrize("grants", [None, 5, "produce:q", [None], [5]])
 def test_wrong_grants_are_refused_in_the_same_words_in_process_and_by_a_client(
-    client: Client, scene: Scene, grants: Any
+    client: BulkClient, scene: Scene, grants: Any
 ) -> None:
     told = []
     for face in (scene.broker, client):
@@ -168,7 +169,7 @@ def test_both_ways_to_connect_take_the_same_options() -> None:
     assert parameters(fairlead.connect) == parameters(fairlead.aio.connect)
 
 
-def test_the_life_of_a_message(client: Client, scene: Scene) -> None:
+def test_the_life_of_a_message(client: BulkClient, scene: Scene) -> None:
     message_id = client.enqueue("q", b"work", headers={"a": "b"}, fairness_key="acme", weight=3, stream="s")
     (delivery,) = client.claim("q", wait="1s")
     assert (delivery.id, delivery.payload, delivery.headers) == (message_id, b"work", {"a": "b"})
@@ -195,7 +196,7 @@ def test_the_life_of_a_message(client: Client, scene: Scene) -> None:
     assert scene.counts() == (0, 0, 0, 0)
 
 
-def test_a_delivery_is_settled_by_its_two_strings(client: Client) -> None:
+def test_a_delivery_is_settled_by_its_two_strings(client: BulkClient) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     ref = DeliveryRef(delivery.id, delivery.lease)
@@ -205,7 +206,7 @@ def test_a_delivery_is_settled_by_its_two_strings(client: Client) -> None:
     ]
 
 
-def test_one_bad_item_does_not_spoil_the_others(client: Client) -> None:
+def test_one_bad_item_does_not_spoil_the_others(client: BulkClient) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     items: list[Any] = [
@@ -223,7 +224,9 @@ def test_one_bad_item_does_not_spoil_the_others(client: Client) -> None:
 
 
 @pytest.mark.parametrize("items", [None, "text", 5, {Complete}])
-def test_a_settle_of_something_that_is_no_list_is_refused(client: Client, scene: Scene, items: Any) -> None:
+def test_a_settle_of_something_that_is_no_list_is_refused(
+    client: BulkClient, scene: Scene, items: Any
+) -> None:
     with pytest.raises(errors.InvalidRequest) as ours:
         client.settle(items)
     with pytest.raises(errors.InvalidRequest) as engines:
@@ -231,7 +234,7 @@ def test_a_settle_of_something_that_is_no_list_is_refused(client: Client, scene:
     assert str(ours.value) == str(engines.value)
 
 
-def test_a_settle_of_nothing_is_nothing(client: Client) -> None:
+def test_a_settle_of_nothing_is_nothing(client: BulkClient) -> None:
     assert client.settle([]) == []
 
 
@@ -269,7 +272,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
 def test_what_the_engine_refuses_is_refused_with_the_same_error(
-    client: Client, scene: Scene, call: Callable[[Any], object]
+    client: BulkClient, scene: Scene, call: Callable[[Any], object]
 ) -> None:
     with pytest.raises(errors.FairleadError) as engines:
         call(scene.broker)
@@ -279,31 +282,33 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
     assert ours.value.fields.keys() == engines.value.fields.keys()
 
 
-def test_what_cannot_travel_is_refused(client: Client) -> None:
+def test_what_cannot_travel_is_refused(client: BulkClient) -> None:
     with pytest.raises(errors.InvalidRequest):
         client.claim(object())  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidRequest):
         client.create_queue("new", retry=object())
 
 
-def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
+def test_a_claim_waits_for_a_message(client: BulkClient, scene: Scene) -> None:
     threading.Timer(0.05, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 
 
 def test_a_wait_longer_than_one_request_goes_on(
-    client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    client: BulkClient, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlead.client.long_poll._POLL_IN_MAIN_THREAD_MS", 50)
     threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 
 
-def test_a_wait_that_is_over_gives_nothing(client: Client) -> None:
+def test_a_wait_that_is_over_gives_nothing(client: BulkClient) -> None:
     assert client.claim("q", wait="100ms") == []
 
 
-def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: Client, scene: Scene) -> None:
+def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(
+    client: BulkClient, scene: Scene
+) -> None:
     found: list[bytes] = []
     threads = [
         threading.Thread(
@@ -325,7 +330,7 @@ def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: C
     assert sorted(found) == sorted(b"%d" % at for at in range(20))
 
 
-def test_operators_work_through_a_client(client: Client, scene: Scene) -> None:
+def test_operators_work_through_a_client(client: BulkClient, scene: Scene) -> None:
     client.create_queue("jobs", retry="none")
     ids = client.enqueue_many("jobs", [NewMessage(b"%d" % at, headers={"n": str(at)}) for at in range(3)])
     for delivery in client.claim("jobs", limit=3):
@@ -348,7 +353,7 @@ def test_operators_work_through_a_client(client: Client, scene: Scene) -> None:
     assert [queue.name for queue in client.queues("jobs")] == []
 
 
-def test_an_unfenced_ack_goes_through_a_client(client: Client) -> None:
+def test_an_unfenced_ack_goes_through_a_client(client: BulkClient) -> None:
     message_id = client.enqueue("q", b"")
     client.claim("q")
     assert client.ack("q", message_id).outcome == "completed"
@@ -383,13 +388,13 @@ def test_closing_keeps_leases(scene: Scene) -> None:
         lambda x: next(x.consume("q")),
     ],
 )
-def test_a_closed_client_says_so(client: Client, call: Callable[[Client], object]) -> None:
+def test_a_closed_client_says_so(client: BulkClient, call: Callable[[BulkClient], object]) -> None:
     client.close()
     with pytest.raises(errors.ClientClosed):
         call(client)
 
 
-def test_closing_ends_a_claim_that_waits(client: Client, scene: Scene) -> None:
+def test_closing_ends_a_claim_that_waits(client: BulkClient, scene: Scene) -> None:
     outcome: list[object] = []
 
     def wait() -> None:
@@ -407,7 +412,8 @@ def test_closing_ends_a_claim_that_waits(client: Client, scene: Scene) -> None:
 
 
 def test_connect_waits_for_an_answer_and_names_itself(scene: Scene) -> None:
-    with fairlead.connect(scene.address) as one, fairlead.connect(scene.address) as two:
+    connect = bulk_connect if scene.protocol == "flight" else fairlead.connect
+    with connect(scene.address) as one, connect(scene.address) as two:
         assert one.consumer != two.consumer
         assert one.enqueue("q", b"") == two.peek("q")[0].id
 

@@ -73,7 +73,7 @@ class Terminals:
         self._environment = {
             name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")
         } | {
-            "FAIRLEAD_ADDR": flight,
+            "FAIRLEAD_ADDR": resp,
             "FAIRLEAD_RESP": resp,
             "FAIRLEAD_FLIGHT": flight,
             "FAIRLEAD_GRPC": grpc,

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
+from fairlead.client import client as bulk_client
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.request import VERBS, Request
@@ -68,6 +69,13 @@ class ClientFace:
 
     def close(self) -> None:
         self.client.close()
+
+
+class FlightFace(ClientFace):
+    """The door of Arrow Flight."""
+
+    def __init__(self, address: str, key: str | None) -> None:
+        self.client = bulk_client.connect(address, api_key=key)
 
 
 class AioFace:
@@ -327,6 +335,9 @@ COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
     "reset": _command("queue", "reset", "{t.queue}", "{t.ready}", "{t.held}"),
     "prune": _command("queue", "prune", "{t.queue}", "--all", "--yes"),
     "drain": _command("queue", "drain", "{t.queue}", "--yes"),
+    "throttles": lambda x, t: [one["key"] for one in x.run("throttle", "list")],
+    "close_throttle": _command("throttle", "close", "provider", "1m"),
+    "open_throttle": _command("throttle", "open", "provider"),
     "release_stream": _command("queue", "release-stream", "{t.queue}", "s"),
     "retry": _command("queue", "retry", "{t.queue}", "{t.dead}", "--yes"),
     "redrive": _command("redrive", "{t.queue}", "--yes"),

@@ -73,6 +73,11 @@ class Thing(NamedTuple):
         return f"burial-{self.queue}"
 
     @property
+    def provider(self) -> str:
+        """The throttle key of the leased message."""
+        return f"provider of {self.queue}"
+
+    @property
     def weight(self) -> str:
         return f"weight:{self.queue}:k"
 
@@ -93,6 +98,8 @@ class Entry(NamedTuple):
     queue: str = "{queue}"
     #: Only a caller who may read payloads leaves it.
     of_reading: bool = False
+    #: The verb of the entry, where it is not that of the call.
+    verb: str = ""
 
 
 ACT, ACT_ON_NO_QUEUE = Entry(), Entry(queue="")
@@ -187,6 +194,12 @@ TABLE: dict[str, Row] = {
     "exchange: claim": Row((C,), lambda x, t: _exchanged(x, claim={"queue": t.queue})),
     "settle: complete": Row((C,), lambda x, t: _settled(x, Complete(t.leased)), HIDDEN),
     "settle: fail": Row((C,), lambda x, t: _settled(x, Fail(t.leased, "no")), HIDDEN),
+    "settle: close a throttle key": Row(
+        (C,),
+        lambda x, t: _settled(x, Fail(t.leased, "429", retry_after="60s", close=t.provider)),
+        HIDDEN,
+        entry=Entry(verb="close_throttle"),
+    ),
     "settle: release": Row((C,), lambda x, t: _settled(x, Release(t.leased)), HIDDEN),
     "settle: extend": Row((C,), lambda x, t: _settled(x, Extend(t.leased)), HIDDEN),
     "settle: start": Row((C,), lambda x, t: _settled(x, Start(t.leased)), HIDDEN),
@@ -311,6 +324,13 @@ TABLE: dict[str, Row] = {
     # The broker itself
     "checkpoint": Row((A,), lambda x, t: x.checkpoint(t.path), where=EVERYWHERE, entry=ACT_ON_NO_QUEUE),
     "audit.read": Row((A,), lambda x, t: len(x.audit.read(limit=1)), where=EVERYWHERE),
+    "throttles": Row((A,), lambda x, t: [one.key for one in x.throttles()], where=EVERYWHERE),
+    "close_throttle": Row(
+        (A,), lambda x, t: x.close_throttle("provider", "1m").key, where=EVERYWHERE, entry=ACT_ON_NO_QUEUE
+    ),
+    "open_throttle": Row(
+        (A,), lambda x, t: x.open_throttle("provider"), where=EVERYWHERE, entry=ACT_ON_NO_QUEUE
+    ),
     "config.get": Row((A,), lambda x, t: x.config.get(t.weight)),
     "config.set": Row((A,), lambda x, t: x.config.set(t.weight, 3), entry=ACT_ON_NO_QUEUE),
     "config.delete": Row((A,), lambda x, t: x.config.delete(t.weight), entry=ACT_ON_NO_QUEUE),
@@ -367,7 +387,7 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
         result.outcome == "dead"
         for result in x.settle([Fail(delivery, dead=True) for delivery in x.claim(queue, limit=4)])
     )
-    x.enqueue(queue, SECRET.encode(), headers={"h": SECRET})
+    x.enqueue(queue, SECRET.encode(), headers={"h": SECRET}, throttle_keys=[f"provider of {queue}"])
     (leased,) = x.claim(queue, consumer="holder")
     generation = x.consumers.register(f"etl-{queue}", queue).generation
     x.enqueue(queue, SECRET.encode(), headers={"h": SECRET})

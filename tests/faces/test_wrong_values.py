@@ -30,6 +30,7 @@ RIGHT: dict[str, Any] = {
     "queue": "q",
     "name": "q",
     "key": "k",
+    "duration": "1m",
     "value": "v",
     "number": 1,
     "up_to": 1,
@@ -70,19 +71,21 @@ class Doors(NamedTuple):
 def doors() -> Iterator[Doors]:
     with ExitStack() as stack:
         broker = stack.enter_context(open_in_memory())
-        door = FlightDoor(broker, "127.0.0.1:0", layers=Layers(broker, keys=True))
-        door.start()
-        stack.callback(door.stop)
-        stack.callback(door.drain)
+        layers = Layers(broker, keys=True)
+        flight = FlightDoor(broker, "127.0.0.1:0", layers=layers)
+        door = RespDoor(
+            broker, "127.0.0.1:0", layers=layers, asks_for_keys=True, flight_address=lambda: flight.address
+        )
+        for one in (flight, door):
+            one.start()
+            stack.callback(one.stop)
+            stack.callback(one.drain)
         stack.callback(broker.interrupt_waits)
         secret = broker.keys.create("all", EVERY_RIGHT).secret
         client = stack.enter_context(fairlead.connect(door.address, api_key=secret))
         aio = AioFace(door.address, secret)
         stack.callback(aio.close)
-        resp = RespDoor(broker, "127.0.0.1:0", layers=Layers(broker, keys=True), asks_for_keys=True)
-        resp.start()
-        stack.callback(resp.stop)
-        face = RespFace(resp.address, secret)
+        face = RespFace(door.address, secret)
         stack.callback(face.close)
         yield Doors(broker, client, aio, face)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.client.client import Client
+from fairlead import Client
 from fairlead.testing import ServerProcess, run_server
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fairlead
-from fairlead import Complete
-from fairlead.client.client import Client
+from fairlead import Client, Complete
 from fairlead.client.consume import Consumption
 from fairlead.errors import AnswerLost, InvalidRequest, Rejected, ServerUnreachable, Unavailable
 from tests.crash import workload

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead import Complete, FailureReason, NewMessage
-from fairlead.client.client import Client
+from fairlead import Client, Complete, FailureReason, NewMessage
 from fairlead.testing import ServerProcess
 
 from .processes import ClientProcess, until

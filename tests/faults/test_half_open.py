@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 import fairlead
-from fairlead import Complete, NewMessage
-from fairlead.client.client import Client
+from fairlead import Client, Complete, NewMessage
 from fairlead.testing import ServerProcess
 
 from .processes import PATIENCE_S, ClientProcess, until

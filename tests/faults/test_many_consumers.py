@@ -13,8 +13,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 
-from fairlead import Complete, NewMessage
-from fairlead.client.client import Client
+from fairlead import Client, Complete, NewMessage
 from fairlead.model.checks import check_messages
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.calls import ClaimCall, EnqueueCall, encode
@@ -124,7 +123,7 @@ def test_a_consumer_that_reads_nothing_blocks_neither_others_nor_its_own_produce
         for _ in range(10)
         for message_id in client.enqueue_many("q", [NewMessage(bytes(500_000))] * 15)
     ]
-    rude = flight.FlightClient(f"grpc://{server.address}")
+    rude = flight.FlightClient(f"grpc://{server.addresses['flight']}")
     claims, enqueues = RawChannel(rude, "claim"), RawChannel(rude, "enqueue")
     claims.send(encode(ClaimCall("q", wait_ms=60_000, consumer="rude", started=False, credit=100)))
     until(lambda: client.stats("q").leased == 100, "its credit being used")

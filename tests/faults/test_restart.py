@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 
-from fairlead import Complete, NewMessage
-from fairlead.client.client import Client
+from fairlead import Client, Complete, NewMessage
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.calls import ClaimCall, encode
 from tests.doors.flight.raw import RawChannel
@@ -56,7 +55,7 @@ def test_workers_go_on_through_restarts_and_nothing_runs_twice(
         until(lambda: worked().total() >= TOTAL // 4, "a part of the work being done")
         assert server.stop() == 0
         server.restart()
-        rude = stack.enter_context(flight.FlightClient(f"grpc://{server.address}"))
+        rude = stack.enter_context(flight.FlightClient(f"grpc://{server.addresses['flight']}"))
         unread = keep_from_stopping(rude, client)
         until(lambda: worked().total() >= TOTAL // 2, "more of the work being done")
         assert server.stop() == 0

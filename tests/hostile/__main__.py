@@ -100,12 +100,12 @@ def _in_turns(
 
 def _live(seed: int, server: ServerProcess, broker: Broker) -> None:
     strange: list[Callable[[], None]] = [
-        lambda: fuzz.live(seed, server.address),
+        lambda: fuzz.live(seed, server.addresses["flight"]),
         lambda: strangers.fila(seed, server.addresses["grpc"]),
         lambda: strangers.http(seed, server.addresses["http"]),
         lambda: strangers.resp(seed, server.addresses["resp"]),
         lambda: strangers.noise(seed, server.addresses["resp"]),
-        lambda: strangers.noise(seed, server.address),
+        lambda: strangers.noise(seed, server.addresses["flight"]),
         lambda: strangers.noise(seed, server.addresses["grpc"]),
         lambda: fuzz.decoders(seed, broker),
     ]

@@ -69,7 +69,7 @@ COLUMNS = {"messages": MESSAGES, "items": SETTLEMENTS}
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(f"grpc://{server.address}") as connected:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as connected:
         yield connected
 
 

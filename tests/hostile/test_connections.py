@@ -77,7 +77,13 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("door", ["flight", "grpc"])
+def use(client: fairlead.Client) -> None:
+    """Both of its doors."""
+    client.stats("q")
+    assert list(client.browse_batches("q")) == []
+
+
+@pytest.mark.parametrize("door", ["resp", "flight", "grpc"])
 def test_connections_beyond_the_limit_are_closed_and_a_client_at_work_is_not(
     tmp_path: Path, door: str
 ) -> None:
@@ -86,11 +92,11 @@ def test_connections_beyond_the_limit_are_closed_and_a_client_at_work_is_not(
         fairlead.connect(server.address) as client,
         ExitStack() as all_of_them,
     ):
-        client.stats("q")
+        use(client)
         crowd = [all_of_them.enter_context(connect(server.addresses[door])) for _ in range(100)]
         until(lambda: sum(map(is_closed, crowd)) >= 80)
         assert counted(server, "connections") >= 80
-        client.stats("q")
+        use(client)
 
 
 def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
 def test_a_connection_that_never_opens_a_channel_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, greeting_ms=300) as server, fairlead.connect(server.address) as client:
         client.stats("q")
-        with connect(server.address) as mute, Stranger(server.address) as undecided:
+        with connect(server.addresses["flight"]) as mute, Stranger(server.addresses["flight"]) as undecided:
             until(lambda: is_closed(mute))
             with pytest.raises(grpc.RpcError) as hung_up:
                 next(undecided.call)
@@ -112,16 +118,16 @@ def test_a_connection_that_never_opens_a_channel_is_closed(tmp_path: Path) -> No
         client.stats("q")
 
 
-@pytest.mark.parametrize("door", ["flight", "grpc"])
+@pytest.mark.parametrize("door", ["resp", "flight", "grpc"])
 def test_a_connection_that_says_nothing_for_long_is_closed_and_a_client_of_ours_makes_another(
     tmp_path: Path, door: str
 ) -> None:
     with serving(tmp_path, idle_ms=1000) as server, fairlead.connect(server.address) as client:
-        client.stats("q")
+        use(client)
         with connect(server.addresses[door]) as mute:
             until(lambda: is_closed(mute))
         until(lambda: counted(server, "idle") >= 1)
-        client.stats("q")
+        use(client)
 
 
 def test_requests_that_never_become_whole_are_bounded_together(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_requests_that_never_become_whole_are_bounded_together(tmp_path: Path) -
         before = usage(server.pid)["rss"]
         with ExitStack() as all_of_them:
             for _ in range(8):
-                stranger = all_of_them.enter_context(Stranger(server.address))
+                stranger = all_of_them.enter_context(Stranger(server.addresses["flight"]))
                 stranger.send(opening("enqueue"), frame(metadata=bytes(200_000_000)))
             until(lambda: counted(server, "arriving_bytes") >= 1)
             with fairlead.connect(server.address) as client:
@@ -150,12 +156,12 @@ def test_requests_in_a_row_are_not_taken_for_one_that_never_ends(tmp_path: Path)
 def test_channels_are_counted_before_they_say_anything(tmp_path: Path) -> None:
     with serving(tmp_path, max_channels=10, greeting_ms=600_000) as server, ExitStack() as all_of_them:
         for _ in range(10):
-            all_of_them.enter_context(Stranger(server.address))
+            all_of_them.enter_context(Stranger(server.addresses["flight"]))
         refusal: str | None = None
         for _ in range(50):
             # Whoever asks before all ten are there has the place of one of them, who is then refused and does
             # not come again.
-            all_of_them.enter_context(Stranger(server.address))
+            all_of_them.enter_context(Stranger(server.addresses["flight"]))
             refusal = _refused_channel(server)
             if refusal is not None:
                 break
@@ -165,7 +171,7 @@ def test_channels_are_counted_before_they_say_anything(tmp_path: Path) -> None:
 
 
 def _refused_channel(server: ServerProcess) -> str | None:
-    with Stranger(server.address) as one_more:
+    with Stranger(server.addresses["flight"]) as one_more:
         one_more.send(opening("request"))
         one_more.end()
         outcome = one_more.outcome()
@@ -175,7 +181,7 @@ def _refused_channel(server: ServerProcess) -> str | None:
 def test_one_connection_cannot_have_all_channels(tmp_path: Path) -> None:
     with (
         serving(tmp_path, max_channels_per_connection=3) as server,
-        grpc.insecure_channel(server.address) as connection,
+        grpc.insecure_channel(server.addresses["flight"]) as connection,
     ):
         exchange = connection.stream_stream("/arrow.flight.protocol.FlightService/DoExchange")
         stays = threading.Event()
@@ -229,7 +235,7 @@ def test_what_quiet_channels_still_hold_of_their_last_requests_is_bounded(tmp_pa
     header, body = batch_parts(batch)
     with serving(tmp_path, max_arriving_bytes="64MiB") as server, ExitStack() as all_of_them:
         for _ in range(10):
-            stranger = all_of_them.enter_context(Stranger(server.address))
+            stranger = all_of_them.enter_context(Stranger(server.addresses["flight"]))
             stranger.send(
                 opening("enqueue"), request(MESSAGES, header, body, encode({"queues": [["nowhere", 4]]}))
             )

@@ -43,7 +43,7 @@ def test_a_batch_that_says_it_has_more_rows_than_bytes_is_refused_before_room_is
 ) -> None:
     header, body = rows_without_columns(rows)
     before = usage(server.pid)["peak"]
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         call = fuzz.packed(verb, METADATA[verb])
         stranger.send(opening(fuzz.channel_of(verb)), request(pa.schema([]), header, body, call))
         assert stranger.outcome() == "invalid_request"
@@ -74,17 +74,17 @@ def test_a_compressed_batch_is_refused_before_it_takes_memory(own_server: Server
     before = usage(own_server.pid)["peak"]
     for schema, header, body in bombs.values():
         for _ in range(3):
-            with Stranger(own_server.address) as stranger:
+            with Stranger(own_server.addresses["flight"]) as stranger:
                 stranger.send(opening("enqueue"), request(schema, header, body, call))
                 assert stranger.outcome() == "invalid_request"
-            with Stranger(own_server.address) as stranger:
+            with Stranger(own_server.addresses["flight"]) as stranger:
                 stranger.send(opening("enqueue", schema), frame(header=header, body=body, metadata=call))
                 assert stranger.outcome().startswith("expected schema to be one without columns")
-            with Stranger(own_server.address) as stranger:
+            with Stranger(own_server.addresses["flight"]) as stranger:
                 stranger.send(opening("enqueue"), frame(header=header, body=body, metadata=call))
                 assert stranger.outcome().startswith("expected request to be")
     bombed = usage(own_server.pid)["peak"]
-    with Stranger(own_server.address) as stranger:
+    with Stranger(own_server.addresses["flight"]) as stranger:
         stranger.send(opening("enqueue"), request(large.schema, *batch_parts(large), call))
         assert stranger.outcome() == "invalid_request"
     assert bombed - before < usage(own_server.pid)["peak"] - bombed
@@ -95,7 +95,7 @@ def test_a_dictionary_that_is_compressed_is_refused(server: ServerProcess) -> No
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_batch(batch)
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(
             opening("enqueue"),
             frame(metadata=encode([encode({"queues": [["q", 50]]}), sink.getvalue().to_pybytes()])),
@@ -177,7 +177,7 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
 def test_a_frame_that_makes_no_sense_ends_its_channel_with_words(
     server: ServerProcess, frames: tuple[bytes, ...]
 ) -> None:
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(*frames)
         stranger.end()
         outcome = stranger.outcome()
@@ -187,7 +187,7 @@ def test_a_frame_that_makes_no_sense_ends_its_channel_with_words(
 
 
 def test_a_verb_that_could_fool_a_terminal_comes_back_harmless(server: ServerProcess) -> None:
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(frame(command=encode({"verb": "\x1b[2J\u202e\n"}), header=schema_header(MESSAGES)))
         assert "'\\x1b[2J\\u202e\\n'" in stranger.outcome()
 
@@ -200,7 +200,7 @@ def test_what_flight_could_do_besides_is_refused_without_a_stack(
     server: ServerProcess, method: str, streams: bool
 ) -> None:
     request = opening("enqueue") if streams else b""
-    with grpc.insecure_channel(server.address) as channel:
+    with grpc.insecure_channel(server.addresses["flight"]) as channel:
         call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")(
             iter([request]), timeout=PATIENCE_S
         )
@@ -216,7 +216,7 @@ def test_what_a_stranger_writes_on_a_schema_is_not_kept(server: ServerProcess) -
             [], schema=pa.schema([("payload", pa.binary())], metadata={"x": bytes([at]) * 20_000_000})
         )
         header, body = batch_parts(batch)
-        with Stranger(server.address) as stranger:
+        with Stranger(server.addresses["flight"]) as stranger:
             stranger.send(
                 opening("enqueue"), request(batch.schema, header, body, encode({"queues": [["q", 0]]}))
             )
@@ -253,7 +253,7 @@ def test_an_exchange_whose_counts_do_not_add_up_is_refused_as_a_whole(
     server: ServerProcess, counts: dict[str, Any]
 ) -> None:
     header, body = batch_parts(MIXED)
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(opening("exchange"), request(EXCHANGE, header, body, encode(counts)))
         assert stranger.outcome() == "invalid_request"
 
@@ -265,7 +265,7 @@ def test_ids_of_answered_requests_are_read_also_without_an_id_of_its_own(
     call = {"enqueue": {"queues": [["q", 1]], "rows": [[b"x"]]}, "settle": {"rows": [[0, b"i" * 16, 1]]}}[
         verb
     ]
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(opening(verb), frame(metadata=encode({**call, "answered": ["no id"]})))
         assert stranger.outcome() == "invalid_request"
 
@@ -284,7 +284,7 @@ def test_millions_of_rows_beside_a_batch_are_refused_before_they_are_made(
     count = 3_000_000
     name = encode(field)
     before = usage(server.pid)["peak"]
-    with Stranger(server.address) as stranger:
+    with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(
             opening(verb), frame(metadata=b"\x81" + name + b"\xdd" + count.to_bytes(4, "big") + row * count)
         )

@@ -44,9 +44,9 @@ def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
 
 def test_no_random_stranger_does_more_to_a_server_than_be_refused(server: ServerProcess) -> None:
     for seed in (*FOUND, *range(200)):
-        fuzz.live(seed, server.address)
+        fuzz.live(seed, server.addresses["flight"])
     for seed in range(150):
-        fuzz.live(seed, server.address, fuzz.BULK)
+        fuzz.live(seed, server.addresses["flight"], fuzz.BULK)
 
 
 @pytest.mark.parametrize(

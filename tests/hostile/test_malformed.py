@@ -68,7 +68,7 @@ def batch_case(
     def send(server: ServerProcess) -> Outcome:
         header, body = batch_parts(batch)
         changed = change(header, body)
-        with Stranger(server.address) as stranger:
+        with Stranger(server.addresses["flight"]) as stranger:
             metadata = encode({"queues": [["q", batch.num_rows]]} if call is None else call)
             stranger.send(opening(verb), request(schema or batch.schema, changed[0], changed[1], metadata))
             stranger.end()
@@ -79,7 +79,7 @@ def batch_case(
 
 def metadata_case(verb: str, call: object) -> Case:
     def send(server: ServerProcess) -> Outcome:
-        with Stranger(server.address) as stranger:
+        with Stranger(server.addresses["flight"]) as stranger:
             stranger.send(opening(verb), frame(metadata=call if isinstance(call, bytes) else encode(call)))
             stranger.end()
             return stranger.outcome()

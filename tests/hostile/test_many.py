@@ -26,7 +26,7 @@ def new_clients(server: ServerProcess, count: int) -> None:
 
 
 def new_channels(server: ServerProcess, count: int) -> None:
-    with flight.connect(f"grpc://{server.address}") as client:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         for _ in range(count):
             channel = RawChannel(client, "request")
             channel.ask("stats", queue="q")
@@ -35,14 +35,14 @@ def new_channels(server: ServerProcess, count: int) -> None:
 
 def dropped_channels(server: ServerProcess, count: int) -> None:
     """At any moment of their opening."""
-    with flight.connect(f"grpc://{server.address}") as client:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         for _ in range(count):
             RawChannel(client, "claim").reader.cancel()
 
 
 def dropped_connections(server: ServerProcess, count: int) -> None:
     for _ in range(count // 5):
-        with Stranger(server.address) as stranger:
+        with Stranger(server.addresses["flight"]) as stranger:
             stranger.send(opening("enqueue"))
 
 

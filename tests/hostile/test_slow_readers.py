@@ -42,7 +42,7 @@ def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Pa
         generation = client.consumers.register("etl", "q").generation
         assert client.consumers.claim("etl", "q", generation, 1, max_bytes=256 * 1024 * 1024).count == ROWS
         before = usage(server.pid)["rss"]
-        with flight.connect(f"grpc://{server.address}") as connection:
+        with flight.connect(f"grpc://{server.addresses['flight']}") as connection:
             calls = {"read": ConsumersRead("etl", "q", generation, 1), "browse": Browse("q")}
             slow = [RawChannel(connection, verb) for _ in range(READERS // 2) for verb in calls]
             for channel, verb in zip(slow, [*calls] * READERS, strict=False):

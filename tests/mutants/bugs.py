@@ -12,6 +12,7 @@ SUITES = {
         "--ignore=tests/conformance/engines/test_missing.py",
     ],
     "turn": ["tests/simulation/turn"],
+    "throttles": ["tests/integration/test_closed_throttles.py"],
     "store": ["tests/conformance/kv", "--ignore=tests/conformance/kv/test_rocks_full_disk.py"],
 }
 
@@ -339,8 +340,8 @@ BUGS = (
     Bug(
         "deliveries are put back under a repeat of their claim",
         "server/resp/connection.py",
-        '        return self.caller.session is not None or bool(getattr(self.request, "token", None))\n',
-        "        return False\n",
+        '        if self.caller.session is not None or getattr(self.request, "token", None):\n',
+        "        if False:\n",
         "turn",
     ),
     Bug(
@@ -349,5 +350,61 @@ BUGS = (
         "                call.answer, call.error = None, lost\n",
         "                call.error = None if call.answer else lost\n",
         "turn",
+    ),
+    Bug(
+        "a return counts as an attempt",
+        "engine/moves.py",
+        "        state, returns=state.returns + 1, progress",
+        "        state, returns=state.returns + 1, attempts=state.attempts + 1, progress",
+        "throttles",
+    ),
+    Bug(
+        "a message that closes its throttle key comes back without end",
+        "engine/moves.py",
+        " or state.returns >= bounds.max_returns:\n",
+        ":\n",
+        "throttles",
+    ),
+    Bug(
+        "a shorter closing opens a throttle key earlier",
+        "decide/closing.py",
+        "    later = new if new.until_ms > before.until_ms else before\n",
+        "    later = new\n",
+        "throttles",
+    ),
+    Bug(
+        "a probe that is given back counts as an answer",
+        "schedule/closed.py",
+        "        if is_answer:\n",
+        "        if ended:\n",
+        "throttles",
+    ),
+    Bug(
+        "a closed throttle key is open once its time is over",
+        "schedule/closed.py",
+        "        self.at_once = 1\n",
+        "        self.at_once = 1 << 20\n",
+        "throttles",
+    ),
+    Bug(
+        "a short claim sends out probes that nobody counts",
+        "engine/short_ways.py",
+        "    if memory.buckets.closed and memory.buckets.has_probes(now_ms):\n        return None\n",
+        "",
+        "throttles",
+    ),
+    Bug(
+        "the end of a probe wakes nobody",
+        "engine/reduce/throttles.py",
+        "            queue.schedule.look_again(throttle_key)\n",
+        "            pass\n",
+        "throttles",
+    ),
+    Bug(
+        "a probe that is gone with its queue is out for ever",
+        "engine/reduce/throttles.py",
+        "            return _ended(memory, sorted(gone - memory.held.keys()), is_answer=False)\n",
+        "            return False\n",
+        "throttles",
     ),
 )

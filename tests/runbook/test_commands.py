@@ -20,7 +20,7 @@ from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
 from fairlead.runbook.plan import make_plan
-from fairlead.server.flight import FlightDoor
+from fairlead.server.resp.door import RespDoor
 from tests.cli.conftest import Commands
 
 RUNBOOK = """\
@@ -224,7 +224,7 @@ def test_management_works_for_a_queue_whose_definition_is_gone(cli: Commands, fi
 @pytest.fixture
 def address(data: Path) -> Iterator[str]:
     with fairlead.open(data.parent / "served", durability="os") as broker:
-        door = FlightDoor(broker, "127.0.0.1:0")
+        door = RespDoor(broker, "127.0.0.1:0")
         door.start()
         yield door.address
         door.stop()

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
-from fairlead.client.transport import FlightTransport
+from fairlead.client.resp.addresses import Endpoint
+from fairlead.client.resp.identity import Identity
 from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.testing import ServerProcess, run_server
 from tests.security.callers import CommandFailed, run_command
@@ -112,15 +113,21 @@ def test_a_key_is_in_no_representation_no_log_and_no_error(
     caplog.set_level(logging.DEBUG)
     with fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client:
         core = client._core
+        list(client.browse_batches("q"))
+        bulk = core.flight.client("browse")._core
         shown = [
             client,
             core,
             core.options,
-            core._transport,
+            core.flight,
+            core.connections,
+            bulk,
+            bulk.options,
+            bulk._transport,
             guarded.tls,
-            core._transport._files,
-            core._transport._api_key,
-        ]  # type: ignore[attr-defined]
+            bulk._transport._files,
+            bulk._transport._api_key,
+        ]
         texts = [repr(one) for one in shown]
         for failing in (lambda: client.stats("no-such-queue"), lambda: client.enqueue("q", "no bytes")):  # type: ignore[arg-type]
             with pytest.raises(fairlead.errors.FairleadError) as refused:
@@ -145,11 +152,11 @@ def test_what_cannot_be_a_key_is_refused_without_being_shown(wrong: object) -> N
 def test_a_key_that_would_travel_in_the_open_is_warned_of(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    FlightTransport("127.0.0.1:1", api_key=SECRET).close()
-    FlightTransport("fairlead.example:1", api_key=SECRET, tls=guarded.tls).close()
-    FlightTransport("fairlead.example:1").close()
+    Identity(Endpoint("127.0.0.1", 1), None, SECRET)
+    Identity(Endpoint("fairlead.example", 1), guarded.tls, SECRET)
+    Identity(Endpoint("fairlead.example", 1), None, None)
     assert not caplog.records
-    FlightTransport("fairlead.example:1", api_key=SECRET).close()
+    Identity(Endpoint("fairlead.example", 1), None, SECRET)
     assert "the API key travels to fairlead.example:1 unencrypted" in caplog.text
     assert SECRET not in caplog.text
 
@@ -192,6 +199,8 @@ def test_the_doctor_finds_every_door_and_says_when_certificates_end(guarded: Gua
     said = command(
         guarded,
         "doctor",
+        "--flight",
+        doors["flight"],
         "--grpc",
         doors["grpc"],
         "--http",
@@ -202,10 +211,10 @@ def test_the_doctor_finds_every_door_and_says_when_certificates_end(guarded: Gua
     )
     checks = {(check["area"], check["name"]): check for check in json.loads(said)["checks"]}
     assert {
-        name: checks["server", name]["level"] for name in ("flight", "grpc", "http", "version")
-    } == dict.fromkeys(("flight", "grpc", "http", "version"), "ok")
+        name: checks["server", name]["level"] for name in ("resp", "flight", "grpc", "http", "version")
+    } == dict.fromkeys(("resp", "flight", "grpc", "http", "version"), "ok")
     ends = {name: check["found"] for (area, name), check in checks.items() if area == "certificates"}
-    assert sorted(ends) == ["authority", "client", "flight", "grpc", "http"]
+    assert sorted(ends) == ["authority", "client", "flight", "grpc", "http", "resp"]
     assert all("ends on 20" in found for found in ends.values())
 
 

@@ -173,7 +173,7 @@ def open_channel(client: flight.FlightClient, command: bytes, options: flight.Fl
 def test_a_channel_without_a_good_key_is_refused_alike_whatever_it_is_for(
     server: ServerProcess, opening: str
 ) -> None:
-    with flight.connect(f"grpc://{server.address}") as client:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         options = bearing(BAD["of another server"])
         assert refusal(lambda: open_channel(client, OPENINGS[opening], options)) == refusal(
             lambda: open_channel(client, OPENINGS["request"], options)
@@ -183,7 +183,7 @@ def test_a_channel_without_a_good_key_is_refused_alike_whatever_it_is_for(
 def test_flight_takes_no_bad_key_and_says_so_in_a_way_that_every_client_knows(
     server: ServerProcess, bad: str | None
 ) -> None:
-    with flight.connect(f"grpc://{server.address}") as client:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         kind, message = refusal(lambda: open_channel(client, OPENINGS["request"], bearing(bad)))
     assert kind == "FlightUnauthenticatedError"
     assert message.startswith("expected a valid API key")
@@ -197,7 +197,7 @@ def test_flight_takes_no_bad_key_and_says_so_in_a_way_that_every_client_knows(
 def test_flight_asks_for_the_key_before_it_reads_the_first_frame(
     server: ServerProcess, method: str, first: bytes
 ) -> None:
-    with grpc.insecure_channel(server.address) as channel:
+    with grpc.insecure_channel(server.addresses["flight"]) as channel:
         call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")
         with pytest.raises(grpc.RpcError) as refused:
             list(
@@ -216,7 +216,7 @@ def test_a_revoked_key_hears_of_nothing_else_on_a_channel_that_is_open(
 ) -> None:
     """Neither of what is wrong with its requests, nor that there is nothing to see."""
     key = root.keys.create("to be revoked", list(map(str, EVERY_RIGHT)))
-    with flight.connect(f"grpc://{server.address}") as client:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         channel = RawChannel(client, verb, options=bearing(f"Bearer {key.secret}"))
         assert channel.call(b"\xff")[0].error.code == "invalid_request"
         root.keys.revoke(key.info.id)

@@ -18,6 +18,7 @@ from cryptography import x509
 
 import fairlead
 from fairlead import Complete
+from fairlead.client.tls import files_identity
 from fairlead.client.transport import FlightTransport
 from fairlead.model.addresses import split_address
 from fairlead.testing import ServerProcess, run_server
@@ -28,7 +29,7 @@ from fairlead.wire.records import decode_result, encode_request
 from tests.security.certificates import EXPIRED, Files, replace, serial_at
 from tests.security.servers import run_unwatched
 
-DOORS = ("flight", "grpc", "http")
+DOORS = ("resp", "flight", "grpc", "http")
 EVERY_DOOR = pytest.mark.parametrize("door", DOORS)
 
 
@@ -98,7 +99,7 @@ def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, fi
 
 def test_an_open_channel_of_flight_goes_on(server: ServerProcess, files: Files) -> None:
     """The stream itself, below everything in a client that would make a new one."""
-    stream = FlightTransport(server.address, tls=fairlead.Tls(files.ca)).open("request")
+    stream = FlightTransport(server.addresses["flight"], tls=fairlead.Tls(files.ca)).open("request")
 
     def queues() -> list[str]:
         stream.write(encode_request(ListQueues()), None)
@@ -242,7 +243,7 @@ def test_a_client_uses_its_own_renewed_certificate_for_what_comes_next(files: Fi
             files.client(name="client")
             server.restart()
             assert client.queues() == []
-            assert client._core._transport._files.cert == files.cert("client").read_bytes()  # type: ignore[attr-defined]
+            assert client._core.connections._identity._files == files_identity(mine)
 
 
 def test_a_client_that_was_connected_gives_a_server_time_to_be_mended_and_then_says_what_is_wrong(

@@ -251,7 +251,7 @@ def _raised(results: list[Any]) -> None:
 
 def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
     secret = f"{PAYLOAD} {key} {WRONG_KEY}".encode()
-    for door in ("flight", "grpc", "http"):
+    for door in ("resp", "flight", "grpc", "http"):
         host, _, port = server.addresses[door].rpartition(":")
         request = b"GET /" + secret + b" HTTP/1.1\r\nAuthorization: " + secret + b"\r\n\r\n"
         for bytes_sent in (secret * 10, request, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + secret):
@@ -270,7 +270,7 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
                     secret, timeout=PATIENCE_S, metadata=metadata
                 )
     options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
-    with flight.connect(f"grpc://{server.address}") as raw:
+    with flight.connect(f"grpc://{server.addresses['flight']}") as raw:
         told = []
         one_row, arguments = encode({"queues": [["q", 1]]}), encode({"queue": "q", "messages": [PAYLOAD]})
         for verb, metadata, batch in (

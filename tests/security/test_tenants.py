@@ -33,7 +33,7 @@ APART = {
     "queues": (("ours", "ours", "ours"), ("theirs", "theirs", "theirs")),
     "queues of one project": (("p/ours", "p/ours", "p/ours"), ("p/theirs", "p/theirs", "p/theirs")),
 }
-DOORS = ("in process", "flight", "aio")
+DOORS = ("in process", "client", "aio")
 
 
 class Tenant(NamedTuple):
@@ -88,7 +88,7 @@ def at_doors(request: pytest.FixtureRequest) -> Iterator[Tenants]:
         ):
             root.create_queue(f"{project}/q", retry="none")
             secret = root.keys.create(project, everything(f"{project}/*")).secret
-            face = (ClientFace if request.param == "flight" else AioFace)(server.address, secret)
+            face = (ClientFace if request.param == "client" else AioFace)(server.address, secret)
             stack.callback(face.close)
             made.append(Tenant(face, f"{project}/q", f"{project}/none"))
         yield made[0], made[1]
@@ -251,10 +251,10 @@ def test_no_verb_tells_that_another_tenant_has_the_name(tenants: Tenants, verb: 
     assert shown(theirs) == before
 
 
-@pytest.mark.parametrize("door", ["flight", "aio", "command"])
+@pytest.mark.parametrize("door", ["client", "aio", "command"])
 def test_no_door_tells_that_another_tenant_has_the_name(server: tuple[ServerProcess, str], door: str) -> None:
     process, root_key = server
-    faces = {"flight": ClientFace, "aio": AioFace, "command": CommandFace}
+    faces = {"client": ClientFace, "aio": AioFace, "command": CommandFace}
     with fairlead.connect(process.address, api_key=root_key) as root:
         root.create_queue(f"{door}-b/q", retry="none")
         secret = root.keys.create(door, everything(f"{door}-a/*")).secret

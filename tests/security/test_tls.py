@@ -158,7 +158,7 @@ def test_those_that_do_not_fit_are_refused_and_told_why(
         assert re.search(pythons, said, re.IGNORECASE), said
 
 
-@pytest.mark.parametrize("door", ["flight", "grpc", "http"])
+@pytest.mark.parametrize("door", ["resp", "flight", "grpc", "http"])
 def test_nothing_older_than_tls_1_2_is_spoken(park: Park, door: str) -> None:
     assert [speaks(park, door, version) for version in ("TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3")] == [
         False,
@@ -215,7 +215,7 @@ def test_our_own_side_could_have_spoken_older_tls(park: Park) -> None:
 def test_a_handshake_that_failed_leaves_no_line_of_a_stranger_in_the_log(park: Park) -> None:
     context = ssl.create_default_context(cafile=park.ours.ca)
     context.set_alpn_protocols(["h2"])
-    for door in ("flight", "grpc", "http"):
+    for door in ("resp", "flight", "grpc", "http"):
         with (
             pytest.raises(ssl.SSLError),
             socket.create_connection(split_address(park.tls.addresses[door]), timeout=60) as plain,

@@ -33,7 +33,7 @@ class SlowDoor:
     `signal` this thread, not the main one, gets a SIGTERM; on `break` the store fails.
     """
 
-    name = "flight"
+    name = "resp"
 
     def __init__(self, broker: Broker, address: str, limits: Limits) -> None:
         self.address = address
@@ -98,7 +98,7 @@ def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Doo
     if not broker.queues("q"):
         broker.create_queue("q")
         broker.enqueue("q", b"secret payload", headers={"secret": "header"})
-    return [SlowDoor(broker, settings.flight, limits)]
+    return [SlowDoor(broker, settings.resp, limits)]
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ class Channel:
     """One Flight stream for claims, spoken by hand."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self._client = flight.connect(f"grpc://{server.address}")
+        self._client = flight.connect(f"grpc://{server.addresses['flight']}")
         self._writer, self._reader = self._client.do_exchange(
             flight.FlightDescriptor.for_command(encode(Open("claim")))
         )
@@ -75,7 +75,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_every_door_is_open_when_the_addresses_are_printed(data: Path) -> None:
     with run_server(data, grpc=True, http=True) as server:
-        assert list(server.addresses) == ["flight", "grpc", "http"]
+        assert list(server.addresses) == ["resp", "flight", "grpc", "http"]
         assert get(server, "/readyz")[0] == 200
         with grpc.insecure_channel(server.addresses["grpc"]) as channel:
             listed = admin_pb2_grpc.FilaAdminStub(channel).ListQueues(
@@ -147,13 +147,19 @@ def test_spans_of_calls_are_sent_before_a_stop_is_over(data: Path) -> None:
 
 
 def test_port_0_on_ipv6_prints_the_port_that_was_picked(data: Path) -> None:
-    with run_server(
-        data, flight=False, settings={"flight": "[::1]:0", "grpc": "[::1]:0", "http": "[::1]:0"}
-    ) as server:
+    doors = dict.fromkeys(("resp", "flight", "grpc", "http"), "[::1]:0")
+    server = ServerProcess(data, doors, {})
+    try:
+        server.start()
         ports = [address.removeprefix("[::1]:") for address in server.addresses.values()]
-        assert len(ports) == 3
+        assert len(ports) == 4
         assert all(int(port) > 0 for port in ports)
         assert get(server, "/healthz") == (200, "ok\n")
+        with fairlead.connect(server.address) as client:
+            assert [info.name for info in client.queues()] == ["q", "q.dlq"]
+    finally:
+        if server._process is not None and server._process.poll() is None:
+            server.kill()
 
 
 def test_people_read_the_addresses_line_by_line(data: Path) -> None:

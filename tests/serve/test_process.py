@@ -49,7 +49,7 @@ def slow_server(
     data: Path, address: str = "127.0.0.1:0", *arguments: str, **settings: object
 ) -> Iterator[ServerProcess]:
     by_path = {name.replace("__", "."): value for name, value in settings.items()}
-    server = ServerProcess(data, {"flight": address}, by_path, (*SLOW, *arguments))
+    server = ServerProcess(data, {"resp": address}, by_path, (*SLOW, *arguments))
     try:
         server.start()
         yield server
@@ -90,7 +90,7 @@ def test_a_signal_ends_a_process_that_is_still_opening_its_data(
     fairlead.open(data).close()
     (data / file).unlink()
     os.mkfifo(data / file)
-    server = ServerProcess(data, {"flight": "127.0.0.1:0"}, {})
+    server = ServerProcess(data, {"resp": "127.0.0.1:0"}, {})
     ended: list[int] = []
 
     def start() -> None:
@@ -209,7 +209,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_it_and_starts_nothing(tmp_p
         with (
             pytest.raises(
                 ServerDidNotStart,
-                match=f"expected to listen on {address} \\(flight\\), got: Address already in use",
+                match=f"expected to listen on {address} \\(resp\\), got: Address already in use",
             ) as failed,
             slow_server(tmp_path / "data", address),
         ):

@@ -227,7 +227,7 @@ def test_everything_wrong_is_said_at_once_with_where_it_stands(tmp_path: Path) -
         f"{file}:5: lua.default_timeout_ms: expected a number of milliseconds or a duration such as \"30s\", got 'soon'",
         f"{file}:7: limits.kill_after_ms: expected a known setting, did you mean lua.kill_after_ms?",
         f"{file}:9: nonsense.x: expected a known setting; see docs/reference/settings.md",
-        "FAIRLEAD_HTTP: http: expected host:port, such as 127.0.0.1:5556 (port 0: any free one), or \"off\", got 'nowhere'",
+        "FAIRLEAD_HTTP: http: expected host:port, such as 127.0.0.1:5554 (port 0: any free one), or \"off\", got 'nowhere'",
         'command line: log.level: expected "debug" or "info" or "warning" or "error", got \'loud\'',
     ]
 

@@ -74,11 +74,11 @@ for name in [*names(fairlead.server), *names(fairlead.cli), "fairlead.server.fil
 def test_a_server_that_was_not_told_of_the_door_opens_the_others_and_says_so_in_one_line(
     tmp_path: Path,
 ) -> None:
-    flight, http = (f"127.0.0.1:{port}" for port in free_ports(2))
-    server = ServerProcess(tmp_path / "data", {"flight": flight, "http": http}, {"grpc": None}, SERVE)
+    resp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
+    server = ServerProcess(tmp_path / "data", {"resp": resp, "http": http}, {"grpc": None}, SERVE)
     try:
         server.start()
-        assert server.addresses == {"flight": flight, "http": http}
+        assert server.addresses == {"resp": resp, "http": http}
         with fairlead.connect(server.address) as client:
             client.create_queue("q")
         assert server.stop() == 0
@@ -91,8 +91,8 @@ def test_a_server_that_was_not_told_of_the_door_opens_the_others_and_says_so_in_
 
 
 def test_a_server_that_was_told_of_the_door_does_not_start(tmp_path: Path) -> None:
-    flight, grpc = (f"127.0.0.1:{port}" for port in free_ports(2))
-    server = ServerProcess(tmp_path / "data", {"flight": flight, "grpc": grpc}, {}, SERVE)
+    resp, grpc = (f"127.0.0.1:{port}" for port in free_ports(2))
+    server = ServerProcess(tmp_path / "data", {"resp": resp, "grpc": grpc}, {}, SERVE)
     with pytest.raises(ServerDidNotStart) as refused:
         server.start()
     error = json.loads(refused.value.log.splitlines()[-1])["error"]

@@ -43,9 +43,7 @@ def test_a_broker_that_cannot_be_reached_is_named_when_the_time_for_it_is_over()
 
 def test_a_key_is_read_where_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str | None] = []
-    monkeypatch.setattr(
-        "fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]) or object()
-    )
+    monkeypatch.setattr("fairlead.connect", lambda address, **more: said.append(more["api_key"]) or object())
     file = tmp_path / "key"
     file.write_text("fl_from_a_file\n")
     monkeypatch.setenv("THE_KEY", "fl_from_a_variable")
@@ -87,8 +85,8 @@ def test_certificates_are_shown_and_asked_for_as_the_options_say(tmp_path: Path)
 @pytest.mark.parametrize(
     ("endpoint", "loopback"),
     [
-        ("127.0.0.1:5556", True),
-        ("[::1]:5556", True),
+        ("127.0.0.1:5554", True),
+        ("[::1]:5554", True),
         ("localhost:1", True),
         ("10.0.0.7:1", False),
         ("broker:1", False),
@@ -109,7 +107,7 @@ def warnings_of(
     caplog.set_level(logging.WARNING, "fairlead.spark")
     given = options(endpoint)
     monkeypatch.setattr(connection.platform, "node", lambda: here)
-    monkeypatch.setattr("fairlead.client.client.connect", lambda address, **more: object())
+    monkeypatch.setattr("fairlead.connect", lambda address, **more: object())
     if executor:
         monkeypatch.setenv("SPARK_EXECUTOR_DIRS", "/tmp/somewhere")
     client_for(given)
@@ -121,8 +119,8 @@ def warnings_of(
 def test_a_loopback_endpoint_on_an_executor_is_warned_about_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    (warning,) = warnings_of("127.0.0.1:5556", caplog, monkeypatch, here="worker-3", executor=False)
-    assert "127.0.0.1:5556" in warning
+    (warning,) = warnings_of("127.0.0.1:5554", caplog, monkeypatch, here="worker-3", executor=False)
+    assert "127.0.0.1:5554" in warning
     assert "worker-3" in warning
 
 
@@ -130,11 +128,11 @@ def test_a_loopback_endpoint_in_a_cluster_on_one_machine_is_warned_about_too(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     assert (
-        len(warnings_of("localhost:5556", caplog, monkeypatch, here=os.uname().nodename, executor=True)) == 1
+        len(warnings_of("localhost:5554", caplog, monkeypatch, here=os.uname().nodename, executor=True)) == 1
     )
 
 
-@pytest.mark.parametrize(("endpoint", "executor"), [("127.0.0.1:5556", False), ("10.0.0.7:5556", True)])
+@pytest.mark.parametrize(("endpoint", "executor"), [("127.0.0.1:5554", False), ("10.0.0.7:5554", True)])
 def test_nothing_is_said_where_the_endpoint_is_right(
     endpoint: str, executor: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,7 +7,7 @@ import pytest
 from fairlead.errors import InvalidRequest
 from fairlead.spark.options import OPTIONS, Options, read_options
 
-WHERE = {"endpoint": "127.0.0.1:5556", "queue": "orders"}
+WHERE = {"endpoint": "127.0.0.1:5554", "queue": "orders"}
 
 
 def refusal(given: dict[str, str]) -> str:
@@ -56,12 +56,12 @@ def test_options_that_spark_adds_for_itself_are_no_concern_of_the_source():
 
 
 def test_the_path_of_load_is_the_queue():
-    assert read_options({"endpoint": "127.0.0.1:5556", "path": "eu/orders"}).queue == "eu/orders"
+    assert read_options({"endpoint": "127.0.0.1:5554", "path": "eu/orders"}).queue == "eu/orders"
     assert "option queue" in refusal(WHERE | {"path": "payments"})
 
 
 def test_a_list_of_queues_is_refused_with_what_to_do_instead():
-    assert "give one queue" in refusal({"endpoint": "127.0.0.1:5556", "paths": '["orders","mails"]'})
+    assert "give one queue" in refusal({"endpoint": "127.0.0.1:5554", "paths": '["orders","mails"]'})
 
 
 def test_a_number_without_a_unit_is_answered_with_durations_that_an_option_can_say():
@@ -73,7 +73,9 @@ def test_a_number_without_a_unit_is_answered_with_durations_that_an_option_can_s
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("endpoint", "127.0.0.1"),
+        ("endpoint", "127.0.0.1:"),
+        ("endpoint", "grpc://127.0.0.1:5554"),
+        ("flightEndpoint", "127.0.0.1"),
         ("queue", "or ders"),
         ("consumer", " "),
         ("consumer", "x" * 300),

@@ -113,14 +113,14 @@ def test_without_pyspark_the_error_names_the_command_that_installs_it(
 @pytest.mark.parametrize(
     ("versions", "lacking"),
     [
-        ({"pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "20.0.0"}, []),
-        ({"pyspark": "4.3.1.dev0", "pandas": "2.2", "pyarrow": "26.0.1+local.3"}, []),
+        ({"pyspark": "4.3.0", "pandas": "2.3.3", "hiredis": "3.1", "pyarrow": "20.0.0"}, []),
+        ({"pyspark": "4.3.1.dev0", "pandas": "2.2", "hiredis": "3.1", "pyarrow": "26.0.1+local.3"}, []),
         (
-            {"pyspark": "4.4.0", "pandas": "2.3.3", "pyarrow": "26.0.1"},
+            {"pyspark": "4.4.0", "pandas": "2.3.3", "hiredis": "3.1", "pyarrow": "26.0.1"},
             ["pyspark 4.4.0 instead of pyspark 4.3 or later, before 4.4"],
         ),
         (
-            {"pyspark": "3.5.10", "pandas": "3.0.0", "pyarrow": "19.9"},
+            {"pyspark": "3.5.10", "pandas": "3.0.0", "hiredis": "3.1", "pyarrow": "19.9"},
             [
                 "pyspark 3.5.10 instead of pyspark 4.3 or later, before 4.4",
                 "pandas 3.0.0 instead of pandas 2.2 or later, before 3",

@@ -398,6 +398,22 @@ def test_errors_are_cut_before_a_claim_could_not_hold_them(
     assert [len(item.error) for item in wire.recorded[0]] == [2_000, 2_000, 200, 200]
 
 
+def test_a_throttled_member_of_a_claim_fails_and_waits_because_its_neighbours_are_in_hand_already(
+    broker: Broker,
+) -> None:
+    push(broker, {"n": 0}, throttle_keys=["api"])
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    wire = Wire(broker)
+    target = SliceTarget(wire)
+    target.begin(run.part(0))
+    (one,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
+    (result,) = target.settle([Fail(one, "429", retry_after="60s", close="api")])
+    assert result.outcome == "retry"
+    (said,) = wire.recorded[0]
+    assert (said.retry_in, said.close, said.retry_after) == ("60s", None, None)
+
+
 def test_after_its_time_a_slice_hands_out_nothing_more(broker: Broker) -> None:
     push(broker, {"n": 0}, {"n": 1}, *({"n": n, "stream": "s"} for n in range(5)))
     run = Run(broker, runbook(step("nothing")), slices=1)

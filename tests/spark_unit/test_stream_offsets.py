@@ -115,7 +115,7 @@ def consumers(monkeypatch: pytest.MonkeyPatch) -> Consumers:
 
 def reader(**options: str) -> StreamReader:
     given = {
-        "endpoint": "127.0.0.1:5556",
+        "endpoint": "127.0.0.1:5554",
         "queue": "orders",
         "consumer": "etl",
         "numPartitions": "2",

@@ -35,6 +35,8 @@ def misbehave(items: list[dict[str, Any]]) -> None:
                 raise OutOfPaper("tray 2")
             case "later":
                 raise fairlead.StepFailed("not yet", retry_in="90s", reason="dependency_failure")
+            case "throttled":
+                raise fairlead.Throttled("429", retry_after="60s", key="api")
             case "exit":
                 sys.exit(3)
             case "die":

@@ -77,6 +77,8 @@ def raises(item: dict[str, Any]) -> object:
         "dead": fairlead.StepFailed("no use", dead=True, reason="validation_failure"),
         "later": fairlead.StepFailed("not yet", retry_in="90s"),
         "nonsense": fairlead.StepFailed("what", reason="bad luck", retry_in="soon"),
+        "throttled": fairlead.Throttled("429", retry_after="60s", key="api"),
+        "throttled nonsense": fairlead.Throttled("429", retry_after="soon", key="api"),
     }
     how = item["how"]
     if how in kinds:

@@ -155,6 +155,16 @@ def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() 
     assert "soon" in result.error
 
 
+def test_a_step_may_say_that_its_provider_takes_no_calls_and_for_how_long() -> None:
+    result = call("tests.worker.steps:raises", {"how": "throttled"})
+    assert isinstance(result, Failed)
+    assert (result.close, result.retry_after_ms, result.error) == ("api", 60_000, "step 'only': 429")
+    result = call("tests.worker.steps:raises", {"how": "throttled nonsense"})
+    assert isinstance(result, Failed)
+    assert (result.close, result.retry_after_ms) == ("", 0)
+    assert "soon" in result.error
+
+
 @pytest.mark.parametrize("payload", [b"not json", b"\xff\xfe", b"", b"[" * 100_000])
 def test_a_payload_that_is_not_json_fails_without_the_step_being_run(payload: bytes) -> None:
     result = call("tests.worker.steps:nothing", payload)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -10,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.cli.findings import Finding
+from fairlead.cli.server_checks import open_connection
+from fairlead.client.resp.addresses import read_endpoint
 from fairlead.errors import FairleadError
-from fairlead.model.addresses import split_address
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls, TlsFiles
 
 #: Time enough for somebody to be away.
 SOON_DAYS = 30
-_PATIENCE_S = 3.0
 _finding = partial(Finding, "certificates")
 
 
@@ -50,12 +49,12 @@ def shown_by(door: str, address: str, tls: Tls, files: TlsFiles) -> Iterator[Fin
     """Nothing when nobody listens there, or the handshake fails: what is wrong then is said of the door."""
     from cryptography import x509
 
-    host, port = split_address(address)
+    at = read_endpoint(address)
     files.context.set_alpn_protocols(["h2", "http/1.1"])
     try:
         with (
-            socket.create_connection((host, port), timeout=_PATIENCE_S) as connection,
-            files.context.wrap_socket(connection, server_hostname=tls.server_name or host) as secure,
+            open_connection(at) as connection,
+            files.context.wrap_socket(connection, server_hostname=tls.server_name or at.host) as secure,
         ):
             shown = secure.getpeercert(binary_form=True)
     except OSError:

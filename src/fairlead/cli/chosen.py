@@ -13,7 +13,7 @@ import typer
 from fairlead.config.load import SETTINGS
 from fairlead.runbook.model import full_name
 
-DEFAULT_ADDR: str = SETTINGS["flight"].default
+DEFAULT_ADDR: str = SETTINGS["resp"].default
 #: How long a command tries to reach a server unless --wait says otherwise: someone is sitting there.
 PATIENCE = "1s"
 

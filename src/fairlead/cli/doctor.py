@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -21,11 +21,13 @@ from fairlead.cli.output import clean, console, show
 from fairlead.cli.security_checks import security
 from fairlead.cli.server_checks import server
 from fairlead.cli.spark_checks import spark
+from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.tls import Tls
 from fairlead.config import Settings
 from fairlead.config.load import SETTINGS
-from fairlead.model.addresses import split_address
+from fairlead.model.addresses import join_address, split_address
 
-_PORTS = {door: split_address(SETTINGS[door].default)[1] for door in ("grpc", "http")}
+_PORTS = {door: split_address(SETTINGS[door].default)[1] for door in ("flight", "grpc", "http")}
 _STYLES = {"ok": "green", "info": "blue", "warn": "bold yellow", "bad": "bold red"}
 
 
@@ -34,6 +36,14 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    flight: Annotated[
+        str | None,
+        typer.Option(
+            "--flight",
+            metavar="HOST:PORT",
+            help=f"The server's Flight door. Default: port {_PORTS['flight']} of its host.",
+        ),
+    ] = None,
     grpc: Annotated[
         str | None,
         typer.Option(
@@ -58,14 +68,14 @@ def doctor(
     """
     asked = chosen()
     with console(stderr=True).status("looking around"):
-        found = list(examine(asked, grpc, http))
+        found = list(examine(asked, {"flight": flight, "grpc": grpc, "http": http}))
     bad = any(finding.level == "bad" for finding in found)
     show({"ok": not bad, "checks": found}, lambda: findings_view(found))
     if bad:
         raise typer.Exit(1)
 
 
-def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Finding]:
+def examine(asked: Chosen, given: Mapping[str, str | None]) -> Iterator[Finding]:
     data, addr = asked.data or asked.data_from_env, asked.addr or asked.addr_from_env
     yield from _carefully("machine", machine())
     yield from _carefully("packages", packages())
@@ -74,21 +84,15 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
         yield Finding("data", "directory", "info", "none chosen", "say --data DIR to have one looked at")
     else:
         yield from _carefully("data", data_directory(data, Settings()))
-    flight = addr or DEFAULT_ADDR
-    host = flight.rpartition(":")[0]
-    grpc, http = grpc or f"{host}:{_PORTS['grpc']}", http or f"{host}:{_PORTS['http']}"
-    yield from _carefully(
-        "server",
-        server(
-            flight, grpc, http, asked=addr is not None, tls=credentials.tls(), api_key=credentials.api_key()
-        ),
-    )
-    yield from _carefully(
-        "security", security(data, flight, credentials.tls(), asked.credentials, os.environ)
-    )
-    yield from _carefully(
-        "certificates", certificates(credentials.tls(), {"flight": flight, "grpc": grpc, "http": http})
-    )
+    at = read_endpoint(addr or DEFAULT_ADDR)
+    tls = credentials.tls() or (Tls() if at.is_tls else None)
+    others = {
+        door: given[door] or join_address(at.host or "127.0.0.1", port) for door, port in _PORTS.items()
+    }
+    key = credentials.api_key()
+    yield from _carefully("server", server(at, others, asked=addr is not None, tls=tls, api_key=key))
+    yield from _carefully("security", security(data, at, tls, asked.credentials, os.environ))
+    yield from _carefully("certificates", certificates(tls, {"resp": str(at), **others}))
 
 
 def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:

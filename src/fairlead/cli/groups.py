@@ -25,6 +25,7 @@ FILES = {
     "consumer": "consumer",
     "staged": "staged",
     "explain": "explain",
+    "throttle": "throttles",
     "config": "config",
     "stats": "stats",
     "failures": "failures",

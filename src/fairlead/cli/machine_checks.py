@@ -27,7 +27,8 @@ CORE = {
     "google-crc32c": "google_crc32c",
 }
 EXTRAS = {
-    "client": {"hiredis": "hiredis", "pyarrow": "pyarrow.flight"},
+    "client": {"hiredis": "hiredis"},
+    "bulk": {"pyarrow": "pyarrow.flight"},
     "server": {
         "pyarrow": "pyarrow.flight",
         "prometheus-client": "prometheus_client",

@@ -17,6 +17,7 @@ from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import STATUSES, as_record, message_page, message_table, status_of_message
 from fairlead.cli.output import age, clean, count_of, pairs, plain, show, table, unless_piped, when
 from fairlead.cli.target import Target, nearest, open_target
+from fairlead.cli.throttles import closed_table
 from fairlead.errors import QueueNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
@@ -230,6 +231,8 @@ def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
                 f"{bucket.burst:g}",
             )
         parts.append(buckets)
+    if stats.closed_throttles:
+        parts.append(closed_table(stats.closed_throttles, title="\nclosed throttles (of the whole broker)"))
     for hook in stats.hooks:
         state = (
             f", breaker open until {when(hook.breaker_open_until_ms)}"

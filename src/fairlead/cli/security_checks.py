@@ -15,9 +15,11 @@ import fairlead
 from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
 from fairlead.cli.server_checks import why_refused
+from fairlead.client.resp.addresses import Endpoint
 from fairlead.config.load import SETTINGS, load_with_sources
 from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, is_loopback
 from fairlead.errors import FairleadError, SettingInvalid, Unauthenticated
+from fairlead.model.addresses import is_loopback_host
 from fairlead.server.bootstrap import BOOTSTRAP_FILE, key_in_environment
 from fairlead.server.fila.packages import settings_without, why_unusable
 
@@ -29,10 +31,10 @@ _finding = partial(Finding, "security")
 
 
 def security(
-    data: Path | None, flight: str, tls: Tls | None, given: Credentials, environ: Mapping[str, str]
+    data: Path | None, at: Endpoint, tls: Tls | None, given: Credentials, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    if not why_refused(flight):
-        yield from stranger(flight, tls)
+    if not why_refused(at):
+        yield from stranger(at, tls)
     if data is not None and data.is_dir():
         yield from secret_file("bootstrap key", data / BOOTSTRAP_FILE)
     for name, file in (("API key", given.api_key_file), ("TLS key", given.tls_key)):
@@ -43,14 +45,14 @@ def security(
         yield from settings_here(data, environ)
 
 
-def stranger(flight: str, tls: Tls | None) -> Iterator[Finding]:
+def stranger(at: Endpoint, tls: Tls | None) -> Iterator[Finding]:
     """What somebody without a key gets from the server."""
-    near = is_loopback(flight)
+    near = not at.host or is_loopback_host(at.host)
     try:
-        with fairlead.connect(flight, retry_for=_PATIENCE, tls=tls) as client:
+        with fairlead.connect(str(at), retry_for=_PATIENCE, tls=tls) as client:
             client.queues()
     except Unauthenticated:
-        yield _finding("keys", "ok", f"{flight} asks for an API key")
+        yield _finding("keys", "ok", f"{at} asks for an API key")
     except (ImportError, FairleadError):
         return  # what is wrong there is said of the door
     else:
@@ -59,7 +61,7 @@ def stranger(flight: str, tls: Tls | None) -> Iterator[Finding]:
         yield _finding(
             "keys",
             "info" if near else "warn",
-            f"{flight} asks for no key: everybody {where} may do everything",
+            f"{at} asks for no key: everybody {where} may do everything",
             advice,
         )
     if tls is None:
@@ -67,11 +69,11 @@ def stranger(flight: str, tls: Tls | None) -> Iterator[Finding]:
         yield _finding(
             "TLS",
             "info" if near else "warn",
-            f"{flight} speaks plaintext" + ("" if near else ", keys and messages can be read"),
+            f"{at} speaks plaintext" + ("" if near else ", keys and messages can be read"),
             advice,
         )
     else:
-        yield _finding("TLS", "ok", f"{flight} speaks TLS")
+        yield _finding("TLS", "ok", f"{at} speaks TLS")
 
 
 def secret_file(name: str, file: Path) -> Iterator[Finding]:

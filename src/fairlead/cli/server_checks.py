@@ -7,7 +7,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import fairlead
 from fairlead.cli.findings import Finding
+from fairlead.client.resp.addresses import Endpoint, read_endpoint
 from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
-from fairlead.model.addresses import split_address
 from fairlead.server.fila.packages import INSTALL
 
 if TYPE_CHECKING:
@@ -30,31 +30,67 @@ _VERSION = re.compile(r'fairlead_build_info\{[^}]*version="([^"]+)"')
 
 
 def server(
-    flight: str, grpc: str, http: str, *, asked: bool, tls: Tls | None = None, api_key: str | None = None
+    at: Endpoint,
+    others: Mapping[str, str],
+    *,
+    asked: bool,
+    tls: Tls | None = None,
+    api_key: str | None = None,
 ) -> Iterator[Finding]:
-    """`asked` says that somebody named the server: then it must be there."""
-    yield flight_door(flight, asked, tls, api_key)
-    yield grpc_door(grpc, tls)
-    yield from http_door(http, tls, api_key)
+    """`asked` says that somebody named the server: then it must be there. `others` are its doors by name."""
+    yield resp_door(at, asked, tls, api_key)
+    yield flight_door(others["flight"], tls, api_key)
+    yield grpc_door(others["grpc"], tls)
+    yield from http_door(others["http"], tls, api_key)
 
 
-def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
-    refused = why_refused(address)
+def resp_door(at: Endpoint, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
+    refused = why_refused(at)
     if refused:
         advice = "start it with: fairlead serve --data DIR, or name another with --addr"
-        return _finding(
-            "flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice
-        )
+        return _finding("resp", "bad" if asked else "info", f"nothing answers at {at}: {refused}", advice)
     began = time.perf_counter()
     try:
-        with fairlead.connect(address, retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
+        with fairlead.connect(str(at), retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
             queues = client.queues()
     except ImportError:
         return _finding(
-            "flight",
+            "resp",
             "warn",
-            f"something listens at {address}, but there is no client to ask it",
+            f"something listens at {at}, but there is no client to ask it",
             "pip install 'fairlead[client]'",
+        )
+    except (Unauthenticated, TlsFailed) as error:
+        return _finding("resp", "bad", error.message)
+    except FairleadError as error:
+        return _finding("resp", "bad", error.message, "is that the address of a fairlead server?")
+    took = (time.perf_counter() - began) * 1000
+    return _finding(
+        "resp", "ok", f"{at} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on"
+    )
+
+
+def flight_door(address: str, tls: Tls | None = None, api_key: str | None = None) -> Finding:
+    refused = why_refused(address)
+    if refused:
+        return _finding(
+            "flight",
+            "info",
+            f"nothing answers at {address}: {refused}",
+            "fine if no Spark and no record batches are used; another address: --flight",
+        )
+    began = time.perf_counter()
+    try:
+        from fairlead.client.client import connect
+
+        with connect(address, retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
+            client.queues()
+    except ImportError:
+        return _finding(
+            "flight",
+            "info",
+            f"something listens at {address}, but there is no client to ask it",
+            "pip install 'fairlead[bulk]'",
         )
     except (Unauthenticated, TlsFailed) as error:
         return _finding("flight", "bad", error.message)
@@ -66,7 +102,7 @@ def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str 
     return _finding(
         "flight",
         "ok",
-        f"{address} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on",
+        f"{address} answers, in {took:.0f} ms from the first packet on",
     )
 
 
@@ -179,13 +215,26 @@ def skew(ahead_s: float) -> Finding:
     return _finding("clock", "ok", "agrees with this machine's")
 
 
-def why_refused(address: str) -> str:
+def why_refused(at: str | Endpoint) -> str:
     """Why nothing listens there; "" when something does."""
     try:
-        socket.create_connection(split_address(address), timeout=_PATIENCE_S).close()
+        open_connection(read_endpoint(at) if isinstance(at, str) else at).close()
     except (OSError, UnicodeError, InvalidRequest) as trouble:
         return getattr(trouble, "strerror", None) or str(trouble)
     return ""
+
+
+def open_connection(at: Endpoint) -> socket.socket:
+    if not at.path:
+        return socket.create_connection((at.host, at.port), timeout=_PATIENCE_S)
+    found = socket.socket(socket.AF_UNIX)
+    found.settimeout(_PATIENCE_S)
+    try:
+        found.connect(at.path)
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def _get(address: str, tls: Tls | None, api_key: str | None, path: str) -> tuple[int, str, float | None]:

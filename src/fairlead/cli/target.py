@@ -16,7 +16,6 @@ import typer
 
 import fairlead
 from fairlead.cli import credentials
-from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import (
@@ -32,12 +31,11 @@ from fairlead.model.durations import to_ms
 from fairlead.request import Caller
 
 if TYPE_CHECKING:
-    from fairlead.client.client import Client
-    from fairlead.client.resp.client import RespClient
+    from fairlead.client.resp.client import Client
     from fairlead.middleware.stack import AdmittedCaller
 
     #: They have the same verbs, so no command asks which one it has.
-    Target = AdmittedCaller | Client | RespClient
+    Target = AdmittedCaller | Client
 else:
     Target = Any
 
@@ -48,16 +46,13 @@ _SILENCE_S = 1.0
 
 
 @contextmanager
-def open_target(*, create: bool = False, patience: str = "", runs_steps: bool = False) -> Iterator[Target]:
+def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]:
     """The broker or client that `--data` or `--addr` names, closed when the block ends.
 
     A data directory that does not exist is made only with `create`: a slip in its name must not look like an
-    empty broker. `runs_steps`: this process may run somebody's own functions, which find all packages as they
-    are.
+    empty broker.
     """
     where = chosen().target()
-    if not runs_steps and not isinstance(where, Path):
-        import_arrow_alone()
     with (
         _opened(where, create)
         if isinstance(where, Path)
@@ -121,7 +116,7 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _connect(addr: str, patience: str) -> Client | RespClient:
+def _connect(addr: str, patience: str) -> Client:
     patience_ms = to_ms(patience, "--wait")
     waiting = Timer(
         _SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True}

@@ -147,7 +147,7 @@ serve with it:
   fairlead serve --data ./data --set tls.cert={at("server.pem")} --set tls.key={at("server.key")}
 and talk to it:
   fairlead --tls-ca {at("ca.pem")} queue list
-  fairlead.connect("localhost:5556", tls={str(directory / "ca.pem")!r})
+  fairlead.connect("localhost:5554", tls={str(directory / "ca.pem")!r})
 
 to let in only clients with a certificate, serve with this too:
   --set tls.client_ca={at("ca.pem")}

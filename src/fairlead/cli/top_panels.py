@@ -18,6 +18,7 @@ from fairlead.cli.failures_view import attempts_rows, bar_rows, retries
 from fairlead.cli.looks import KeyShare
 from fairlead.cli.output import clean
 from fairlead.model.ids import short_id
+from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import BlockedStream, FailureMetrics, HookStats, QueueStats, ThrottleStats
 
 BORDER = "grey37"
@@ -95,6 +96,7 @@ def _backlog(metrics: FailureMetrics, now_ms: int) -> str:
 def gates_panel(stats: QueueStats, now_ms: int, *, width: int, lines: int) -> RenderableType:
     """What may hold deliveries back: hooks of the queue with their breakers, then throttles."""
     rows: list[RenderableType] = [_hook_line(hook, now_ms) for hook in stats.hooks]
+    rows += [_closed_line(closed, now_ms) for closed in stats.closed_throttles]
     rows += [_throttle_line(throttle, width) for throttle in sorted(stats.throttles, key=_fullness)]
     shown, hidden = _cut(rows, lines)
     if not shown:
@@ -112,6 +114,17 @@ def _hook_line(hook: HookStats, now_ms: int) -> Text:
         line.append(f" {show_count(hook.calls)} calls, {show_count(hook.failures)} failed")
     if hook.last_error:
         line.append(f" {clean(hook.last_error)}", style="dim")
+    return line
+
+
+def _closed_line(closed: ClosedThrottle, now_ms: int) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    if closed.at_once:
+        line.append(f"{clean(closed.key)} opens: {closed.probes} of {closed.at_once} probes", style="yellow")
+    else:
+        line.append(f"{clean(closed.key)} closed for {show_age(closed.until - now_ms)}", style="bold red")
+    if closed.error:
+        line.append(f" {clean(closed.error)}", style="dim")
     return line
 
 

@@ -101,7 +101,7 @@ def run(
     """
     grace_s = to_ms(grace, "grace") / 1000
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
-    with open_target(patience="30s", runs_steps=True) as target:
+    with open_target(patience="30s") as target:
         source = _Source(target, file or [])
         runbook = _on_engine(source.apply() if watch else source.read(), engine)
         on_spark = _named_for_spark(runbook, names or ())

@@ -18,7 +18,7 @@ from fairlead.surface import AsyncConsumersGroup, AsyncStagingGroup
 from fairlead.verbs.consumers import ConsumersRead
 
 if TYPE_CHECKING:
-    from fairlead.client.async_client import AsyncClient
+    from fairlead.client.async_client import AsyncBulkClient
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class AsyncConsumers(AsyncConsumersGroup):
     """`client.consumers`: durable consumers and their numbered claims, also with columns."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncBulkClient) -> None:
         super().__init__(client)
         self._client = client._client
         self._crew = client._core.crew
@@ -85,7 +85,7 @@ class AsyncConsumers(AsyncConsumersGroup):
 class AsyncStaging(AsyncStagingGroup):
     """`client.staging`: chunks of messages that become visible together, also with columns."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncBulkClient) -> None:
         super().__init__(client)
         self._client = client._client
         self._crew = client._core.crew

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging, in_threads
-from fairlead.client.client import Client
+from fairlead.client.client import BulkClient
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.gather import Gatherer, Work
@@ -34,7 +34,7 @@ from fairlead.verbs.settle import Settle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AsyncClient", "connect"]
+__all__ = ["AsyncBulkClient", "connect"]
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Work)
@@ -50,7 +50,7 @@ async def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> AsyncClient:
+) -> AsyncBulkClient:
     """As `fairlead.connect`, without blocking the event loop."""
     make = functools.partial(
         connect_blocking,
@@ -63,7 +63,7 @@ async def connect(
         api_key=api_key,
         tls=tls,
     )
-    return AsyncClient(await asyncio.get_running_loop().run_in_executor(None, make))
+    return AsyncBulkClient(await asyncio.get_running_loop().run_in_executor(None, make))
 
 
 async def _gathered(gatherer: Gatherer[W, T], work: W) -> T:
@@ -75,10 +75,10 @@ async def _gathered(gatherer: Gatherer[W, T], work: W) -> T:
         raise gatherer.late(sent=not future.cancelled()) from None
 
 
-class AsyncClient(AsyncSurface):
+class AsyncBulkClient(AsyncSurface):
     """Made by `connect`. Its verbs are the broker's, each a coroutine."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BulkClient) -> None:
         self._client = client
         self._core = client._core
         self._requests = client._requests
@@ -164,7 +164,7 @@ class AsyncClient(AsyncSurface):
             None, functools.partial(self._client.close, goodbye=goodbye)
         )
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> AsyncBulkClient:
         return self
 
     async def __aexit__(
@@ -190,7 +190,7 @@ def _deliveries_in(answer: object) -> list[Delivery]:
 class AsyncConsumption:
     """An endless asynchronous iterator of started deliveries; several tasks may take from it."""
 
-    def __init__(self, puller: Puller, client: AsyncClient) -> None:
+    def __init__(self, puller: Puller, client: AsyncBulkClient) -> None:
         self._puller = puller
         self._client = client
 

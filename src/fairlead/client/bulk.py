@@ -42,13 +42,13 @@ from fairlead.wire.settlements import encode_settlements
 from fairlead.wire.whole import fill_defaults, fit
 
 if TYPE_CHECKING:
-    from fairlead.client.client import Client
+    from fairlead.client.client import BulkClient
 
 
 class ClientConsumers(ConsumersGroup):
     """`client.consumers`: durable consumers and their numbered claims, also with columns."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BulkClient) -> None:
         super().__init__(client)
         self._core = client._core
 
@@ -85,7 +85,7 @@ class ClientConsumers(ConsumersGroup):
 class ClientStaging(StagingGroup):
     """`client.staging`: chunks of messages that become visible together, also with columns."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BulkClient) -> None:
         super().__init__(client)
         self._core = client._core
 

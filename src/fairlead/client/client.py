@@ -16,9 +16,9 @@ import pyarrow as pa
 from fairlead.client.bulk import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import Core
-from fairlead.client.options import read_options
+from fairlead.client.options import Options, read_options
 from fairlead.client.requests import Requests
-from fairlead.client.tls import TlsChoice, chosen_tls
+from fairlead.client.tls import Tls, TlsChoice, chosen_tls
 from fairlead.client.traces import Traces
 from fairlead.client.transport import FlightTransport
 from fairlead.model.delivery import Delivery
@@ -42,7 +42,7 @@ def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> Client:
+) -> BulkClient:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not.
 
     `timeout` is how long one request may go unanswered before its connection counts as dead, and `retry_for`
@@ -58,8 +58,7 @@ def connect(
         address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
     )
     traces = Traces(ambient() if tracing else None)
-    transport = FlightTransport(address, tls=chosen_tls(tls), api_key=api_key, timeout_ms=options.timeout_ms)
-    client = Client(Core(options, transport=transport), traces)
+    client = open_bulk(options, chosen_tls(tls), api_key, traces)
     try:
         client.intents()
     except BaseException:
@@ -68,7 +67,13 @@ def connect(
     return client
 
 
-class Client(Surface):
+def open_bulk(options: Options, tls: Tls | None, api_key: str | None, traces: Traces) -> BulkClient:
+    """Connects with its first call, not before."""
+    transport = FlightTransport(options.address, tls=tls, api_key=api_key, timeout_ms=options.timeout_ms)
+    return BulkClient(Core(options, transport=transport), traces)
+
+
+class BulkClient(Surface):
     """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
 
     def __init__(self, core: Core, traces: Traces | None = None) -> None:
@@ -148,7 +153,7 @@ class Client(Surface):
     def _say_goodbye(self) -> None:
         self.goodbye(self.consumer)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> BulkClient:
         return self
 
     def __exit__(

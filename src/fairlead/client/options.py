@@ -1,4 +1,4 @@
-"""What a client is told when it is made, with either protocol. Without pyarrow."""
+"""What a client is told when it is made. Without pyarrow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import msgspec
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import join_address, split_address
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 
@@ -19,6 +20,8 @@ class Options(msgspec.Struct, frozen=True):
     retry_for_ms: int = 30_000
     timeout_ms: int = 30_000
     heartbeat_cap_ms: int | None = 600_000
+    #: Of Arrow Flight, instead of the one that the server tells.
+    flight: str | None = None
 
 
 def default_consumer() -> str:
@@ -33,6 +36,7 @@ def read_options(
     retry_for: Duration,
     timeout: Duration,
     heartbeat_cap: Duration | None,
+    flight: str | None = None,
 ) -> Options:
     """From the arguments of `connect`."""
     return Options(
@@ -41,6 +45,7 @@ def read_options(
         to_ms(retry_for, "retry_for"),
         max(1, to_ms(timeout, "timeout")),
         None if heartbeat_cap is None else to_ms(heartbeat_cap, "heartbeat_cap"),
+        flight if flight is None else join_address(*split_address(flight)),
     )
 
 

@@ -8,7 +8,7 @@ import logging
 import threading
 
 from fairlead.clock import Clock
-from fairlead.errors import Overloaded
+from fairlead.errors import FairleadError, Overloaded
 
 #: A connection that breaks and is made again at once is not worth a word.
 QUIET_MS = 1000
@@ -22,6 +22,21 @@ class ConnectionBroken(Exception):
     def __init__(self, what: str, *, sent: bool) -> None:
         super().__init__(what)
         self.sent = sent
+
+    def for_another(self) -> ConnectionBroken:
+        """The same, for a call of which nothing was sent: each thread raises one of its own."""
+        return ConnectionBroken(str(self), sent=False)
+
+
+class MayBeMended(ConnectionBroken):
+    """No attempt will succeed as things are. They were otherwise before, so they may be again."""
+
+    def __init__(self, error: FairleadError) -> None:
+        super().__init__(error.message, sent=False)
+        self.error = error
+
+    def for_another(self) -> ConnectionBroken:
+        return MayBeMended(self.error)
 
 
 class Outage:

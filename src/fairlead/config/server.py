@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Literal, NewType
 
 from fairlead.config.engine import HookSettings, Settings
 from fairlead.errors import InvalidRequest, SettingInvalid
-from fairlead.model.addresses import split_address
+from fairlead.model.addresses import is_loopback_host, split_address
 from fairlead.model.redaction import DEFAULT_HEADERS, MOST_NAMES, read_header_name, read_json_path
 
 _MOST = 1 << 62
 
-#: "127.0.0.1:5556", "[::1]:5556", port 0 for any free one; or "off".
+#: "127.0.0.1:5554", "[::1]:5554", port 0 for any free one; or "off".
 Address = NewType("Address", str)
 
 
@@ -222,8 +221,4 @@ def _lacks(tls: TlsSettings, auth: AuthSettings) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    host, _ = split_address(address, may_pick_port=True)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback_host(split_address(address, may_pick_port=True)[0])

@@ -30,6 +30,7 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "leased": (frozenset({Where.READY}), frozenset({Where.LEASED})),
     "completed": (frozenset({Where.LEASED, Where.READY, Where.WAITING}), frozenset({NOWHERE, Where.DONE})),
     "released": (frozenset({Where.LEASED}), frozenset({Where.READY})),
+    "returned": (frozenset({Where.LEASED}), frozenset({Where.READY})),
     "retried": (frozenset({Where.LEASED}), frozenset({Where.READY})),
     "delayed": (frozenset({Where.LEASED}), frozenset({Where.WAITING})),
     "due": (frozenset({Where.WAITING}), frozenset({Where.READY})),

@@ -138,6 +138,10 @@ def _to_record(item: Complete | Fail | Release | Start | Extend, raw_id: bytes) 
     if isinstance(item, Extend):
         return Recorded(raw_id, "extend", check_progress(item.progress))
     fail = check_fail(item)
+    if fail.close:
+        raise InvalidRequest(
+            "close", "None: a numbered claim says later what becomes of its messages", fail.close
+        )
     return Recorded(raw_id, "fail", fail.progress, fail.error, int(fail.reason), fail.retry_in_ms, fail.dead)
 
 

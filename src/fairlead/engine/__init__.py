@@ -9,7 +9,7 @@ not hold, and `demotion.py` chooses those that it need not hold any more, and `k
 `moves.py` is how messages move on;
 `walk.py` and `walk_ids.py` meet many messages in bounded steps (`met.py`), `infos.py` shows them, `find_ids.py`
 finds one by a part of its id, `blocked_streams.py` finds who holds up a stream, `tally.py` counts what passed,
-`measures.py` measures all queues and `observers.py` has who else is told of commits;
+`measures.py` measures all queues, `closed_throttles.py` closes and opens throttle keys, and `observers.py` has who else is told of commits;
 `thinning.py` and `evacuation.py` write chunks anew of which little is left;
 `consumers.py` and `consumer_steps.py` know numbered claims and how they end, `claim_reading.py` has what the readers
 of one share, `delivery_columns.py` makes deliveries by column, `staged.py` knows staged writes;

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from fairlead.decide.audit import MAX_ENTRY_BYTES, bounded_details
-from fairlead.engine.transaction import Transaction
 from fairlead.errors import StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.limits import MAX_AUDIT_RECORDS
@@ -21,6 +20,7 @@ from fairlead.store.kv.port import Table
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
+    from fairlead.engine.transaction import Transaction
 
 _log = logging.getLogger("fairlead.audit")
 
@@ -66,11 +66,7 @@ class AuditTrail:
                 fields = {"fields": asdict(asked)}
                 _log.warning("an act is recorded here only: the disk is below its reserve", extra=fields)
                 return asked
-            newest = tx.scan_records(Table.AUDIT, limit=1, reverse=True)
-            record = replace(asked, number=newest[0][1].number + 1 if newest else 1)
-            forgotten = _too_old(tx, record.number)
-            tx.add(RecordsChanged(Table.AUDIT, {entry_key(record.number): record, **forgotten}))
-        return record
+            return _number(tx, asked)
 
     def finish(
         self,
@@ -97,6 +93,42 @@ class AuditTrail:
             known = {"number": record.number, "outcome": outcome, "error": full.code}
             _log.warning("the audit could not be completed", extra={"fields": known})
         self._engine.confirm()
+
+
+def add_entry(tx: Transaction, verb: str, queue: str, details: Mapping[str, object]) -> None:
+    """An act that follows from a request of another kind: its entry is written with it. On a full disk it goes to the
+    log.
+    """
+    caller = tx.caller
+    done = AuditRecord(
+        0,
+        tx.wall_ms,
+        caller.who,
+        caller.name,
+        caller.source,
+        verb,
+        queue,
+        "done",
+        None,
+        bounded_details(details),
+    )
+    try:
+        tx.store.check_room(MAX_ENTRY_BYTES, in_reserve=True)
+    except StoreFull:
+        _log.warning(
+            "an act is recorded here only: the disk is below its reserve", extra={"fields": asdict(done)}
+        )
+        return
+    _number(tx, done)
+
+
+def _number(tx: Transaction, record: AuditRecord) -> AuditRecord:
+    """Add the record as the newest entry."""
+    newest = tx.scan_records(Table.AUDIT, limit=1, reverse=True)
+    numbered = replace(record, number=newest[0][1].number + 1 if newest else 1)
+    forgotten = _too_old(tx, numbered.number)
+    tx.add(RecordsChanged(Table.AUDIT, {entry_key(numbered.number): numbered, **forgotten}))
+    return numbered
 
 
 def _has_room(tx: Transaction, verb: str) -> bool:

@@ -76,6 +76,9 @@ class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
     def columns_of(self, deliveries: Sequence[Delivery]) -> DeliveryColumns:
         return columns_of_list(deliveries)
 
+    def all_columns(self) -> DeliveryColumns:
+        return self.chunk_columns.all_columns(self.payloads)
+
     def raw_id(self, number: int) -> bytes:
         return id_of(self.chunk.prefix, number)
 

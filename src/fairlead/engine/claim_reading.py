@@ -1,16 +1,17 @@
 """What the readers of a numbered claim share.
 
-Tasks of one micro-batch read the same claim at the same time, each another slice of it, and the messages of a slice
-are in nearly all chunks of the claim. So the members are cut into slices once for all readers, and a reader finds the
-payloads of a chunk that another one has at hand.
+Tasks of one micro-batch read the same claim at the same time, each another slice of it. A reader finds the payloads of
+a chunk that another one has at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from weakref import WeakValueDictionary
 
-from fairlead.decide.slices import slices_of
+from fairlead.decide.slices import places_of, slice_of
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.delivery_columns import ChunkColumns
 from fairlead.records.chunk import Chunk
@@ -28,15 +29,19 @@ class ClaimReading:
         self, members: list[int], chunks: Mapping[int, Chunk], *, is_ordered: bool, by_stream: bool
     ) -> None:
         self.members = members
-        self.chunks = chunks
+        self._chunks = chunks
         self._columns = {block: ChunkColumns(chunk, is_ordered=is_ordered) for block, chunk in chunks.items()}
         self._is_ordered = is_ordered
-        self._by_stream = by_stream
-        self._slices: list[list[int]] = [members]
+        self._has_streams = by_stream and any(one.columns.streams is not None for one in chunks.values())
+        #: Of a claim with streams, for the last number of slices that somebody wanted.
+        self._slices: list[list[int]] = []
         #: By block. Payloads stay as long as a reader or a page has them.
         self._stored: WeakValueDictionary[int, ChunkMessages] = WeakValueDictionary()
 
     def slice(self, slice: int, slices: int) -> list[int]:
+        if not self._has_streams:
+            start, end = places_of(slice, len(self.members), slices)
+            return self.members[start:end]
         # Another reader may cut it into another number of slices meanwhile.
         cut = self._slices
         if len(cut) != slices:
@@ -44,21 +49,30 @@ class ClaimReading:
         return cut[slice]
 
     def _cut(self, slices: int) -> list[list[int]]:
-        if slices == 1:
-            return [self.members]
-        slice_of = {
-            block: slices_of(chunk.slice_names(by_stream=self._by_stream), slices)
-            for block, chunk in self._columns.items()
-        }
+        streams = {block: columns.streams for block, columns in self._columns.items()}
+        count = len(self.members)
         found: list[list[int]] = [[] for _ in range(slices)]
-        for number in self.members:
-            found[slice_of[number >> BLOCK_SHIFT][number & BLOCK_MASK]].append(number)
+        for place, number in enumerate(self.members):
+            of_chunk = streams[number >> BLOCK_SHIFT]
+            stream = "" if of_chunk is None else of_chunk[number & BLOCK_MASK]
+            found[slice_of(place, count, stream, slices)].append(number)
         return found
+
+    def pages(self, members: list[int], *, most_messages: int, most_bytes: int) -> Iterator[list[int]]:
+        """A page ends with the message that reaches a bound."""
+        sizes = {block: chunk.columns.message_sizes() for block, chunk in self._chunks.items()}
+        ends = [*accumulate([sizes[number >> BLOCK_SHIFT][number & BLOCK_MASK] for number in members])]
+        start = before = 0
+        while start < len(members):
+            full = bisect_left(ends, before + most_bytes, start) + 1
+            end = min(full, start + most_messages, len(members))
+            yield members[start:end]
+            start, before = end, ends[end - 1]
 
     def stored_in(self, block: int, read: Callable[[Chunk], Sequence[bytes]]) -> ChunkMessages:
         stored = self._stored.get(block)
         if stored is None:
-            chunk = self.chunks[block]
+            chunk = self._chunks[block]
             columns = self._columns[block]
             stored = ChunkMessages(chunk, chunk.columns, read(chunk), self._is_ordered, columns)
             self._stored[block] = stored

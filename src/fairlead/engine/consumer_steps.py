@@ -22,7 +22,6 @@ from fairlead.model.consumer import ConsumerRecord, Phase, Recorded
 from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import Scoped
-from fairlead.records.chunk import Chunk
 from fairlead.records.consumer import ChosenParts
 from fairlead.records.facts import RecordsChanged
 from fairlead.records.ids import id_of
@@ -62,12 +61,6 @@ def leases_of(tx: Transaction, record: ConsumerRecord) -> list[GroupLease]:
 
 def raw_id_of(tx: Transaction, number: int) -> bytes:
     return id_of(tx.memory.chunk_of(number).prefix, number)
-
-
-def slice_name(chunk: Chunk, number: int, *, by_stream: bool) -> bytes:
-    """What the slice of a member follows from."""
-    stream = chunk.stream_of(number) if by_stream else ""
-    return stream.encode() or id_of(chunk.prefix, number)
 
 
 def outcomes_of(tx: Transaction, record: ConsumerRecord) -> ClaimOutcomes:

@@ -7,14 +7,22 @@ happened to them is laid over the columns afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from fairlead.model.delivery import Delivery
-from fairlead.model.delivery_columns import DeliveryColumns, DeliveryPage, Runs, runs_of_queues
+from fairlead.model.delivery_columns import (
+    DeliveryColumns,
+    DeliveryPage,
+    Runs,
+    SharedTerms,
+    Span,
+    runs_of_queues,
+)
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.message import MessageState
-from fairlead.records.ids import BLOCK_MASK, ids_of_run
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, ids_of_run, packed_ids
 from fairlead.records.state import OwnState
 
 if TYPE_CHECKING:
@@ -22,29 +30,21 @@ if TYPE_CHECKING:
     from fairlead.records.chunk import Chunk
 
 
-class Shared(NamedTuple):
-    """What all deliveries of a claim have in common."""
-
-    queue: str
-    claim_id: int
-    lease_until: int
-    source: str | None
-
-
 class Page(DeliveryPage):
-    """`stored` has the chunk of each message; `states` is None when nothing happened to any of them."""
+    """`stored` has the chunks of the messages by block; `states` those of messages to which something happened."""
 
     def __init__(
         self,
-        shared: Shared,
-        stored: Sequence[ChunkMessages],
+        shared: SharedTerms,
+        stored: Mapping[int, ChunkMessages],
         numbers: Sequence[int],
-        states: Sequence[OwnState | None] | None,
+        states: Mapping[int, OwnState],
     ) -> None:
-        self._shared = shared
+        self.shared = shared
         self._stored = stored
         self._numbers = numbers
         self._states = states
+        self._ordered = sorted(numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -54,36 +54,57 @@ class Page(DeliveryPage):
     @overload
     def __getitem__(self, at: slice) -> Page: ...
     def __getitem__(self, at: int | slice) -> Delivery | Page:
-        states = self._states
         if isinstance(at, slice):
-            some = None if states is None else states[at]
-            return Page(self._shared, self._stored[at], self._numbers[at], some)
-        state = None if states is None else states[at]
-        queue, claim_id, lease_until, source = self._shared
-        times = _times_delivered(state)
-        return Delivery(
-            self._stored[at], state, queue, claim_id, lease_until, times, source, self._numbers[at]
-        )
-
-    def sizes(self) -> list[int]:
-        sizes = {one: one.columns.message_sizes() for one in set(self._stored)}
-        return [
-            sizes[one][number & BLOCK_MASK] for one, number in zip(self._stored, self._numbers, strict=True)
-        ]
+            return Page(self.shared, self._stored, self._numbers[at], self._states)
+        number = self._numbers[at]
+        stored, state = self._stored[number >> BLOCK_SHIFT], self._states.get(number)
+        queue, claim_id, lease_until, source = self.shared
+        return Delivery(stored, state, queue, claim_id, lease_until, _times_delivered(state), source, number)
 
     def columns(self) -> DeliveryColumns:
-        count, states, shared = len(self), self._states, self._shared
-        times = None if states is None else [_times_delivered(state) for state in states]
+        count, shared, numbers = len(self), self.shared, self._numbers
+        states = [*map(self._states.get, numbers)] if self._states else None
         return gather(
-            self._stored,
-            self._numbers,
+            [self._stored[number >> BLOCK_SHIFT] for number in numbers],
+            numbers,
             states,
             runs=[(shared.queue, count)],
             claim_ids=[shared.claim_id] * count,
             lease_untils=[shared.lease_until] * count,
-            deliveries=times,
+            deliveries=None if states is None else [_times_delivered(state) for state in states],
             sources=None if shared.source is None else [shared.source] * count,
         )
+
+    def spans(self) -> list[Span]:
+        return [
+            Span(self._stored[first >> BLOCK_SHIFT], first & BLOCK_MASK, last - first + 1)
+            for first, last in self._ends()
+        ]
+
+    def places(self) -> list[int] | None:
+        moved, end = dict[int, int](), 0
+        for first, last in self._ends():
+            moved[first >> BLOCK_SHIFT] = end - first
+            end += last - first + 1
+        if end == len(self) and self._ordered == self._numbers:
+            return None
+        return [moved[number >> BLOCK_SHIFT] + number for number in self._numbers]
+
+    def touched(self) -> list[int]:
+        states = self._states
+        return [at for at, number in enumerate(self._numbers) if number in states] if states else []
+
+    def _ends(self) -> Iterator[tuple[int, int]]:
+        """The first and the last number in each chunk."""
+        ordered, at = self._ordered, 0
+        while at < len(ordered):
+            first = ordered[at]
+            at = bisect_right(ordered, first | BLOCK_MASK, at)
+            yield first, ordered[at - 1]
+
+
+def _times_delivered(state: OwnState | None) -> int:
+    return 1 if state is None else state.deliveries + 1
 
 
 def columns_of_list(deliveries: Sequence[Delivery]) -> DeliveryColumns:
@@ -159,10 +180,6 @@ def _lay_over(
             seqs[at] = state.seq
 
 
-def _times_delivered(state: MessageState | None) -> int:
-    return 1 if state is None else state.deliveries + 1
-
-
 class ChunkColumns:
     """The columns of a chunk, where a gatherer finds them soonest. Readers of a claim keep it from page to page."""
 
@@ -187,11 +204,30 @@ class ChunkColumns:
         self._ids = self._ids or ids_of_run(self._chunk.prefix, self._chunk.numbers)
         return self._ids
 
-    def slice_names(self, *, by_stream: bool) -> Sequence[bytes]:
-        """What the slices of the messages follow from."""
-        if self.streams is None or not by_stream:
-            return self.ids
-        return [stream.encode() or raw_id for stream, raw_id in zip(self.streams, self.ids, strict=True)]
+    def all_columns(self, payloads: Sequence[bytes]) -> DeliveryColumns:
+        """Of all messages of the chunk, whatever became of them."""
+        numbers, streams = self._chunk.numbers, self.streams
+        seqs = None
+        if streams is not None and self.is_ordered:
+            seqs = [number if stream else 0 for number, stream in zip(numbers, streams, strict=True)]
+        has_throttle_keys = any(self.throttle_keys)
+        return DeliveryColumns(
+            [],
+            packed_ids(self._chunk.prefix, numbers),
+            None,
+            None,
+            [self.enqueued_ms] * len(numbers),
+            payloads,
+            [self.keys[at] for at in self.lane_at],
+            self.weights,
+            self.headers,
+            [self.throttle_keys[at] for at in self.lane_at] if has_throttle_keys else None,
+            streams,
+            seqs,
+            None,
+            None,
+            None,
+        )
 
 
 class _Rows:

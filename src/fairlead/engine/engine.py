@@ -35,6 +35,7 @@ from fairlead.engine.reduce.lanes import fill_lanes
 from fairlead.engine.reduce.letting_go import let_go
 from fairlead.engine.reduce.queues import forget_queue
 from fairlead.engine.reduce.streams import place_fronts, update_fronts
+from fairlead.engine.reduce.throttles import restart_probes
 from fairlead.engine.room import check_growth
 from fairlead.engine.sessions import SessionSweep
 from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
@@ -617,6 +618,7 @@ class Engine:
             for home_id in home_ids:
                 forget_queue(self.memory, home_id)
             load_into(self.memory, self.store, home_ids)
+            restart_probes(self.memory)
         self._is_stale = False
 
     def was_carried_out(self, caller: Caller) -> bool:

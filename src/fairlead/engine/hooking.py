@@ -224,7 +224,7 @@ class Hooking:
         tries: dict[int, _Try] = {}
         with self._engine.transaction() as tx:
             for item in items:
-                if not isinstance(item, Fail) or item.dead or item.retry_in is not None:
+                if not isinstance(item, Fail) or item.dead or (item.retry_in, item.close) != (None, None):
                     continue
                 try:
                     raw_id, claim_id = read_handle(item.delivery)

@@ -24,7 +24,7 @@ from fairlead.records.lease import GroupLease
 from fairlead.records.state import Counts
 from fairlead.records.stream import Stream
 from fairlead.schedule.throttle import Bucket
-from fairlead.store.kv.port import KeyValueStore
+from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.row_check import find_incomplete
 from fairlead.store.rows import (
     find_orphans,
@@ -106,6 +106,7 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
     for key, bucket in [*memory.buckets.all().items(), *memory.idle_buckets.items()]:
         if not 0 <= bucket.tokens <= bucket.burst:
             broken.append(f"the bucket of throttle {key!r} has {bucket.tokens} of {bucket.burst} tokens")
+    broken += _closed_differences(memory)
     twice = [number for number, count in Counter(_everywhere(memory)).items() if count > 1]
     if twice:
         broken.append(f"in more than one place: {twice}")
@@ -323,6 +324,19 @@ def _empty_streams(messages: Mapping[int, StoredMessage], store: KeyValueStore, 
         f"{queue.name}: stream {name!r} has a row and no message"
         for name in read_stream_names(store, queue_id)
         if name not in known
+    ]
+
+
+def _closed_differences(memory: Memory) -> list[str]:
+    """Keys are closed as it is stored, and only messages that a claim holds are probes."""
+    stored = {key.decode(): closure.until_ms for key, closure in memory.records[Table.CLOSED].items()}
+    closed = memory.buckets.closed
+    if {key: one.until_ms for key, one in closed.items()} != stored:
+        return [f"throttles {sorted(closed)} are closed, stored are {sorted(stored)}"]
+    return [
+        f"throttle {key!r} waits for probes that are not out: {sorted(gone)}"
+        for key, one in closed.items()
+        if (gone := one.probes - memory.held.keys())
     ]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fairlead.decide.numbered_claims import info_of
+from fairlead.engine.closed_throttles import show_closed
 from fairlead.engine.memory import Memory
 from fairlead.engine.queue import Queue
 from fairlead.model.consumer import ConsumerInfo
@@ -30,6 +31,7 @@ def measure(engine: Engine) -> Measures:
             ThrottleStats(key, bucket.tokens_at(now_ms), bucket.rate, bucket.burst)
             for key, bucket in memory.buckets.all().items()
         ]
+        closed = show_closed(tx)
         operations = Counter([one.kind for one in memory.records[Table.INTENTS].values()])
         lanes = memory.count_lanes()
         in_memory = sum(queue.schedule.held for queue in memory.by_id.values())
@@ -43,7 +45,9 @@ def measure(engine: Engine) -> Measures:
             queue = tx.memory.by_id.get(queue_id)
             if queue is not None:
                 found.append(_measure(engine, tx.memory, queue, consumers.get(queue_id, [])))
-    return Measures(now_ms, found, throttles, dict(operations), lanes, in_memory, writes, staged_bytes)
+    return Measures(
+        now_ms, found, throttles, dict(operations), lanes, in_memory, writes, staged_bytes, closed
+    )
 
 
 def _measure(engine: Engine, memory: Memory, queue: Queue, consumers: list[ConsumerInfo]) -> QueueMeasures:

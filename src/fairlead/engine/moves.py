@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from fairlead.decide.closing import bounds_of
 from fairlead.decide.failure_breaker import BreakerState, put_off
 from fairlead.decide.fronts import has_room_to_pass, waits_before
 from fairlead.decide.release import after_release
@@ -163,6 +164,25 @@ def fail(
     else:
         fact = _move(tx, number, "retried", failed, place=_tail(tx, number))
     return Moved("retry", decision.rule, fact, decision.due_ms)
+
+
+def return_closed(tx: Transaction, number: int, said: CheckedFail) -> Moved:
+    """Back to the tail of its lane, because its throttle key was closed: no attempt and no delivery is counted. A message
+    that came back often enough has failed; so has, as every time, a dead letter.
+    """
+    state = tx.memory.state_of(number)
+    queue = tx.memory.by_id[state.queue_id]
+    bounds = bounds_of(tx.memory.config, said.close)
+    if queue.is_dead_letter_queue or state.returns >= bounds.max_returns:
+        return fail(tx, number, reason=said.reason, error=said.error, progress=said.progress)
+    returned = msgspec.structs.replace(
+        state, returns=state.returns + 1, progress=state.progress | said.progress
+    )
+    if is_over(tx, number):
+        return expire(tx, number, returned, queue)
+    # Behind the others: a message that its provider refuses for its own sake must not be every probe.
+    fact = _move(tx, number, "returned", returned, place=_tail(tx, number))
+    return Moved("returned", "closed", fact)
 
 
 class Failed(NamedTuple):

@@ -137,6 +137,8 @@ def _claim(
     record, expiries = queue.record, memory.expiries
     if record.paused or record.config.max_unsettled_per_consumer or memory.records[_INTENTS]:
         return None
+    if memory.buckets.closed and memory.buckets.has_probes(now_ms):
+        return None
     if (expiries and expiries[0][0] <= now_ms) or queue.may_have_due(now_ms) or queue.streams.may_be_on_disk:
         return None
     if queue.counts.bytes > MAX_ANSWER_BYTES:
@@ -190,6 +192,9 @@ def _settle(
 ) -> tuple[StateFact, list[SettleResult]] | None:
     items = request.items
     if type(items) is not list or not 0 < len(items) <= MAX_MESSAGES:
+        return None
+    buckets = engine.memory.buckets
+    if buckets.closed and buckets.has_probes(now_ms):
         return None
     kind = type(items[0])
     if kind is Complete:

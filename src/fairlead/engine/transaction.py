@@ -17,11 +17,13 @@ from fairlead.config import Settings
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.retry import HookAnswer
 from fairlead.engine.chunk_messages import ChunkMessages
+from fairlead.engine.closed_throttles import open_throttle
 from fairlead.engine.cold import bring, bring_chunks, read_lane, read_members_of, read_on
 from fairlead.engine.growing import GrowingChunk
 from fairlead.engine.memory import Memory
 from fairlead.engine.queue import Queue
 from fairlead.engine.reduce.hot_room import may_grow
+from fairlead.engine.reduce.throttles import follow_probes
 from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavailable
 from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
@@ -129,6 +131,10 @@ class Transaction:
         self._wall_ms = self._wall_ms or self._engine.clock.now_ms()
         return self._wall_ms
 
+    def by_wall(self, at_ms: int) -> int:
+        """A time of the store as people read it."""
+        return self._engine.time.by_wall(at_ms)
+
     @property
     def random(self) -> Random:
         return self._engine.random
@@ -144,6 +150,16 @@ class Transaction:
     def add(self, fact: StateFact) -> None:
         self.facts.append(fact)
         self.memory.apply(fact)
+        if self.memory.buckets.closed and self.memory.buckets.has_probes(self.now_ms):
+            self._follow_probes(fact)
+
+    def _follow_probes(self, fact: StateFact) -> None:
+        """A key is open once enough probes were answered. Claims that wait look again when more may go out."""
+        if not follow_probes(self.memory, fact, self.now_ms):
+            return
+        self._engine.waiters.wake_all()
+        for throttle_key in [key for key, closed in self.memory.buckets.closed.items() if closed.is_open]:
+            open_throttle(self, throttle_key)
 
     def start_request(self, caller: Caller = LOCAL) -> None:
         """A request begins. Raises `Unavailable` in a transaction that is lost."""

@@ -25,10 +25,12 @@ from fairlead.records.facts import (
     MessagesMoved,
     QueueDeleted,
     QueueStored,
+    RecordsChanged,
     ScatteredEnqueued,
     StateFact,
 )
 from fairlead.request import Answer
+from fairlead.store.kv.port import Table
 
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
@@ -117,6 +119,10 @@ class Waiters:
                 case MessagesMoved() if fact.why != "delayed":
                     ready[fact.queue_id] += len(fact.numbers)
                 case QueueStored() | QueueDeleted() | ConfigChanged() | BucketChanged():
+                    self.wake_all()
+                    return
+                case RecordsChanged(table=Table.CLOSED | Table.API_KEYS):
+                    # A throttle key was closed or opened, or the API key of one of them revoked.
                     self.wake_all()
                     return
         for queue_id in memory.changes.counts:

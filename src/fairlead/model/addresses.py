@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from fairlead.errors import InvalidRequest
@@ -17,8 +18,15 @@ def split_address(address: object, *, may_pick_port: bool = False) -> tuple[str,
     port = int(found[3]) if found is not None else -1
     if found is None or not (0 if may_pick_port else 1) <= port <= 65535:
         more = " (port 0: any free one)" if may_pick_port else ""
-        raise InvalidRequest("address", f"host:port, such as 127.0.0.1:5556{more}", address)
+        raise InvalidRequest("address", f"host:port, such as 127.0.0.1:5554{more}", address)
     return found[1] or found[2], port
+
+
+def is_loopback_host(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def join_address(host: str, port: int) -> str:

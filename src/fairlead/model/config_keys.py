@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_WEIGHT
 from fairlead.model.names import check_queue_name
 
@@ -14,11 +15,17 @@ WEIGHT = "weight:"
 FILA_THROTTLE = "throttle."
 
 _MOST = 1e9
+_MOST_RETURNS = 1_000_000
 
 
 def throttle_entries(throttle_key: str) -> tuple[str, str]:
     """The keys of its rate and of its burst."""
     return f"{THROTTLE}{throttle_key}:rate", f"{THROTTLE}{throttle_key}:burst"
+
+
+def closing_entries(throttle_key: str) -> tuple[str, str]:
+    """The keys of the longest time that a message may close it, and of how often a message may come back."""
+    return f"{THROTTLE}{throttle_key}:max_closed", f"{THROTTLE}{throttle_key}:max_returns"
 
 
 def stored_keys(key: str) -> tuple[str, ...]:
@@ -53,19 +60,29 @@ def check_meaning(key: str, value: str) -> None:
     """Refuses a throttle or a weight that is none; what other keys hold is not looked at."""
     if key.startswith(THROTTLE):
         name, _, field = key.removeprefix(THROTTLE).rpartition(":")
-        if not name or field not in ("rate", "burst"):
-            raise InvalidRequest("key", "throttle:<key>:rate or throttle:<key>:burst", key)
-        lowest = 0 if field == "rate" else 1
-        if not lowest <= _number(value) <= _MOST:
-            raise InvalidRequest(key, f"a number from {lowest} to 1e9", value)
+        if not name or field not in ("rate", "burst", "max_closed", "max_returns"):
+            expected = "throttle:<key>:rate, throttle:<key>:burst, throttle:<key>:max_closed or throttle:<key>:max_returns"
+            raise InvalidRequest("key", expected, key)
+        if field == "max_closed":
+            to_ms(value, key)
+        elif field == "max_returns":
+            _check_whole(key, value, 0, _MOST_RETURNS)
+        else:
+            lowest = 0 if field == "rate" else 1
+            if not lowest <= _number(value) <= _MOST:
+                raise InvalidRequest(key, f"a number from {lowest} to 1e9", value)
     elif key.startswith(WEIGHT):
         queue_name, colon, fairness_key = key.removeprefix(WEIGHT).partition(":")
         if not colon or not fairness_key:
             raise InvalidRequest("key", "weight:<queue>:<fairness key>", key)
         check_queue_name(queue_name)
-        # A text of more than four thousand digits is no number to Python.
-        if not value.isascii() or not value.isdigit() or len(value) > 10 or not 1 <= int(value) <= MAX_WEIGHT:
-            raise InvalidRequest(key, f"a whole number from 1 to {MAX_WEIGHT}", value)
+        _check_whole(key, value, 1, MAX_WEIGHT)
+
+
+def _check_whole(key: str, value: str, lowest: int, highest: int) -> None:
+    # A text of more than four thousand digits is no number to Python.
+    if not value.isascii() or not value.isdigit() or len(value) > 10 or not lowest <= int(value) <= highest:
+        raise InvalidRequest(key, f"a whole number from {lowest} to {highest}", value)
 
 
 def _number(value: str) -> float:

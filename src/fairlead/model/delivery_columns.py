@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fairlead.model.delivery import Delivery
 from fairlead.model.lane import lane_key, lane_throttle_keys
@@ -16,15 +16,15 @@ Runs = list[tuple[str, int]]
 
 
 class DeliveryColumns(NamedTuple):
-    """A column that has nothing but defaults may be None. `ids` are 16 bytes each, one behind the other; `seqs` are
-    0, and `streams` empty, for messages without a stream; `states` are None for messages that nothing happened to.
-    Keys, weights and seqs are already those of the states.
+    """A column that has nothing but defaults may be None, and so may those of a claim where there is none. `ids` are 16
+    bytes each, one behind the other; `seqs` are 0, and `streams` empty, for messages without a stream; `states` are None
+    for messages that nothing happened to. Keys, weights and seqs are already those of the states.
     """
 
     runs: Runs
     ids: bytes
-    claim_ids: Sequence[int]
-    lease_untils: Sequence[int]
+    claim_ids: Sequence[int] | None
+    lease_untils: Sequence[int] | None
     enqueued_ms: Sequence[int]
     payloads: Sequence[bytes]
     keys: Sequence[str]
@@ -42,15 +42,49 @@ class DeliveryColumns(NamedTuple):
         return len(self.payloads)
 
 
+class SharedTerms(NamedTuple):
+    """What all deliveries of a page have in common."""
+
+    queue: str
+    claim_id: int
+    lease_until: int
+    source: str | None
+
+
+class StoredChunk(Protocol):
+    """Messages that were enqueued together. Compared by identity."""
+
+    def all_columns(self) -> DeliveryColumns:
+        """Of all its messages as they were enqueued; columns of a claim are None."""
+
+
+class Span(NamedTuple):
+    """Messages that follow each other in a chunk."""
+
+    stored: StoredChunk
+    start: int
+    size: int
+
+
 class DeliveryPage(Sequence[Delivery]):
-    """Deliveries that are made when they are asked for. A slice of a page is a page."""
+    """Deliveries that are made when they are asked for."""
+
+    shared: SharedTerms
 
     @abstractmethod
     def columns(self) -> DeliveryColumns: ...
 
     @abstractmethod
-    def sizes(self) -> Sequence[int]:
-        """Bytes of the payload and the headers of each message."""
+    def spans(self) -> list[Span]:
+        """From the first message of the page in a chunk to the last one, chunk by chunk."""
+
+    @abstractmethod
+    def places(self) -> list[int] | None:
+        """Where each message of the page is, counted through all spans; None: they are the messages of the spans."""
+
+    @abstractmethod
+    def touched(self) -> list[int]:
+        """The rows to which something happened since they were enqueued."""
 
 
 def columns_of(deliveries: Sequence[Delivery]) -> DeliveryColumns:
@@ -60,13 +94,6 @@ def columns_of(deliveries: Sequence[Delivery]) -> DeliveryColumns:
     if stored is None or isinstance(stored, Message):
         return _columns_of_messages(deliveries)
     return stored.columns_of(deliveries)
-
-
-def sizes_of(deliveries: Sequence[Delivery]) -> Sequence[int]:
-    """Bytes of the payload and the headers of each message."""
-    if isinstance(deliveries, DeliveryPage):
-        return deliveries.sizes()
-    return [delivery.message.size for delivery in deliveries]
 
 
 def runs_of_queues(queues: Sequence[str]) -> Runs:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import to_ms
+from fairlead.model.durations import Duration, to_ms
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.ids import find_id
-from fairlead.model.limits import MAX_CARRY_BYTES
+from fairlead.model.limits import MAX_CARRY_BYTES, MAX_KEY_BYTES
 from fairlead.model.settle import Fail, LeaseRef
 
 _MAX_PROGRESS = (1 << 63) - 1
@@ -53,6 +54,9 @@ class CheckedFail(NamedTuple):
     progress: int
     retry_in_ms: int | None
     dead: bool
+    #: The throttle key to close, and for how long.
+    close: str = ""
+    retry_after_ms: int = 0
 
 
 def check_fail(item: Fail) -> CheckedFail:
@@ -64,4 +68,32 @@ def check_fail(item: Fail) -> CheckedFail:
     if item.dead and item.retry_in is not None:
         raise InvalidRequest("retry_in", "None when dead=True", item.retry_in)
     retry_in_ms = None if item.retry_in is None else to_ms(item.retry_in, "retry_in")
-    return CheckedFail(reason, bounded_error(item.error), progress, retry_in_ms, item.dead)
+    if item.close is None and item.retry_after is None:
+        return CheckedFail(reason, bounded_error(item.error), progress, retry_in_ms, item.dead)
+    close, retry_after_ms = _check_close(item)
+    return CheckedFail(
+        reason, bounded_error(item.error), progress, retry_in_ms, item.dead, close, retry_after_ms
+    )
+
+
+def _check_close(item: Fail) -> tuple[str, int]:
+    """The throttle key to close, and for how long."""
+    if item.close is None:
+        expected = "a throttle key to close, given with retry_after; retry_in delays this message alone"
+        raise InvalidRequest("close", expected, None)
+    if item.retry_after is None:
+        raise InvalidRequest("retry_after", "how long the throttle key is closed, given with close", None)
+    if item.dead or item.retry_in is not None:
+        raise InvalidRequest("close", "given without retry_in and dead", item.close)
+    return check_closing(item.close, item.retry_after)
+
+
+def check_closing(close: object, retry_after: Duration) -> tuple[str, int]:
+    """The throttle key, and for how many milliseconds to close it."""
+    throttle_key, retry_after_ms = (
+        check_text(close, "close", MAX_KEY_BYTES),
+        to_ms(retry_after, "retry_after"),
+    )
+    if retry_after_ms <= 0:
+        raise InvalidRequest("retry_after", "longer than 0", retry_after)
+    return throttle_key, retry_after_ms

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import ThrottleStats
 
 
@@ -56,3 +57,4 @@ class Measures(msgspec.Struct, frozen=True):
     read_ahead_rows: int
     staged_writes: int = 0
     staged_bytes: int = 0
+    closed_throttles: list[ClosedThrottle] = []

@@ -55,7 +55,11 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
-    """The work failed. `retry_in` and `dead` beat the queue's policy (but not its ceiling `max_attempts`)."""
+    """The work failed. `retry_in` and `dead` beat the queue's policy (but not its ceiling `max_attempts`).
+
+    With `close`, one of the message's throttle keys, nobody gets a message of that key for the time `retry_after`. The
+    message comes back then, and no attempt is counted.
+    """
 
     delivery: Handle
     error: str = ""
@@ -63,6 +67,8 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     progress: int = 0
     retry_in: Duration | None = None
     dead: bool = False
+    retry_after: Duration | None = None
+    close: str | None = None
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +111,7 @@ Outcome = Literal[
     "not_found",
     "invalid",
     "store_full",
+    "returned",
 ]
 
 

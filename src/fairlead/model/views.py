@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.queue import QueueConfig
+from fairlead.model.throttle import ClosedThrottle
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class QueueStats:
     paused: bool
     keys: tuple[KeyStats, ...] = ()
     throttles: tuple[ThrottleStats, ...] = ()
+    closed_throttles: tuple[ClosedThrottle, ...] = ()
     hooks: tuple[HookStats, ...] = ()
     totals: Totals = field(default=Totals(), compare=False)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlead.store.kv.port import Table
 
 #: Why a message moved on its own.
-Move = Literal["released", "retried", "delayed", "due", "held", "buried", "redriven", "completed"]
+Move = Literal["released", "returned", "retried", "delayed", "due", "held", "buried", "redriven", "completed"]
 #: Why a message is gone without having been completed.
 End = Literal["expired", "dropped", "completed"]
 #: What made it move or end, where nobody asked for it; "": somebody did.

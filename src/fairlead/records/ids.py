@@ -119,7 +119,12 @@ def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
 
 def ids_of_run(prefix: bytes, numbers: range) -> Sequence[bytes]:
     """`ids_of` consecutive numbers."""
-    return unpack("16s" * len(numbers), _in_steps(id_of(prefix, numbers[0]), len(numbers)))
+    return unpack("16s" * len(numbers), packed_ids(prefix, numbers))
+
+
+def packed_ids(prefix: bytes, numbers: range) -> bytes:
+    """The raw ids of consecutive numbers, one behind the other."""
+    return _in_steps(id_of(prefix, numbers[0]), len(numbers))
 
 
 def find_number(raw_id: bytes) -> int | None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice, pairwise
+from operator import sub
+from typing import TypeAlias
 
 import msgspec
+
+#: Consecutive numbers: the first one, and how many.
+Run: TypeAlias = tuple[int, int]
 
 #: Leases of a numbered claim have no end of their own: they last until the claim is closed, or its consumer lets go of
 #: it.
@@ -38,12 +44,10 @@ class LeaseTerms(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored form. `runs` are (first number, count) of consecutive members; those of a numbered claim are in
-    its order, so that it reads the same after a reopening.
-    """
+    """The stored form. Runs of a numbered claim are in its order, so that it reads the same after a reopening."""
 
     terms: LeaseTerms
-    runs: list[tuple[int, int]]
+    runs: list[Run]
 
 
 class GroupLease(msgspec.Struct, gc=False, eq=False):
@@ -86,18 +90,12 @@ class GroupLease(msgspec.Struct, gc=False, eq=False):
         return self.terms.group < other.terms.group
 
 
-def to_runs(numbers: Sequence[int], *, in_order: bool = False) -> list[tuple[int, int]]:
-    """(first, count) of consecutive numbers: sorted, or in the order given."""
+def to_runs(numbers: Sequence[int], *, in_order: bool = False) -> list[Run]:
+    """Runs of consecutive numbers: sorted, or in the order given."""
     ordered = numbers if in_order else sorted(numbers)
-    first, last = ordered[0], ordered[-1]
-    if not in_order and last - first + 1 == len(ordered):
-        return [(first, len(ordered))]
-    runs = []
-    start = previous = first
-    for number in ordered[1:]:
-        if number != previous + 1:
-            runs.append((start, previous - start + 1))
-            start = number
-        previous = number
-    runs.append((start, previous - start + 1))
-    return runs
+    if not in_order and ordered[-1] - ordered[0] + 1 == len(ordered):
+        return [(ordered[0], len(ordered))]
+    # Neighbours are subtracted in C: claims have 50,000 members, and few steps between them are not 1.
+    steps = enumerate(map(sub, islice(ordered, 1, None), ordered), 1)
+    starts = [0, *[at for at, step in steps if step != 1], len(ordered)]
+    return [(ordered[start], end - start) for start, end in pairwise(starts)]

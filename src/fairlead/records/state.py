@@ -10,11 +10,13 @@ from fairlead.model.message import MessageState
 class OwnState(MessageState, frozen=True, array_like=True, gc=False):
     """A message with a row of its own. It is ready at `place` or waiting until `due_ms`, unless `claim_id`
     names the claim that holds it; then `place` is where a release returns it to. A message that was completed and
-    is kept (`done_ms`) is in no place; `keeps_key`: its dedup key is remembered as long as it is kept.
+    is kept (`done_ms`) is in no place; `keeps_key`: its dedup key is remembered as long as it is kept. `returns` counts
+    how often it closed a throttle key and came back without an attempt.
     """
 
     claim_id: int = 0
     keeps_key: bool = False
+    returns: int = 0
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

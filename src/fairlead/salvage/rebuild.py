@@ -96,7 +96,7 @@ class _RowsRebuild:
         self._queues: dict[int, QueueRecord] = {}
         self._own: dict[bytes, OwnState] = {}
         self._chunks: dict[int, Chunk] = {}
-        #: Key and number of payloads.
+        #: Key and bytes of the payloads.
         self._lost_pages: dict[bytes, int] = {}
         #: The queue and the number that pages of saved messages, published or only staged, are stored under.
         self._bodies: set[tuple[int, int]] = set()
@@ -114,7 +114,7 @@ class _RowsRebuild:
             if table not in _NOT_COPIED:
                 for key, _, raw in self._decoded(table):
                     self._put(table, key, raw)
-        pages = {key: len(payloads) for key, payloads, _ in self._decoded(Table.PAGES)}
+        pages = {key: len(raw) for key, _, raw in self._decoded(Table.PAGES)}
         self._save_chunks(pages)
         self._save_staged(pages)
         self._save_pages()
@@ -174,7 +174,7 @@ class _RowsRebuild:
     # Messages
 
     def _save_chunks(self, pages: dict[bytes, int]) -> None:
-        """`pages` has the number of payloads of each page that can be read."""
+        """`pages` has the bytes of the payloads of each page that can be read."""
         states = {key: bytearray(value) for key, value, _ in self._decoded(Table.STATES)}
         stale = {row.key for row in self._source.rows(family_name(Table.STATES)) if row.stale}
         for key, head, is_cold in self._heads():
@@ -217,19 +217,21 @@ class _RowsRebuild:
         )
 
     def _save_pages(self) -> None:
-        """Empty payloads take the place of those that are gone."""
+        """Zeros take the place of payloads that are gone."""
         for key, _, raw in self._decoded(Table.PAGES):
             if _body_of(key) in self._bodies and key not in self._lost_pages:
                 self._put(Table.PAGES, key, raw)
-        for key, count in self._lost_pages.items():
+        for key, size in self._lost_pages.items():
             if _body_of(key) in self._bodies:
-                self._put(Table.PAGES, key, encode_value([b""] * count))
+                self._put(Table.PAGES, key, bytes(size))
 
     def _save_staged(self, pages: dict[bytes, int]) -> None:
         def has_pages(where: tuple[int, int], part: StagedPart) -> bool:
             starts = [*page_starts(part.sizes), len(part.sizes)]
             keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(starts) - 1)]
-            return [pages.get(key) for key in keys] == [end - start for start, end in pairwise(starts)]
+            return [pages.get(key) for key in keys] == [
+                sum(part.sizes[start:end]) for start, end in pairwise(starts)
+            ]
 
         parts = {_body_of(key): part for key, part, _ in self._decoded(Table.STAGED_PARTS)}
         found = StagedRows(
@@ -280,14 +282,14 @@ class _RowsRebuild:
 
     def _lose_pages(self, chunk: Chunk, pages: dict[bytes, int]) -> None:
         """Messages without payloads are gone."""
-        for page in find_missing_pages(chunk, lambda key, count: pages.get(key) == count):
+        for page in find_missing_pages(chunk, lambda key, size: pages.get(key) == size):
             numbers, key = payload_range(chunk, page)
             for number in numbers:
                 if chunk.state_of(number) != GONE:
                     self._lose(chunk, number, "its payload cannot be read")
                     chunk.mark([number], GONE)
                     chunk.live -= 1
-            self._lost_pages[key] = len(numbers)
+            self._lost_pages[key] = sum([chunk.columns.sizes[number & BLOCK_MASK] for number in numbers])
 
     def _lose(self, chunk: Chunk, number: int, where: str) -> None:
         queue = self._queues[chunk.queue_id]

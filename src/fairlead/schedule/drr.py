@@ -326,7 +326,7 @@ class Scheduler:
     # Tokens
 
     def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
-        """The bucket was set or removed, or has another rate or burst."""
+        """The bucket was set or removed, or has another rate or burst; or the key was closed or opened."""
         state = self._state
         state.version += 1
         # One throttle is in few of the queues, and all of them are told.
@@ -335,6 +335,15 @@ class Scheduler:
         draft = Draft(state, now_ms)
         draft.parking.bucket_changed(throttle_key)
         draft.apply(state)
+
+    def look_again(self, throttle_key: str) -> None:
+        """A closed key may let more messages out: the next plan looks at the lanes that wait for it."""
+        parking = self._state.parking
+        ring = parking.rings.get(throttle_key)
+        if ring is not None and len(ring) and not ring.scheduled:
+            self._state.version += 1
+            ring.scheduled = True
+            parking.wakes.push((0, throttle_key))
 
     def parked(self, limit: int) -> list[tuple[str, int]]:
         """(throttle key, lanes that wait for its bucket), for some of them."""

@@ -1,4 +1,4 @@
-"""Token buckets: values, and the buckets that are configured. They are shared by all queues.
+"""Token buckets: values, and the buckets that are configured; and throttle keys that are closed. All queues share them.
 
 `now_ms` is the time of the store, which no clock step fills. A bucket grants at most one burst plus its rate
 times the time, over restarts too, because a claim writes the buckets it took from (`ClaimPlan.buckets`).
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
+
+from fairlead.schedule.closed import ClosedKey
 
 #: Float arithmetic may leave a full token at 0.9999999999.
 _SPECK = 1e-9
@@ -57,10 +59,12 @@ class Bucket(NamedTuple):
 
 
 class Buckets:
-    """The configured buckets. A throttle key without a bucket does not limit."""
+    """The configured buckets. A throttle key without a bucket does not limit, unless it is closed."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, Bucket] = {}
+        #: Keys that are closed, or open step by step.
+        self.closed: dict[str, ClosedKey] = {}
         #: Orders that were asked for; forgotten when a rate changes.
         self._slowest_first: dict[tuple[str, ...], list[str]] = {}
 
@@ -75,6 +79,20 @@ class Buckets:
         else:
             self._buckets[throttle_key] = bucket
 
+    def close(self, throttle_key: str, until_ms: int | None) -> None:
+        """Close a key until that time, or open it. Whatever probes are out no longer count. Each scheduler must hear of it
+        as of a changed rate.
+        """
+        self._slowest_first.clear()
+        if until_ms is None:
+            self.closed.pop(throttle_key, None)
+        else:
+            self.closed[throttle_key] = ClosedKey(until_ms)
+
+    def has_probes(self, now_ms: int) -> bool:
+        """Whether a closed key lets probes out now, so that it matters which messages go out and come back."""
+        return any(closed.until_ms <= now_ms for closed in self.closed.values())
+
     def charge(self, buckets: dict[str, Bucket]) -> None:
         """New values of buckets whose rates are the same."""
         self._buckets.update(buckets)
@@ -83,28 +101,34 @@ class Buckets:
         return dict(self._buckets)
 
     def slowest_first(self, throttle_keys: tuple[str, ...]) -> list[str]:
-        """The keys that have a bucket, in the one order in which all lanes wait for several of them."""
+        """The keys that are closed or have a bucket, in the one order in which all lanes wait for several of them: a closed
+        one is the slowest.
+        """
         known = self._slowest_first.get(throttle_keys)
         if known is not None:
             return known
         if len(self._slowest_first) >= _MAX_KNOWN_ORDERS:
             self._slowest_first.clear()
-        buckets = self._buckets
-        found = sorted((buckets[key].rate, key) for key in throttle_keys if key in buckets)
+        buckets, closed = self._buckets, self.closed
+        found = [(buckets[key].rate, key) for key in throttle_keys if key in buckets and key not in closed]
+        found += [(-1.0, key) for key in throttle_keys if key in closed]
+        found.sort()
         order = self._slowest_first[throttle_keys] = [key for _, key in found]
         return order
 
 
 class BucketsDraft:
-    """Tokens at one instant, taken from copies."""
+    """Tokens and room for probes at one instant, taken from copies."""
 
-    __slots__ = ("_buckets", "_charged", "_now_ms", "_tokens", "slowest_first")
+    __slots__ = ("_buckets", "_charged", "_now_ms", "_room", "_tokens", "slowest_first")
 
     def __init__(self, buckets: Buckets, now_ms: int) -> None:
         self._buckets = buckets
         self._now_ms = now_ms
         #: By throttle key, refilled; None: no limit.
         self._tokens: dict[str, float | None] = {}
+        #: By closed throttle key: how many more probes may go out.
+        self._room: dict[str, int] = {}
         self._charged: set[str] = set()
         self.slowest_first = buckets.slowest_first
 
@@ -126,10 +150,24 @@ class BucketsDraft:
         tokens = self._tokens[throttle_key] = None if bucket is None else bucket.tokens_at(self._now_ms)
         return tokens
 
+    def _find_room(self, throttle_key: str) -> int | None:
+        """Of a closed key; None: it is open."""
+        closed = self._buckets.closed.get(throttle_key)
+        if closed is None:
+            return None
+        return self._room.setdefault(throttle_key, closed.room(self._now_ms))
+
     def take(self, throttle_keys: Iterable[str]) -> str | None:
-        """Take a token of each bucket, or none at all; returns the first key that lacks one."""
+        """Take a token of each bucket, and be a probe of each closed key, or nothing at all; returns the first key that
+        does not let the message pass.
+        """
         found: list[tuple[str, float]] = []
+        probing: list[str] = []
         for throttle_key in throttle_keys:
+            if self._buckets.closed and (room := self._find_room(throttle_key)) is not None:
+                if room < 1:
+                    return throttle_key
+                probing.append(throttle_key)
             tokens = self._find_tokens(throttle_key)
             if tokens is None:
                 continue
@@ -139,15 +177,26 @@ class BucketsDraft:
         for throttle_key, tokens in found:
             self._tokens[throttle_key] = max(0.0, tokens - 1)
             self._charged.add(throttle_key)
+        for throttle_key in probing:
+            self._room[throttle_key] -= 1
         return None
 
     def whole_tokens(self, throttle_key: str) -> int | None:
         """How many messages may pass now; None: no limit."""
-        tokens = self._find_tokens(throttle_key)
-        return None if tokens is None else int(tokens + _SPECK)
+        tokens, room = self._find_tokens(throttle_key), self._find_room(throttle_key)
+        if tokens is None:
+            return room
+        return int(tokens + _SPECK) if room is None else min(room, int(tokens + _SPECK))
 
     def ready_at(self, throttle_key: str, need: int) -> int | None:
-        """When the bucket holds `need` tokens, or is full; None: never."""
+        """When the bucket holds `need` tokens, or is full; of a closed key, when it may let a probe out. None: never, or
+        not before the end of a probe, which wakes the lanes that wait.
+        """
+        closed, room = self._buckets.closed.get(throttle_key), self._find_room(throttle_key)
+        if closed is not None and self._now_ms < closed.until_ms:
+            return closed.until_ms
+        if room is not None and room < need:
+            return None
         if self._find_tokens(throttle_key) is None:
             return self._now_ms
         return self._now(throttle_key).ready_at(need, self._now_ms)

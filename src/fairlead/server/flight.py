@@ -319,7 +319,7 @@ class _Channel:
                     self._write(Answer())
                     return
                 queues, body = part
-                hold(body.get_total_buffer_size())
+                hold(body.nbytes)
                 self._write(Answer(queues=queues, done=False), body)
 
     def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:

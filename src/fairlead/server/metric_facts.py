@@ -146,6 +146,9 @@ class FactCounts(MetricSeries):
     def _released(self, fact: f.MessageMoved, label: str) -> None:
         self.count(names.RELEASED, 1, label, fact.cause or "asked")
 
+    def _returned(self, fact: f.MessageMoved, label: str) -> None:
+        self.count(names.RETURNED, 1, label)
+
     def _due(self, fact: f.MessageMoved, label: str) -> None:
         self.count(names.DUE, 1, label)
 
@@ -171,6 +174,7 @@ class FactCounts(MetricSeries):
 #: What a move of each kind counts; a kind that is missing here fails a test.
 MOVES: dict[str, Callable[[FactCounts, f.MessageMoved, str], None]] = {
     "released": FactCounts._released,
+    "returned": FactCounts._returned,
     "retried": FactCounts._failed,
     "delayed": FactCounts._failed,
     "due": FactCounts._due,

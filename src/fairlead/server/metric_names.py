@@ -60,6 +60,9 @@ RELEASED = _counter(
     "queue cause",
     "Messages given back unworked: asked by the consumer, or lease_expiry.",
 )
+RETURNED = _counter(
+    "messages_returned", "queue", "Messages that closed a throttle key and came back without an attempt."
+)
 DUE = _counter("messages_due", "queue", "Waits that ended: a delay, a retry's wait or a hold is over.")
 HELD = _counter("messages_held", "queue", "Messages that an operator put on hold.")
 DEAD = _counter(
@@ -184,6 +187,12 @@ PARKED_LANES = _gauge("throttle_parked_lanes", "queue", "Lanes that wait for tok
 THROTTLE_TOKENS = _gauge(
     "throttle_tokens", "throttle_key", "Tokens in the bucket; of so many throttle keys as the bound allows."
 )
+THROTTLE_CLOSED = _gauge(
+    "throttle_closed",
+    "throttle_key",
+    "1 while a throttle key is closed or lets only probes pass; of so many throttle keys as the bound allows.",
+)
+CLOSED_KEYS = _gauge("throttle_closed_keys", "", "Throttle keys that are closed or let only probes pass.")
 THROTTLE_KEYS = _gauge("throttle_keys", "", "Throttle keys that have a bucket.")
 INTENTS = _gauge("intents", "kind", "Long operations under way: purge, delete, redrive.")
 LANES = _gauge("lanes", "", "Lanes with ready messages, of all queues.")

@@ -124,11 +124,16 @@ class Metrics:
         yield from self._of_queues(measures)
 
     def _of_broker(self, measures: Measures) -> Iterator[tuple[Definition, list[Sample]]]:
-        shown = self._throttles.choose([bucket.key for bucket in measures.throttles])
+        closed = [one.key for one in measures.closed_throttles]
+        shown = self._throttles.choose(
+            list(dict.fromkeys([*closed, *[bucket.key for bucket in measures.throttles]]))
+        )
         yield (
             names.THROTTLE_TOKENS,
             [((bucket.key,), bucket.tokens) for bucket in measures.throttles if bucket.key in shown],
         )
+        yield names.THROTTLE_CLOSED, [((key,), 1) for key in closed if key in shown]
+        yield names.CLOSED_KEYS, [((), len(closed))]
         yield names.THROTTLE_KEYS, [((), len(measures.throttles))]
         yield (
             names.INTENTS,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from fairlead.engine.turns import runs_alone
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import Layers
 from fairlead.model.consumer import NumberedClaim
-from fairlead.request import Caller, Request
+from fairlead.request import Caller, Handler, Request
 from fairlead.server.waiting_calls import WaitingCall, WaitingCalls
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
@@ -48,6 +48,9 @@ class Call:
 
     __slots__ = ("answer", "caller", "error", "joins", "may_wait", "request", "waits")
 
+    #: Whether a claim that waits is never late.
+    waits_for_ever = False
+
     def __init__(self, request: Request[Any], caller: Caller) -> None:
         self.request = request
         self.caller = caller
@@ -58,6 +61,10 @@ class Call:
         self.error: BaseException | None = None
         #: Set while it is a claim that waits for messages.
         self.waits: WaitingCall | None = None
+
+    def carry_out(self, handle: Handler) -> Any:
+        """In a turn; what it returns is the answer."""
+        return handle(self.request, self.caller)
 
     @property
     def is_durable(self) -> bool:
@@ -113,6 +120,20 @@ class Turns:
             over += self._run_together(woken)
         return Turned(over, again, self._engine.unconfirmed())
 
+    def stand(self, call: Call) -> None:
+        """A claim that waits, behind those who wait, without having been tried. It is tried in the next turn if it may
+        find something by then.
+        """
+        with self._engine.lock:
+            waits = self.waiting.begin(call)
+            if self.waiting.must_end or self.has_ready(waits.call.request.queues()):
+                self.waiting.try_soon(waits)
+
+    def has_ready(self, queues: Sequence[str]) -> bool:
+        """Whether a claim may find something in these queues, or is to be told that there is none of them."""
+        found = [self._engine.memory.by_name.get(name) for name in queues]
+        return any(queue is None or queue.counts.ready for queue in found)
+
     def drop(self, call: Call) -> None:
         """It waits no longer: its time is over, or its caller is gone."""
         if call.waits is not None:
@@ -161,7 +182,7 @@ class Turns:
 
     def _carry_out(self, call: Call, over: list[Call]) -> None:
         try:
-            call.answer = self._layers.handle(call.request, call.caller)
+            call.answer = call.carry_out(self._layers.handle)
         except FairleadError as refused:
             call.error = refused
         except Exception as unexpected:
@@ -205,7 +226,7 @@ class Turns:
         call = waits.call
         if not self.waiting.must_end:
             try:
-                call.answer = self._layers.handle_again(call.request, call.caller)
+                call.answer = call.carry_out(self._layers.handle_again)
             except FairleadError as refused:
                 call.error = refused
             if call.error is None and not call.answer and not self._engine.was_carried_out(call.caller):

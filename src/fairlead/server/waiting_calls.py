@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fairlead.server.turn import Call
 
 
+#: The time of what is not looked at unless somebody wakes it.
+NEVER_MS = 1 << 62
+
+
 class WaitingCall(Waiter):
     """One of them."""
 
@@ -80,7 +84,10 @@ class WaitingCalls:
 
     def begin(self, call: Call) -> WaitingCall:
         request: Any = call.request
-        deadline_ms = self._engine.clock.monotonic_ms() + (request.patience_ms() or 0)
+        if call.waits_for_ever:
+            deadline_ms = NEVER_MS
+        else:
+            deadline_ms = self._engine.clock.monotonic_ms() + (request.patience_ms() or 0)
         self._number += 1
         waits = WaitingCall(self, call, self._consumer_of(call), deadline_ms, self._number)
         waits.listening = Listening(self._engine, request.queues(), waits)
@@ -95,7 +102,8 @@ class WaitingCalls:
             due_ms = min(due_ms, self._engine.clock.monotonic_ms() + token_ms)
         if due_ms != waits.due_ms:
             waits.due_ms = due_ms
-            heapq.heappush(self._times, (due_ms, waits.number, waits))
+            if due_ms < NEVER_MS:
+                heapq.heappush(self._times, (due_ms, waits.number, waits))
 
     def end(self, call: Call) -> None:
         """Ending twice is fine."""

@@ -12,16 +12,17 @@ import os
 import platform
 import threading
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fairlead
+from fairlead.client.resp.addresses import read_endpoint
 from fairlead.errors import InvalidRequest
-from fairlead.model.addresses import split_address
+from fairlead.model.addresses import is_loopback_host
 from fairlead.spark.options import Options
 
 if TYPE_CHECKING:
-    from fairlead.client.client import Client
+    from fairlead.client.resp.client import Client
     from fairlead.client.tls import Tls
 
 log = logging.getLogger("fairlead.spark")
@@ -40,6 +41,7 @@ class Way:
     """How to reach a server: what of the options tells one client from another."""
 
     endpoint: str
+    flight_endpoint: str
     timeout: str
     api_key_file: str
     api_key_env: str
@@ -77,13 +79,7 @@ def forget_clients() -> None:
 
 
 def is_loopback(endpoint: str) -> bool:
-    host, _ = split_address(endpoint)
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(read_endpoint(endpoint).host)
 
 
 def _warn_if_only_local(options: Options) -> None:
@@ -102,10 +98,14 @@ def _warn_if_only_local(options: Options) -> None:
 
 
 def _connect(way: Way, api_key: str | None) -> Client:
-    # Here, so that options can be read and schemas checked without Arrow.
-    from fairlead.client.client import connect
-
-    return connect(way.endpoint, retry_for=way.timeout, heartbeat_cap=None, api_key=api_key, tls=_tls(way))
+    return fairlead.connect(
+        way.endpoint,
+        retry_for=way.timeout,
+        heartbeat_cap=None,
+        api_key=api_key,
+        tls=_tls(way),
+        flight=way.flight_endpoint or None,
+    )
 
 
 def _tls(way: Way) -> Tls | None:

@@ -15,6 +15,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from fairlead.client.resp.addresses import read_endpoint
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
@@ -121,6 +122,14 @@ def _ttl(name: str, value: str) -> str:
 
 def _address(name: str, value: str) -> str:
     try:
+        read_endpoint(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"option {name}", error.expected, value) from None
+    return value
+
+
+def _flight_address(name: str, value: str) -> str:
+    try:
         split_address(value)
     except InvalidRequest as error:
         raise InvalidRequest(f"option {name}", error.expected, value) from None
@@ -178,8 +187,15 @@ class Options:
         "",
         _address,
         ALL,
-        "`host:port` of the server's Flight door, as every executor reaches it",
+        "`host:port` of the server, as every executor reaches it: 5554 unless the server listens elsewhere",
         shown="must be given",
+    )
+    flight_endpoint: str = _option(
+        "",
+        _flight_address,
+        ALL,
+        "`host:port` of the server's Flight door, where rows travel, as every executor reaches it",
+        shown="what the server tells",
     )
     queue: str = _option(
         "",
@@ -311,7 +327,7 @@ class Options:
                     getattr(self, FIELDS[name]),
                 )
         if not self.endpoint:
-            raise InvalidRequest("option endpoint", "given, such as 127.0.0.1:5556", None)
+            raise InvalidRequest("option endpoint", "given, such as 127.0.0.1:5554", None)
         if not self.queue:
             raise InvalidRequest(
                 "option queue", 'given, or the queue\'s name in load("...") or save("...")', None

@@ -71,7 +71,7 @@ def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
         run = of_lanes + pack_lane(lane[0], lane[1:]) + _run_suffix(head.first, False)
         batch.put(Table.RUNS, run, _encode(run_of_one(head)))
         if head.inline is None:
-            batch.put(Table.PAGES, key + _FIRST_PAGE, _encode([payload]))
+            batch.put(Table.PAGES, key + _FIRST_PAGE, payload)
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:

@@ -90,7 +90,7 @@ def find_incomplete(store: KeyValueStore) -> list[str]:
             found.append(
                 f"table own, row {key.hex()}: the message is in queue {queue_id}, which does not exist"
             )
-    pages = {key: len(decode_value(Table.PAGES, raw)) for key, raw in read_table(store, Table.PAGES)}
+    pages = {key: len(raw) for key, raw in read_table(store, Table.PAGES)}
     for queue_id in sorted(queue_ids):
         for chunk in read_chunks(store, queue_id):
             found += _problems_of(chunk, own, pages)
@@ -101,8 +101,8 @@ def _problems_of(chunk: Chunk, own: set[bytes], pages: dict[bytes, int]) -> Iter
     name = f"chunk {chunk.first} of queue {chunk.queue_id}"
     if chunk.is_inline and (chunk.payloads is None or len(chunk.payloads) != chunk.count):
         yield f"{name} has no payloads"
-    for page in find_missing_pages(chunk, lambda key, count: pages.get(key) == count):
-        yield f"{name}: page {page} of its payloads is missing or has another number of payloads"
+    for page in find_missing_pages(chunk, lambda key, size: pages.get(key) == size):
+        yield f"{name}: page {page} of its payloads is missing or has another size"
     if chunk.states is not None and not _are_states(chunk):
         yield f"{name} has {chunk.count} messages and the states {bytes(chunk.states).hex()}"
         return

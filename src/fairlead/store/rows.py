@@ -5,6 +5,7 @@
 | meta     | `clock`                     | `ClockMark`: ties the store's own time to the clocks             |
 | config   | configuration key           | its value                                                        |
 | buckets  | throttle key                | `Bucket`: what a token bucket held at a time                     |
+| closed   | throttle key                | `Closure`: a throttle key that is closed until a time            |
 | meta     | `last_queue_id`             | the highest id that a queue had, once a queue was deleted        |
 | intents  | its number                  | `Intent`: a long operation under way                             |
 | queues   | queue                       | `QueueRecord`                                                    |
@@ -12,7 +13,7 @@
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
 | cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
 | runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
-| pages    | queue, number of a body, page | payloads of consecutive messages, about 16 KiB, written once     |
+| pages    | queue, number of a body, page | payloads of consecutive messages, one behind the other; about 16 KiB, written once |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | due      | queue, due time, number     | nothing; one row per message that waits                          |
@@ -49,7 +50,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -62,8 +63,10 @@ from fairlead.model.config_keys import throttle_entries
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.intent import Intent
 from fairlead.model.names import Scoped
+from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
+from fairlead.model.throttle import Closure
 from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
@@ -112,7 +115,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 _decode_counts = msgspec.msgpack.Decoder(Counts).decode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
-_decode_page = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode
@@ -127,6 +129,7 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.AUDIT: AuditRecord,
     Table.META: ClockMark | int,
     Table.INTENTS: Intent,
+    Table.CLOSED: Closure,
     Table.CONSUMERS: ConsumerRecord,
     Table.OUTCOMES: RecordedCall | ChosenParts,
     Table.ANSWERS: RememberedAnswer,
@@ -146,6 +149,7 @@ RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
         Table.STAGED,
         Table.PUBLISHING,
         Table.INTENTS,
+        Table.CLOSED,
     }
 )
 _decode_record = {table: msgspec.msgpack.Decoder(kind).decode for table, kind in RECORD_TYPES.items()}
@@ -157,7 +161,7 @@ VALUE_TYPES: dict[Table, Any] = {
     Table.CHUNKS: Head,
     Table.COLD: Head,
     Table.RUNS: RunRow,
-    Table.PAGES: list[bytes],
+    Table.PAGES: None,
     Table.STATES: None,
     Table.OWN: OwnState,
     Table.MEMBERS: MemberRow,
@@ -190,6 +194,7 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.LIVES: (24, False),
     Table.CONFIG: (0, True),
     Table.BUCKETS: (0, True),
+    Table.CLOSED: (0, True),
     Table.API_KEYS: (0, True),
     Table.AUDIT: (8, False),
     Table.CONSUMERS: (0, True),
@@ -451,7 +456,7 @@ def _write_pages(batch: Batch, chunk: Chunk) -> None:
     starts = chunk.page_starts()
     keys = _page_keys(chunk, len(starts))
     for key, start, end in zip(keys, starts, [*starts[1:], chunk.count], strict=True):
-        batch.put(Table.PAGES, key, _encode(payloads[start:end]))
+        batch.put(Table.PAGES, key, b"".join(payloads[start:end]))
 
 
 def _delete_pages(batch: Batch, chunk: Chunk) -> None:
@@ -467,7 +472,7 @@ def _write_staged_pages(
         batch.delete_range(Table.PAGES, _key(queue_id, number), _key(queue_id, number + 1))
         return
     for page, payloads in enumerate(pages):
-        batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), _encode(payloads))
+        batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), b"".join(payloads))
 
 
 def _write_states(batch: Batch, chunk: Chunk, *, is_new: bool) -> None:
@@ -505,11 +510,17 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
         if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return inline
-    keys = _page_keys(chunk, len(chunk.page_starts()))
-    pages = store.get_many(Table.PAGES, keys)
+    pages = store.get_many(Table.PAGES, _page_keys(chunk, len(chunk.page_starts())))
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
-    return [*chain.from_iterable(map(_decode_page, cast("list[bytes]", pages)))]
+    return _unpack(chunk, b"".join(cast("list[bytes]", pages)), chunk.columns.sizes)
+
+
+def _unpack(chunk: Chunk, raw: bytes, sizes: Sequence[int]) -> PackedPayloads:
+    try:
+        return PackedPayloads(raw, sizes)
+    except ValueError as wrong:
+        raise BrokenInvariant(f"pages of chunk {chunk.first} of queue {chunk.queue_id}: {wrong}") from None
 
 
 def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
@@ -530,11 +541,15 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
     if chunk.is_inline:
         inline = _find_inline(store, chunk)
         return [None if inline is None else inline[index] for index in indexes]
-    starts = chunk.page_starts()
+    starts, sizes = chunk.page_starts(), chunk.columns.sizes
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
     wanted = list(dict.fromkeys(page_of.values()))
     raw_pages = store.get_many(Table.PAGES, [_page_key(chunk, page) for page in wanted])
-    pages = {page: _decode_page(raw) for page, raw in zip(wanted, raw_pages, strict=True) if raw is not None}
+    pages: dict[int, PackedPayloads] = {}
+    for page, raw in zip(wanted, raw_pages, strict=True):
+        if raw is not None:
+            end = starts[page + 1] if page + 1 < len(starts) else chunk.count
+            pages[page] = _unpack(chunk, raw, sizes[starts[page] : end])
     return [
         pages[page_of[index]][index - starts[page_of[index]]] if page_of[index] in pages else None
         for index in indexes
@@ -769,14 +784,14 @@ def decode_value(table: Table, value: bytes) -> Any:
 
 
 def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> list[int]:
-    """For verification: pages of a chunk that are not there. `has_page` gets a key and a number of payloads."""
+    """For verification: pages of a chunk that are not there. `has_page` gets a key and the bytes of all payloads."""
     if chunk.is_inline:
         return []
-    starts = [*chunk.page_starts(), chunk.count]
+    bounds = [*chunk.page_starts(), chunk.count]
     return [
         page
-        for page in range(len(starts) - 1)
-        if not has_page(_page_key(chunk, page), starts[page + 1] - starts[page])
+        for page, (start, end) in enumerate(pairwise(bounds))
+        if not has_page(_page_key(chunk, page), sum(chunk.columns.sizes[start:end]))
     ]
 
 

@@ -37,6 +37,8 @@ What = Literal[
     "delete config",
     "mark clock",
     "save buckets",
+    "close throttle",
+    "open throttle",
     "save key",
     "drop key",
     "audit",
@@ -79,6 +81,7 @@ _RECORDS: dict[Table, tuple[What | None, What | None]] = {
     Table.PUBLISHED_END: (None, None),
     Table.INTENTS: ("save operation", "end operation"),
     Table.SESSION_ENDS: (None, None),
+    Table.CLOSED: ("close throttle", "open throttle"),
 }
 
 

@@ -64,8 +64,8 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """Of the Flight door, for `fairlead.connect`."""
-        return self.addresses["flight"]
+        """For `fairlead.connect`."""
+        return self.addresses["resp"]
 
     @property
     def pid(self) -> int:
@@ -173,14 +173,13 @@ class ServerDidNotStart(RuntimeError):
 def run_server(
     data: str | Path,
     *,
-    resp: bool = False,
     flight: bool = True,
     grpc: bool = False,
     http: bool = False,
     settings: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """A ready server on free ports; killed at the end if it still runs.
+    """A ready server on free ports; killed at the end if it still runs. `flight` is for bulk verbs and Spark.
 
     `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`.
     `fairlead.testing.authority` makes certificates. `environment` has variables that are no settings, such as
@@ -190,7 +189,7 @@ def run_server(
             client = fairlead.connect(server.address)
             server.restart(kill=True)
     """
-    wanted = {"resp": resp, "flight": flight, "grpc": grpc, "http": http}
+    wanted = {"resp": True, "flight": flight, "grpc": grpc, "http": http}
     doors = [door for door in DOORS if wanted[door]]
     server = ServerProcess(
         Path(data),

@@ -10,6 +10,7 @@ dead_letters   redrive, and the long operations under way
 inspect        stats, find, peek, failure metrics, explain
 browse         read a whole queue page by page
 config         the runtime configuration
+throttles      close and open throttle keys
 keys           API keys
 audit          who did what
 runbooks       the runbooks in force
@@ -42,6 +43,7 @@ from fairlead.verbs import (
     sessions,
     settle,
     staging,
+    throttles,
 )
 
 __all__ = [
@@ -62,4 +64,5 @@ __all__ = [
     "sessions",
     "settle",
     "staging",
+    "throttles",
 ]

@@ -30,7 +30,7 @@ class Stats(Request[QueueStats], frozen=True):
 
     def visible(self, answer: QueueStats, rights: Rights) -> QueueStats:
         """Throttle keys are shared by all queues, so only a caller who sees all queues sees them."""
-        return answer if rights.sees_everything() else replace(answer, throttles=())
+        return answer if rights.sees_everything() else replace(answer, throttles=(), closed_throttles=())
 
 
 @verb("find")

@@ -4,6 +4,7 @@ not per row.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -14,11 +15,14 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.delivery_columns import DeliveryColumns, Runs, columns_of, runs_of_queues
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import Message, MessageState
+from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.views import MessageInfo
 from fairlead.wire.columns import Columns, add_column, make_batch, packed_ids_column
 from fairlead.wire.schemas import DELIVERIES
 from fairlead.wire.values import lanes_of, queues_of, read_failures
 
+#: A column of bytes counts them with 32 bits.
+_MAX_OFFSET = (1 << 31) - 1
 _encode_failures = msgspec.msgpack.Encoder().encode
 
 
@@ -31,17 +35,21 @@ def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) 
 
 
 def encode_columns(rows: DeliveryColumns, *, payloads: bool = True) -> pa.RecordBatch:
+    return make_batch(DELIVERIES, rows.length, arrays_of(rows, payloads=payloads))
+
+
+def arrays_of(rows: DeliveryColumns, *, payloads: bool = True) -> dict[str, pa.Array]:
+    """The columns that have anything but defaults, and those that every delivery has."""
     columns = {
         "id": packed_ids_column(rows.ids),
-        "lease": pa.array(rows.claim_ids, pa.uint64()),
-        "lease_until": pa.array(rows.lease_untils, pa.int64()),
         "enqueued_at": pa.array(rows.enqueued_ms, pa.int64()),
         "fairness_key": pa.array(rows.keys, pa.utf8()),
     }
     if payloads:
-        # In memory of Arrow's, which has a bound at a server: many who do not read their answers must not
-        # fill the machine.
-        columns["payload"] = pa.array(rows.payloads, pa.binary())
+        columns["payload"] = _payloads(rows.payloads)
+    if rows.claim_ids is not None:
+        columns["lease"] = pa.array(rows.claim_ids, pa.uint64())
+        columns["lease_until"] = pa.array(rows.lease_untils, pa.int64())
     has_streams = rows.streams is not None and any(rows.streams)
     add_column(columns, "headers", pa.binary(), rows.headers, b"")
     add_column(columns, "weight", pa.int32(), rows.weights, 1)
@@ -52,7 +60,17 @@ def encode_columns(rows: DeliveryColumns, *, payloads: bool = True) -> pa.Record
     add_column(columns, "seq", pa.int64(), rows.seqs if has_streams else None, 0)
     if rows.states is not None:
         _add_states(columns, [state or _UNTOUCHED for state in rows.states])
-    return make_batch(DELIVERIES, rows.length, columns)
+    return columns
+
+
+def _payloads(payloads: Sequence[bytes]) -> pa.Array:
+    """Packed ones are not copied: they stay as long as their chunk is read. Others are, into memory of Arrow's, which has a
+    bound at a server: many who do not read their answers must not fill the machine.
+    """
+    if not isinstance(payloads, PackedPayloads) or len(payloads.raw) > _MAX_OFFSET:
+        return pa.array(payloads, pa.binary())
+    bounds = pa.py_buffer(array("i", payloads.bounds))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(payloads), [None, bounds, pa.py_buffer(payloads.raw)])
 
 
 def _add_states(columns: dict[str, pa.Array], states: Sequence[MessageState]) -> None:

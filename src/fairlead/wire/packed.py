@@ -5,7 +5,7 @@ A request is a map of its fields, those with their default values left out. Fiel
     messages   a list of arrays [payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl],
                or of maps with these names; what is left out at the end of an array has its default
     items      a list of arrays [action, id, lease, error, reason, progress, retry_in_ms, dead, keep_order, duration_ms,
-               carry]: the action is its place in `ACTIONS`, the id has 16 bytes, the lease is a whole number
+               carry, retry_after_ms, close]: the action is its place in `ACTIONS`, the id has 16 bytes, the lease is a whole number
     requests   a list of arrays [verb, map of fields]
 
 An answer is one value. Deliveries are columns, see `packed_deliveries`. Results of a settle are
@@ -43,7 +43,7 @@ _NUMBERS = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 #: Fields of a message and of a settlement, in the order of their rows.
 _MESSAGE_FIELDS = len(NewMessage.__struct_fields__)
 _NEW_MESSAGE = (None, *NewMessage.__struct_defaults__)
-_ITEM_FIELDS = 11
+_ITEM_FIELDS = 13
 #: The one verb whose requests are in a field, and whose answer has theirs.
 _EXCHANGE = "exchange"
 

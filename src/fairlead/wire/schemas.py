@@ -69,6 +69,8 @@ SETTLEMENTS = pa.schema(
         ("keep_order", pa.bool_()),
         ("duration_ms", pa.int64()),
         ("carry", pa.binary()),
+        ("retry_after_ms", pa.int64()),
+        ("close", pa.utf8()),
     ]
 )
 

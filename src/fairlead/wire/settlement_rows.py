@@ -30,6 +30,7 @@ OUTCOMES: Final = (
     "not_found",
     "invalid",
     "store_full",
+    "returned",
 )
 
 _MOST_LEASE = (1 << 64) - 1
@@ -50,6 +51,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     keep_order: bool | None = None
     duration_ms: int | None = None
     carry: bytes | None = None
+    retry_after_ms: int | None = None
+    close: str | None = None
 
 
 OPTIONAL = Row.__struct_fields__[3:]
@@ -127,6 +130,8 @@ def _fail_row(item: Fail, raw_id: bytes, lease: int) -> Row:
         progress=said.progress or None,
         retry_in_ms=said.retry_in_ms,
         dead=said.dead or None,
+        retry_after_ms=said.retry_after_ms or None,
+        close=said.close or None,
     )
 
 
@@ -150,6 +155,8 @@ def read_settlement(
     keep_order: bool | None,
     duration_ms: int | None,
     carry: bytes | None,
+    retry_after_ms: int | None,
+    close: str | None,
 ) -> Settlement:
     if action == COMPLETE:
         return Complete(ref, progress or 0)
@@ -161,6 +168,8 @@ def read_settlement(
             progress or 0,
             read_duration(retry_in_ms),
             bool(dead),
+            read_duration(retry_after_ms),
+            close,
         )
     if action == RELEASE:
         return Release(ref, bool(keep_order))

@@ -249,6 +249,10 @@ class Crew:
             self._has_outcome(work, step, result)
         elif isinstance(result, BatchDone):
             self._have_outcomes(work, step, result)
+        elif isinstance(result, Failed) and result.close:
+            # Smaller batches would call the same provider again.
+            for item in work.items:
+                self._has_outcome(item, step, result)
         elif split(work.items):
             self.hands.put_back([work])
         else:
@@ -260,6 +264,8 @@ class Crew:
         elif isinstance(result, Done):
             self.tally.steps += 1
             self._step_done(item, step, result.value)
+        elif isinstance(result, Failed) and result.close:
+            self._close(item, result)
         elif isinstance(result, Failed):
             retry_in = None if result.retry_in_ms is None else timedelta(milliseconds=result.retry_in_ms)
             self._fail(item, FailureReason(result.reason), result.error, retry_in, result.dead)
@@ -312,6 +318,26 @@ class Crew:
             item,
         )
         self._give_back_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
+
+    def _close(self, item: Item, result: Failed) -> None:
+        """And the rest of its run goes back in order: it would call the same provider."""
+        throttle_keys = item.delivery.throttle_keys
+        if result.close not in throttle_keys:
+            told = (
+                f"the message has no throttle key {result.close!r}, only {', '.join(throttle_keys) or 'none'}"
+            )
+            self._fail(item, FailureReason(result.reason), f"{result.error}\n{told}")
+            return
+        said = Fail(
+            item.delivery,
+            result.error,
+            FailureReason(result.reason),
+            self.job.plan.progress(item.done),
+            retry_after=timedelta(milliseconds=result.retry_after_ms),
+            close=result.close,
+        )
+        self._say(said, "fail", item)
+        self._give_back_rest(item, keep_order=True)
 
     def _give_back(self, item: Item) -> None:
         self._say(Release(item.delivery, keep_order=True), "back", item)
@@ -375,7 +401,7 @@ class Crew:
                 }
                 _log.warning("a lease was over before the work was", extra={"fields": fields})
             self._give_back_rest(item, keep_order=True)
-        elif kind == "back":
+        elif kind == "back" or result.outcome == "returned":
             self.tally.released += 1
         else:
             self.tally.dead += result.outcome == "dead"

@@ -77,7 +77,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """`spent` says that the process is not to be used again."""
+    """`spent` says that the process is not to be used again, `close` which throttle key to close for `retry_after_ms`."""
 
     ticket: int
     took_us: int
@@ -86,6 +86,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     retry_in_ms: int | None = None
     dead: bool = False
     spent: bool = False
+    close: str = ""
+    retry_after_ms: int = 0
 
 
 class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False):

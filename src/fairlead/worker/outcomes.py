@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
+from fairlead.model.handles import check_closing
 from fairlead.worker.command import CommandFailed
 from fairlead.worker.frames import Failed
 from fairlead.worker.plan import CarryUnreadable
 from fairlead.worker.reasons import bounded, describe, reason_of
-from fairlead.worker.step import StepFailed
+from fairlead.worker.step import StepFailed, Throttled
 
 #: Strict, so that the next step gets what this one returned: no NaN, no dates that come back as text.
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -54,10 +57,23 @@ def failure_of(
         return Failed(ticket, took_us, FailureReason.SERIALIZATION_ERROR, bounded(f"step {step!r}: {error}"))
     if isinstance(error, StepFailed):
         return _said(ticket, took_us, step, error)
+    if isinstance(error, Throttled):
+        return _throttled(ticket, took_us, step, error)
     text = describe(step, error, ours=ours)
     return Failed(
         ticket, took_us, reason_of(type(error), reasons), text, spent=isinstance(error, MemoryError)
     )
+
+
+def _throttled(ticket: int, took_us: int, step: str, told: Throttled) -> Failed:
+    """Where it makes no sense, the text says so, and it is a failure like others."""
+    said = f"step {step!r}: {told.message or 'throttled'}"
+    failed = Failed(ticket, took_us, FailureReason.DEPENDENCY_FAILURE, bounded(said))
+    try:
+        key, retry_after_ms = check_closing(told.key, told.retry_after)
+    except InvalidRequest as wrong:
+        return msgspec.structs.replace(failed, error=bounded(f"{said}\n{wrong}"))
+    return msgspec.structs.replace(failed, close=key, retry_after_ms=retry_after_ms)
 
 
 def _said(ticket: int, took_us: int, step: str, failure: StepFailed) -> Failed:

@@ -130,6 +130,20 @@ class BatchStep:
         return f"BatchStep({self.name!r}, queue={self.queue!r}, rows={len(self)})"
 
 
+class Throttled(Exception):
+    """Raised by a step whose provider takes no calls now: nobody gets a message of the throttle key `key` for the time
+    `retry_after`, and then probes find out whether it does again. The message comes back, and no attempt is counted.
+
+    `key` is one of the message's throttle keys. A batch step that raises it says so of all of its rows.
+    """
+
+    def __init__(self, message: str = "", *, retry_after: Duration, key: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+        self.key = key
+
+
 class StepFailed(Exception):
     """Raised by a step that knows what its failure means; a batch step returns one in the place of the row.
 

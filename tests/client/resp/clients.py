@@ -80,7 +80,7 @@ class Listener:
 
     @property
     def address(self) -> str:
-        return f"fairlead://127.0.0.1:{self._socket.getsockname()[1]}"
+        return f"127.0.0.1:{self._socket.getsockname()[1]}"
 
     def _accept(self) -> None:
         assert self._serve is not None

@@ -24,7 +24,7 @@ class Site:
 
     @property
     def address(self) -> str:
-        return f"fairlead://{self.door.address}"
+        return self.door.address
 
     def connect(self, kind: str, address: str = "", **options: Any) -> Any:
         self._clients.append(connect(kind, address or self.address, consumer="tester", **options))

@@ -18,6 +18,9 @@ class LossyRelay:
         self._listener = Listener(self._bring_commands)
         self._faults: dict[bytes, int] = {}
         self._lock = threading.Lock()
+        self._swallows = False
+        #: Whether servers do not hear that a connection ended.
+        self.ends_in_silence = False
         #: What clients sent, piece by piece.
         self.sent: list[bytes] = []
 
@@ -39,6 +42,10 @@ class LossyRelay:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def swallow(self) -> None:
+        """What servers say next is lost, and its connection ends."""
+        self._swallows = True
+
     def _must_lose(self, data: bytes) -> bool:
         with self._lock:
             for word, left in self._faults.items():
@@ -57,11 +64,15 @@ class LossyRelay:
                 if self._must_lose(data):
                     loses.set()
                 server.sendall(data)
+            # A thread reads from it, so to close it ends nothing.
+            if not self.ends_in_silence:
+                server.shutdown(socket.SHUT_RDWR)
 
     def _bring_answers(self, server: socket.socket, client: socket.socket, loses: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while (data := server.recv(1 << 16)) and not loses.is_set():
+            while (data := server.recv(1 << 16)) and not loses.is_set() and not self._swallows:
                 client.sendall(data)
+            self._swallows = False
             client.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> LossyRelay:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, NewMessage
-from fairlead.errors import AnswerLost, ServerUnreachable, Unavailable
+from fairlead.errors import AnswerLost, ProtocolMismatch, ServerUnreachable, Unavailable
 from fairlead.model.settle import LeaseRef
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import free_ports
@@ -38,7 +38,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 @contextmanager
 def refusing() -> Iterator[str]:
     (port,) = free_ports(1)
-    yield f"fairlead://127.0.0.1:{port}"
+    yield f"127.0.0.1:{port}"
 
 
 @contextmanager
@@ -76,16 +76,10 @@ def ending() -> Iterator[str]:
         yield listener.address
 
 
-@contextmanager
-def babbling() -> Iterator[str]:
-    with Listener(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as listener:
-        yield listener.address
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data = tmp_path_factory.mktemp("stopped") / "data"
-    with run_server(data, resp=True, flight=False, settings={"durability": "os"}) as server:
+    with run_server(data, flight=False, settings={"durability": "os"}) as server:
         with connect("blocking", address_of(server)) as client:
             client.create_queue("q")
             client.create_queue("empty")
@@ -133,13 +127,23 @@ def assert_in_time(found: dict[str, tuple[float, BaseException | None]], names: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "place", [refusing, silent, not_accepting, ending, babbling], ids=lambda place: place.__name__
-)
+@pytest.mark.parametrize("place", [refusing, silent, not_accepting, ending], ids=lambda place: place.__name__)
 def test_connect_ends_within_its_deadline(kind: str, place: Any) -> None:
     with place() as address:
         found = {"connect": elapsed_s(lambda: connect(kind, address, **SHORT))}
     assert_in_time(found, ["connect"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\x12\x04\0\0\0\0\0\0"], ids=["HTTP/1", "HTTP/2"]
+)
+def test_a_server_of_another_protocol_is_refused_at_once(kind: str, said: bytes) -> None:
+    with (
+        Listener(lambda connection: connection.sendall(said)) as listener,
+        pytest.raises(ProtocolMismatch, match="5554"),
+    ):
+        connect(kind, listener.address, retry_for="1h")
 
 
 @pytest.mark.parametrize("kind", KINDS)

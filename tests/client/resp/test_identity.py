@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,27 +11,24 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.client.choice import speaks_resp
 from fairlead.client.resp.addresses import Endpoint, read_endpoint
 from fairlead.errors import InvalidRequest, ProtocolMismatch, TlsFailed, Unauthenticated
 from fairlead.middleware.stack import Layers
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import open_in_memory
-from tests.client.resp.clients import Listener, connect
+from tests.client.resp.clients import PATIENCE_S, Listener, connect
 from tests.client.resp.conftest import Site
+from tests.client.scene import until
 from tests.doors.resp.test_keys_and_tls import Pki
-
-
-def test_an_address_says_the_protocol() -> None:
-    assert [speaks_resp(address) for address in ("fairlead://h", "fairleads://h:1", "unix:///x")] == [
-        True
-    ] * 3
-    assert [speaks_resp(address) for address in ("h:5556", "127.0.0.1:5556", None)] == [False] * 3
 
 
 @pytest.mark.parametrize(
     ("address", "endpoint"),
     [
+        ("queue.example:6000", Endpoint("queue.example", 6000)),
+        ("queue.example", Endpoint("queue.example", 5554)),
+        ("127.0.0.1", Endpoint("127.0.0.1", 5554)),
+        ("[::1]", Endpoint("::1", 5554)),
         ("fairlead://queue.example:6000", Endpoint("queue.example", 6000)),
         ("fairlead://queue.example", Endpoint("queue.example", 5554)),
         ("fairleads://[::1]:6000", Endpoint("::1", 6000, is_tls=True)),
@@ -43,7 +41,22 @@ def test_an_address_is_read(address: str, endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["fairlead://", "fairlead://h:0", "fairlead://me@h:1", "unix://relative", "fairlead://h/x"]
+    "address",
+    [
+        "",
+        "h:",
+        ":5554",
+        "::1:5554",
+        "me@h:1",
+        "h:0",
+        "fairlead://",
+        "fairlead://h:0",
+        "fairlead://me@h:1",
+        "unix://relative",
+        "fairlead://h/x",
+        "grpc://h:1",
+        None,
+    ],
 )
 def test_an_address_that_is_none_is_refused(address: str, kind: str) -> None:
     with pytest.raises(InvalidRequest, match="address"):
@@ -108,10 +121,10 @@ def test_another_server_of_the_protocol_is_no_fairlead(kind: str) -> None:
 
 
 @contextmanager
-def opened(pki: Pki | None) -> Iterator[int]:
+def opened(pki: Pki | None, port: int = 0) -> Iterator[int]:
     broker = open_in_memory()
     broker.create_queue("q")
-    door = RespDoor(broker, "127.0.0.1:0", certificates=pki.certificates if pki else None)
+    door = RespDoor(broker, f"127.0.0.1:{port}", certificates=pki.certificates if pki else None)
     door.start()
     yield int(door.address.rpartition(":")[2])
     door.drain()
@@ -149,3 +162,27 @@ def test_what_is_wrong_with_tls_is_said_at_once(tmp_path: Path, kind: str) -> No
         ]:
             with pytest.raises(TlsFailed, match=said):
                 connect(kind, address, tls=tls)
+
+
+def test_a_client_that_was_connected_gives_its_server_time_to_be_mended(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other").mkdir()
+    other, pki = Pki(tmp_path / "other", mutual=False), Pki(tmp_path, mutual=False)
+    with opened(pki) as port:
+        client = connect(kind, f"localhost:{port}", tls=tmp_path / "ca.pem", retry_for="1h")
+    with client, ThreadPoolExecutor(1) as pool:
+        with opened(other, port):
+            called = pool.submit(client.queues)
+            until(lambda: "not signed by the authority" in caplog.text, "an attempt")
+        with opened(pki, port):
+            assert [queue.name for queue in called.result(PATIENCE_S)] == ["q", "q.dlq"]
+
+
+def test_when_that_time_is_over_it_says_what_is_wrong(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "other").mkdir()
+    other, pki = Pki(tmp_path / "other", mutual=False), Pki(tmp_path, mutual=False)
+    with opened(pki) as port:
+        client = connect(kind, f"localhost:{port}", tls=tmp_path / "ca.pem", retry_for="100ms")
+    with client, opened(other, port), pytest.raises(TlsFailed, match="not signed by the authority"):
+        client.queues()

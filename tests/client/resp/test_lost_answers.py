@@ -185,7 +185,7 @@ def test_each_verb_can_be_repeated_in_a_session_of_the_callers_own(
 def test_a_loop_goes_on_with_the_same_deliveries(site: Site, relay: LossyRelay, kind: str) -> None:
     client = site.connect(kind, relay.address)
     ids = [site.broker.enqueue("q", b"%d" % n) for n in range(6)]
-    relay.lose(b"FL.CLAIM", 2)
+    relay.lose(b"FL.CONSUME", 2)
     loop = client.consume("q", prefetch=4)
     found = []
     for _ in ids:

@@ -19,7 +19,7 @@ from tests.client.resp.conftest import Site
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with run_server(tmp_path / "data", resp=True, flight=False, settings={"durability": "os"}) as server:
+    with run_server(tmp_path / "data", flight=False, settings={"durability": "os"}) as server:
         yield server
 
 

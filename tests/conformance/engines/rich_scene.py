@@ -32,6 +32,7 @@ def fill(broker: Broker, store: FaultyStore) -> None:
     broker.create_queue("consumed")
     broker.create_queue("staged")
     broker.config.set("throttle.t", "5,5")
+    broker.close_throttle("shut", "1h")
     fill_ordered(broker)
     fill_plain(broker)
     consumers, generation = (

@@ -73,6 +73,7 @@ from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from fairlead.verbs.staging import StagingPublish
+from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 from tests.conformance.engines.consumer_steps import consumer_step
 from tests.conformance.engines.staging_steps import StagingSteps
 
@@ -337,9 +338,10 @@ class Run:
         forgets: bool = False,
         keeps: bool = False,
         in_streams: bool = False,
+        closes: bool = False,
     ) -> None:
         """`has_scripts`: queues may have hooks, for which `StandInHooks` must answer. `in_streams`: many messages are
-        in streams, in every run.
+        in streams, in every run. `closes`: many messages have throttle keys, and close them.
         """
         #: Whether queues may drop their dead letters after a time.
         self._forgets = forgets
@@ -360,6 +362,9 @@ class Run:
         #: The requests under the ids that were given, by number.
         self._asked: list[list[Request[Any]]] = []
         self._staging = StagingSteps(self._random, self._message)
+        self._closes = closes
+        if closes:
+            self._throttled = max(self._throttled, 0.6)
         if in_streams:
             self._in_stream = max(self._in_stream, 0.7)
         self._draws = self._random.choice((_STEPS, _STEPS | {"claim": 6}, _STEPS | {"enqueue": 8}))
@@ -556,6 +561,13 @@ class Run:
 
     def _configuration(self) -> Request[Any]:
         random = self._random
+        if self._closes and random.random() < 0.4:
+            key = random.choice(("t1", "t2", "t3"))
+            bounds = (
+                ConfigSet(f"throttle:{key}:max_returns", "2"),
+                ConfigSet(f"throttle:{key}:max_closed", "1s"),
+            )
+            return random.choice((CloseThrottle(key, "2s"), OpenThrottle(key), Throttles(), *bounds))
         key = random.choice(("throttle:t1:rate", "throttle:t2:rate", "throttle:t1:burst", "throttle.t2"))
         if random.random() < 0.3:
             key = f"weight:first:{random.choice(self._keys)}"
@@ -694,6 +706,12 @@ class Run:
 
     def _item(self, at: int) -> Callable[[Side], Any]:
         random = self._random
+        if self._closes and random.random() < 0.2:
+            key, retry_after = (
+                random.choice(("t1", "t1", "t2", "t3")),
+                random.choice(("20ms", "900ms", "30s")),
+            )
+            return lambda side: Fail(side.deliveries[at], "429", retry_after=retry_after, close=key)
         duration = random.choice((None, "200ms", "1m", "1ms"))
         make = random.choice(
             (

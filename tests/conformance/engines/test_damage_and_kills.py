@@ -16,7 +16,7 @@ import pytest
 from fairlead import Complete, Fail, NewMessage
 from fairlead.engine.engine import Engine
 from fairlead.engine.verify import verify, verify_store
-from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
+from fairlead.errors import BrokenInvariant, FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Batch, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
@@ -96,12 +96,22 @@ def test_verify_misses_each_row_that_is_gone(engine: Engine, table: Table) -> No
 
 
 @pytest.mark.parametrize(
-    "table", [table for table in Table if table.name in "QUEUES COUNTERS CHUNKS PAGES OWN LEASES DEDUP"]
+    "table", [table for table in Table if table.name in "QUEUES COUNTERS CHUNKS OWN LEASES DEDUP"]
 )
 def test_verify_names_a_row_that_cannot_be_decoded(engine: Engine, table: Table) -> None:
     change(engine, table, b"\xc1")
     problem, *_ = verify_store(engine.store).problems
     assert problem.startswith(f"table {table.name.lower()}, row ")
+
+
+def test_a_page_of_another_size_is_named_by_verify_and_by_whoever_reads_it(engine: Engine) -> None:
+    _, raw = engine.store.scan(Table.PAGES, limit=1)[0]
+    change(engine, Table.PAGES, raw + b"x")
+    (problem,) = verify_store(engine.store).problems
+    assert problem.endswith("page 0 of its payloads is missing or has another size")
+    opened = Engine(engine.store, clock=ManualClock())
+    with pytest.raises(BrokenInvariant, match="expected payloads of"):
+        opened.do(Claim("q", 20))
 
 
 @pytest.mark.parametrize(

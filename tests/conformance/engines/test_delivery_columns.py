@@ -10,10 +10,12 @@ import pytest
 from fairlead import Delivery, Fail, NewMessage
 from fairlead.engine.broker import Broker
 from fairlead.engine.delivery_columns import Page
-from fairlead.model.delivery_columns import columns_of, sizes_of
+from fairlead.model.delivery_columns import columns_of
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock
+from fairlead.wire import delivery_pages
 from fairlead.wire.deliveries import encode_deliveries
+from fairlead.wire.delivery_pages import encode_page
 
 PLAIN = [NewMessage(b"plain", fairness_key=f"k{n % 3}") for n in range(7)]
 RICH = [
@@ -46,7 +48,6 @@ def check_columns(deliveries: Sequence[Delivery], count: int) -> None:
     plain = one_by_one(deliveries)
     assert encode_deliveries(deliveries).equals(encode_deliveries(plain))
     assert columns_of(deliveries).runs == columns_of(plain).runs
-    assert list(sizes_of(deliveries)) == list(sizes_of(plain))
 
 
 @pytest.mark.parametrize("messages", [PLAIN, RICH])
@@ -79,8 +80,14 @@ def test_dead_letters_and_redriven_messages_have_their_columns(broker: Broker) -
 
 
 @pytest.mark.parametrize("slices", [1, 3])
-def test_pages_of_a_numbered_claim_have_the_columns_of_their_messages(broker: Broker, slices: int) -> None:
+@pytest.mark.parametrize("waste", [0, 2, 100], ids=["row by row", "as it is", "by chunk"])
+def test_pages_of_a_numbered_claim_have_the_columns_of_their_messages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, slices: int, waste: int
+) -> None:
+    monkeypatch.setattr(delivery_pages, "_MAX_WASTE", waste)
     broker.enqueue_many("q", RICH)
+    broker.enqueue_many("q", PLAIN)
+    broker.settle([Fail(one, error="no", progress=4) for one in broker.claim("q", limit=3)])
     broker.enqueue_many("q", PLAIN)
     generation = broker.consumers.register("c", "q").generation
     count = broker.consumers.claim("c", "q", generation, 1, limit=100).count
@@ -90,7 +97,22 @@ def test_pages_of_a_numbered_claim_have_the_columns_of_their_messages(broker: Br
         for page in broker.consumers.read_pages("c", "q", generation, 1, slice=slice, slices=slices)
     ]
     assert sum(map(len, found)) == count
+    assert any(one.attempts for page in found for one in page)
     for page in found:
         assert isinstance(page, Page)
         check_columns(page, len(page))
+        plain = one_by_one(page)
         check_columns(page[1:], len(page) - 1)
+        assert encode_page(page).equals(encode_deliveries(plain))
+        assert encode_page(page, payloads=False).equals(encode_deliveries(plain, payloads=False))
+
+
+def test_pages_of_dead_letters_name_the_queue_that_they_come_from(broker: Broker) -> None:
+    broker.enqueue_many("q", RICH)
+    broker.settle([Fail(one, dead=True) for one in broker.claim("q", limit=100, max_per_stream=9)])
+    generation = broker.consumers.register("c", "q.dlq").generation
+    broker.consumers.claim("c", "q.dlq", generation, 1, limit=100)
+    (page,) = broker.consumers.read_pages("c", "q.dlq", generation, 1)
+    assert isinstance(page, Page)
+    assert encode_page(page).equals(encode_deliveries(one_by_one(page)))
+    assert {one.source for one in page} == {"q"}

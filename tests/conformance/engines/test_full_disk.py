@@ -35,7 +35,12 @@ def run_on_full_disk(seed: int, inner: KeyValueStore) -> int:
     """Returns how often the disk was full."""
     store, clock = FaultyStore(inner), ManualClock()
     engine = Engine(store, clock=clock)
-    run, side, ledger, struck = Run(seed, keeps=True), Side(engine.do, clock), Ledger(), 0
+    run, side, ledger, struck = (
+        Run(seed, keeps=True, closes=seed % 2 == 1),
+        Side(engine.do, clock),
+        Ledger(),
+        0,
+    )
 
     def meet(call: Callable[[], Any], *, most: int = 1000) -> Any:
         """Call until no full disk refuses the call: at first it meets one at its first step, then at its second, and

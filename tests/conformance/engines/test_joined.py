@@ -44,7 +44,7 @@ def test_requests_of_one_transaction_end_like_single_ones_on_rocksdb(tmp_path: P
 
 
 def compare_joined(seed: int, store: KeyValueStore) -> None:
-    run, random = Run(seed, keeps=True), Random(seed)
+    run, random = Run(seed, keeps=True, closes=seed % 3 == 1), Random(seed)
     (alone, _), (joined, engine) = new_side(DictionaryStore()), new_side(store)
     for request in run.first_steps():
         assert alone.carry_out(request) == joined.carry_out(request)

@@ -178,8 +178,8 @@ UNSOUND_ROWS: dict[str, tuple[Break, str]] = {
     ),
     "a page that is lost": (drop(Table.PAGES, anything, ORDERED), "of its payloads is missing"),
     "a page with too few payloads": (
-        lambda rows: rows[Table.PAGES].update({min(rows[Table.PAGES]): encode_value([])}),
-        "has another number of payloads",
+        lambda rows: rows[Table.PAGES].update({min(rows[Table.PAGES]): b""}),
+        "has another size",
     ),
     "a page of no chunk": (put(Table.PAGES, made_key(ORDERED, UNKNOWN) + b"\0\0", [b"x"]), "page "),
     "states that are too short": (states(lambda raw: raw[:-1]), "and the states"),

@@ -68,7 +68,9 @@ def take(side: Side, step: Step) -> Any:
 
 
 def run_with_little_in_memory(seed: int, store: KeyValueStore, *, laws_every: int = 1) -> None:
-    steps, answers = run_with_all_in_memory(Run(seed, has_scripts=True, forgets=True, keeps=True))
+    steps, answers = run_with_all_in_memory(
+        Run(seed, has_scripts=True, forgets=True, keeps=True, closes=seed % 2 == 1)
+    )
     with small_sizes(seed), eager_evacuation():
         repeat_run(seed, steps, answers, store, laws_every=laws_every, evacuates=seed % 2 == 0)
 

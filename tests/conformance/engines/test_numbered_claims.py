@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, Start
-from fairlead.decide.slices import slice_of_name
+from fairlead.decide.slices import slice_of
 from fairlead.engine import consumer_steps
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
@@ -404,7 +404,7 @@ def test_a_stream_is_in_one_slice() -> None:
     reader.claim()
     for slice in range(3):
         found = {payload[:1] for payload in payloads(reader.read(slice=slice, slices=3))}
-        assert found & {b"s"} == ({b"s"} if slice_of_name(b"s", 3) == slice else set())
+        assert found & {b"s"} == ({b"s"} if slice_of(0, 20, "s", 3) == slice else set())
 
 
 def test_what_is_behind_a_failure_in_its_stream_is_left_out_of_what_is_unsettled() -> None:

@@ -75,6 +75,7 @@ from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, P
 from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
 from fairlead.verbs.sessions import OpenSession, session_rule
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
+from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 from tests.conformance.engines.rich_scene import make_rich
 from tests.conformance.engines.running import RUNBOOKS, Called, Side
 
@@ -146,6 +147,7 @@ def changing(scene: Scene) -> Iterator[Request[Any]]:
     yield Settle([Complete(one) for one in (*ordered[:2], *plain[:2])])
     yield Settle([Fail(one, "no") for one in (*ordered[:2], *plain[:2])])
     yield Settle([Fail(one, dead=True) for one in (*ordered[:2], *plain[:2])])
+    yield Settle([Fail(one, "429", retry_after="1m", close="t") for one in ordered])
     yield Settle([Release(one, keep_order=False) for one in (*ordered[:2], *plain[:2])])
     yield Settle([*[Extend(one, "2h", progress=3) for one in ordered[:2]], *map(Start, plain[:2])])
     yield Ack("plain", plain[0].id)
@@ -181,6 +183,8 @@ def changing(scene: Scene) -> Iterator[Request[Any]]:
     yield ConfigSet("throttle.t", "1,2")
     yield ConfigSet("weight:plain:default", "5")
     yield ConfigDelete("throttle.t")
+    yield CloseThrottle("t", "1m")
+    yield OpenThrottle("shut")
     yield KeysCreate("bob", ["consume:*"])
     yield KeysSetGrants(scene.key_id, ["produce:plain"])
     yield KeysChangeGrants(scene.key_id, add=["consume:plain"])
@@ -209,6 +213,7 @@ def looking(scene: Scene) -> Iterator[Request[Any]]:
     yield Explain(scene.free["ordered"][0])
     yield ConfigGet("throttle.t")
     yield ConfigList()
+    yield Throttles()
     yield KeysList()
     yield KeysShow(scene.key_id)
     yield RunbooksGet("shop")

@@ -193,8 +193,9 @@ MADE_ANEW = {
     Table.DEDUP_END,
     Table.PUBLISHED_END,
 }
-#: Windows, what may pass in a stream, and decisions to publish: nothing else tells that they were there.
-UNTOLD = {Table.DEDUP, Table.STREAMS, Table.PUBLISHING}
+#: Windows, what may pass in a stream, decisions to publish, and closed throttle keys: nothing else tells that they were
+#: there.
+UNTOLD = {Table.DEDUP, Table.STREAMS, Table.PUBLISHING, Table.CLOSED}
 #: Nothing is known of a message without its head and its payload.
 NEEDED = {Table.CHUNKS, Table.COLD, Table.PAGES}
 

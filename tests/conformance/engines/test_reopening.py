@@ -114,7 +114,7 @@ def run_and_reopen(seed: int, data: DictionaryData | Path, *, in_streams: bool =
         return Engine(store, clock=clock)
 
     run, random, clock, ledger = (
-        Run(seed, keeps=True, in_streams=in_streams),
+        Run(seed, keeps=True, in_streams=in_streams, closes=seed % 3 == 1),
         Random(seed),
         ManualClock(),
         Ledger(),

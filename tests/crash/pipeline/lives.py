@@ -166,9 +166,8 @@ def run_pipeline(home: Path, command: Command, *, settles: bool = False) -> Iter
     home.mkdir(parents=True, exist_ok=True)
     give_orders(home, Orders(-1))
     serve = (sys.executable, "-c", _SERVE, str(ROOT), str(home))
-    server = ServerProcess(
-        home / "data", {"flight": f"127.0.0.1:{free_ports(1)[0]}"}, {"durability": "os"}, serve
-    )
+    resp, flight = (f"127.0.0.1:{port}" for port in free_ports(2))
+    server = ServerProcess(home / "data", {"resp": resp, "flight": flight}, {"durability": "os"}, serve)
     pipeline = None
     try:
         server.start()

@@ -12,8 +12,8 @@ import pytest
 import fairlead
 from fairlead import NewMessage
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
-from fairlead.server import streamed
 from fairlead.testing import run_server
+from fairlead.testing.sizes import size
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersRead
 from fairlead.wire.calls import Answer, encode
@@ -29,7 +29,7 @@ STAGED = {"token": "t", "chunk": "c", "queue": "q"}
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "MOST_ROWS", 1)
+    monkeypatch.setattr(size("read_page_messages"), 1)
 
 
 def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ConsumersRead:  # noqa: F811
@@ -52,7 +52,7 @@ def parts_of(channel: RawChannel) -> Iterator[tuple[Answer, pa.RecordBatch | Non
 
 
 def test_a_reading_comes_in_parts_and_the_channel_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(streamed, "MOST_ROWS", 4)
+    monkeypatch.setattr(size("read_page_messages"), 4)
     call = taken(rig, 10)
     channel = rig.channel("read")
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_reading_comes_in_parts_and_the_channel_goes_on(rig: Rig, monkeypatch:
 
 
 def test_a_part_ends_with_the_row_that_fills_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(streamed, "MOST_BYTES", 1000)
+    monkeypatch.setattr(size("read_page_bytes"), 1000)
     call = taken(rig, 5, b"x" * 600)
     channel = rig.channel("read")
     channel.send(pages(call))

@@ -228,6 +228,11 @@ CASES: dict[str, Case] = {
             "hook_calls_total{function=on_enqueue,outcome=failed,queue=q}": 1,
         },
     ),
+    "returned": (
+        lambda w: (w.fill("q", count=1, throttle_keys=["t"]), w.claim_one("q"))[1],
+        lambda w, d: w.broker.settle([Fail(d, "429", retry_after="1m", close="t")]),
+        {"messages_returned_total{queue=q}": 1},
+    ),
     "a throttle without tokens": (
         lambda w: (w.broker.config.set("throttle:t:rate", "1"), w.fill("q", count=2, throttle_keys=["t"])),
         lambda w, _: w.broker.claim("q", limit=2),

@@ -173,6 +173,18 @@ def test_tokens_and_lanes_that_wait_for_them_show(world: World, metrics: Metrics
     assert shown["fairlead_throttle_holds_total{queue=q}"] >= 3
 
 
+def test_closed_throttle_keys_show_until_they_are_open(world: World, metrics: Metrics) -> None:
+    world.fill("q", count=1, throttle_keys=["api"])
+    assert show(metrics)["fairlead_throttle_closed_keys"] == 0
+    world.broker.settle([Fail(world.claim_one("q"), "429", retry_after="1m", close="api")])
+    shown = show(metrics)
+    assert shown["fairlead_throttle_closed{throttle_key=api}"] == shown["fairlead_throttle_closed_keys"] == 1
+    world.clock.advance(seconds=60)
+    assert show(metrics)["fairlead_throttle_closed{throttle_key=api}"] == 1, "only probes pass"
+    world.broker.open_throttle("api")
+    assert "fairlead_throttle_closed{throttle_key=api}" not in show(metrics)
+
+
 def test_long_operations_under_way_show(world: World, metrics: Metrics) -> None:
     world.broker.quarantine("q", [NewMessage(b"")] * 3)
     assert show(metrics)["fairlead_intents{kind=redrive}"] == 0

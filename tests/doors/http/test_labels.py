@@ -91,6 +91,15 @@ def test_throttle_keys_are_bounded_and_the_first_ones_stay(world: World) -> None
     }
 
 
+def test_closed_throttle_keys_count_for_the_same_bound(world: World) -> None:
+    metrics = Metrics(world.broker, clock=world.clock, settings=MetricSettings(max_throttle_keys=2))
+    for key in ("m", "z", "a"):
+        world.broker.close_throttle(key, "1m")
+    shown = show(metrics)
+    assert len(dict(of(shown, "fairlead_throttle_closed"))) == 2
+    assert shown["fairlead_throttle_closed_keys"] == 3
+
+
 def test_no_label_comes_from_a_message_or_a_consumer(world: World, metrics: Metrics) -> None:
     allowed = {
         "queue",

@@ -53,9 +53,7 @@ class Writer(threading.Thread):
 def test_what_was_confirmed_survives_a_kill_and_what_was_completed_stays_away(
     tmp_path: Path, durability: str
 ) -> None:
-    with run_server(
-        tmp_path / "data", resp=True, flight=False, settings={"durability": durability}
-    ) as server:
+    with run_server(tmp_path / "data", flight=False, settings={"durability": durability}) as server:
         address = server.addresses["resp"]
         control = Wire(address)
         for number in range(4):

@@ -376,7 +376,7 @@ def test_a_connection_that_closes_in_the_middle_leaves_nothing_behind(
 
 def test_a_program_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
     """With its group, what its consumers had in hand, and the same ids; acknowledged by id, because no server has sent it."""
-    with run_server(tmp_path / "data", resp=True, flight=False) as server:
+    with run_server(tmp_path / "data", flight=False) as server:
         client = StreamClient(_port_of(server.addresses["resp"]), 3, is_async=False)
         client.xgroup_create("s", "workers", mkstream=True)
         ids = [client.xadd("s", {"n": n}) for n in range(3)]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fairlead import NewMessage
-from fairlead.decide.slices import slice_of_name
+from fairlead.decide.slices import slice_of
 from fairlead.testing.sizes import size
 from tests.integration.world import World
 
@@ -26,13 +26,12 @@ def generation(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3, 50, 256, 257, 1000])
-def test_slices_read_in_any_order_and_side_by_side_are_what_their_hash_says(
+def test_slices_read_in_any_order_and_side_by_side_are_what_the_rule_says(
     world: World, generation: int, slices: int
 ) -> None:
     expected: dict[int, list[bytes]] = {at: [] for at in range(slices)}
-    for delivery in world.broker.consumers.read("etl", "q", generation, 1):
-        name = (delivery.stream or "").encode() or delivery.raw_id
-        expected[slice_of_name(name, slices)].append(delivery.raw_id)
+    for place, delivery in enumerate(world.broker.consumers.read("etl", "q", generation, 1)):
+        expected[slice_of(place, COUNT, delivery.stream or "", slices)].append(delivery.raw_id)
     chance = random.Random(slices)
     wanted = [chance.randrange(slices) for _ in range(10)]
     readers = {

@@ -120,7 +120,7 @@ def random_step(broker: Broker, clock: ManualClock, chance: random.Random, held:
             broker.enqueue_many(
                 "q",
                 [
-                    NewMessage(b"", fairness_key=chance.choice("abc"), **options)
+                    NewMessage(b"", fairness_key=chance.choice("abc"), throttle_keys=["t"], **options)
                     for _ in range(chance.randint(1, 4))
                 ],
             )
@@ -137,6 +137,7 @@ def random_step(broker: Broker, clock: ManualClock, chance: random.Random, held:
                 Start,
                 lambda d: Fail(d, dead=True),
                 lambda d: Fail(d, retry_in="2s"),
+                lambda d: Fail(d, retry_after="50ms", close="t"),
                 lambda d: Extend(d, "5s"),
             ]
             broker.settle([chance.choice(makes)(delivery)])

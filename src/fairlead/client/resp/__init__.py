@@ -2,7 +2,7 @@
 heartbeat's.
 
 `commands.py` makes commands and reads answers, `attempts.py` decides what follows a failure, `prefetch.py` keeps what a
-loop has claimed ahead, `session.py` numbers requests: all four without I/O, for both clients. `connection.py` has one
+loop was sent ahead, `session.py` numbers requests: all four without I/O, for both clients. `connection.py` has one
 socket, `shared.py` lets threads share one, `connections.py` has all of a client; `client.py` and `consume.py` are what
 users see. The asyncio forms are `async_connection.py`, `async_client.py` and `async_consume.py`. `bulk.py` says where
 bulk verbs are.

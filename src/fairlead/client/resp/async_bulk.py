@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlead.client.options import Options
-from fairlead.client.resp.bulk import flight_address, flight_options
+from fairlead.client.resp.bulk import make_bulk_client
 from fairlead.client.resp.identity import Identity
+from fairlead.client.traces import Traces
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.staging import Dead, StageResult
-from fairlead.request import Request
+from fairlead.request import Answer, Request
 from fairlead.surface import AsyncConsumersGroup, AsyncDoer, AsyncStagingGroup
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.async_client import AsyncClient
+    from fairlead.client.async_client import AsyncBulkClient
     from fairlead.client.resp.async_connection import AsyncConnections
 
 
 class AsyncFlightSide:
     """The Flight client that bulk verbs use, made with the first of them."""
 
-    def __init__(self, options: Options, identity: Identity, connections: AsyncConnections) -> None:
+    def __init__(
+        self, options: Options, identity: Identity, connections: AsyncConnections, traces: Traces
+    ) -> None:
         self._options = options
         self._identity = identity
         self._connections = connections
-        self._lock = asyncio.Lock()
-        self._client: AsyncClient | None = None
+        self._traces = traces
+        self._client: AsyncBulkClient | None = None
 
-    async def do(self, request: Request[Any]) -> Any:
-        client = await self.client(request.verb_name)
-        return await client.do(request)
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+        return self.client(request.verb_name).do(request)
 
-    async def client(self, verb: str) -> AsyncClient:
-        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow."""
-        async with self._lock:
-            if self._client is None:
-                address = flight_address(verb, self._connections.flight_address, self._identity)
-                from fairlead.client.async_client import connect
+    def client(self, verb: str) -> AsyncBulkClient:
+        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        if self._client is None:
+            told = self._connections.flight_address
+            made = make_bulk_client(verb, told, self._options, self._identity, self._traces)
+            from fairlead.client.async_client import AsyncBulkClient
 
-                self._client = await connect(address, **flight_options(self._options, self._identity))
-            return self._client
+            self._client = AsyncBulkClient(made)
+        return self._client
 
     async def browse_batches(self, queue: str, **options: Any) -> AsyncIterator[pa.RecordBatch]:
-        client = await self.client("browse")
+        client = self.client("browse")
         async for batch in client.browse_batches(queue, **options):
             yield batch
 
@@ -75,7 +76,7 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         unsettled: bool = False,
     ) -> AsyncIterator[Delivery]:
         """See the Flight client."""
-        consumers = (await self._flight.client("consumers.read")).consumers
+        consumers = self._flight.client("consumers.read").consumers
         async for delivery in consumers.read(
             name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
         ):
@@ -94,7 +95,7 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         unsettled: bool = False,
     ) -> AsyncIterator[pa.RecordBatch]:
         """See the Flight client."""
-        consumers = (await self._flight.client("consumers.read")).consumers
+        consumers = self._flight.client("consumers.read").consumers
         batches = consumers.read_batches(
             name,
             queue,
@@ -112,7 +113,7 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
         """See the Flight client."""
-        consumers = (await self._flight.client("consumers.record")).consumers
+        consumers = self._flight.client("consumers.record").consumers
         await consumers.record_batch(name, queue, generation, number, batch, part=part)
 
 
@@ -135,7 +136,7 @@ class AsyncBulkStaging(AsyncStagingGroup):
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
         """See the Flight client."""
-        staging = (await self._flight.client("staging.stage")).staging
+        staging = self._flight.client("staging.stage").staging
         return await staging.stage_batch(
             token, chunk, queue, batch, ttl=ttl, skip_invalid=skip_invalid, dead=dead
         )

@@ -42,10 +42,16 @@ async def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> AsyncRespClient:
+    flight: str | None = None,
+) -> AsyncClient:
     """See `fairlead.aio.connect`."""
     options = read_options(
-        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
+        address,
+        consumer=consumer,
+        retry_for=retry_for,
+        timeout=timeout,
+        heartbeat_cap=heartbeat_cap,
+        flight=flight,
     )
     identity = Identity(read_endpoint(address), tls, api_key)
     core = AsyncRespCore(options, identity, make_traces(tracing))
@@ -54,10 +60,10 @@ async def connect(
     except BaseException:
         await core.close()
         raise
-    return AsyncRespClient(core)
+    return AsyncClient(core)
 
 
-class AsyncRespClient(AsyncSurface):
+class AsyncClient(AsyncSurface):
     """Made by `connect`. Its verbs are the broker's, each a coroutine. Belongs to the loop that it was made on."""
 
     def __init__(self, core: AsyncRespCore) -> None:
@@ -115,7 +121,7 @@ class AsyncRespClient(AsyncSurface):
         """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer` holds."""
         await self._core.close(goodbye=goodbye)
 
-    async def __aenter__(self) -> AsyncRespClient:
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(

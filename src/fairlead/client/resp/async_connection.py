@@ -9,19 +9,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import hiredis
-
 from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
-from fairlead.client.outage import ConnectionBroken
+from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.client.resp.commands import (
+    NOT_REDIS,
     NOTHING,
     PING,
     Greeting,
+    another_protocol,
     greeting_command,
+    is_push,
     make_reader,
     read_greeting,
 )
-from fairlead.client.resp.connection import NoAnswerInTime
+from fairlead.client.resp.connection import HOPELESS, NoAnswerInTime
 from fairlead.client.resp.identity import Identity
 from fairlead.errors import ClientClosed, TlsFailed
 
@@ -61,6 +62,9 @@ class AsyncConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self.is_lost = False
         self.lost_by: Exception | None = None
+        #: Of a loop: gets what the server pushes, and is told when that ends.
+        self.on_push: Callable[[Any], None] | None = None
+        self.on_lost: Callable[[ConnectionBroken], None] | None = None
         self.greeting = Greeting("")
 
     def ask(self, command: bytes, dead_after_s: float, late: Late | None = None) -> asyncio.Future[Any]:
@@ -122,6 +126,8 @@ class AsyncConnection(asyncio.Protocol):
             if not asked.future.done():
                 asked.future.set_exception(ConnectionBroken(what, sent=asked.sent_s > 0))
         self._sent.clear()
+        if self.on_lost is not None:
+            self.on_lost(ConnectionBroken(what, sent=True))
 
     # What the loop calls
 
@@ -135,6 +141,9 @@ class AsyncConnection(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not NOTHING:
+                if self.on_push is not None and is_push(reply):
+                    self.on_push(reply)
+                    continue
                 if not sent:
                     self._lose("the server answered what nobody asked")
                     return
@@ -143,11 +152,12 @@ class AsyncConnection(asyncio.Protocol):
                     asked.future.set_result(reply)
                 elif asked.late is not None:
                     asked.late(reply)
-        except (hiredis.ProtocolError, UnicodeDecodeError) as wrong:
+        except NOT_REDIS as wrong:
+            self.lost_by = wrong
             self._lose(f"the server does not speak the Redis protocol: {wrong}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost_by = error
+        self.lost_by = self.lost_by or error
         self._lose("the server closed the connection" if error is None else str(error))
 
 
@@ -163,6 +173,8 @@ class AsyncConnections:
         self._idle: list[AsyncConnection] = []
         self._open: set[AsyncConnection] = set()
         self._is_closed = False
+        #: Whether the server has ever greeted this client.
+        self._has_met = False
         #: Where the server speaks Arrow Flight, as the last connection heard.
         self.flight_address = ""
 
@@ -182,13 +194,13 @@ class AsyncConnections:
         that its connection is closed, which ends a claim that waits.
         """
         ends_s = self._loop.time() + within_s
-        connection = await self._take(within_s)
+        connection = await self.take(within_s)
         future = connection.ask(command, within_s, late)
         try:
             return await self._reply(future, ends_s, within_s)
         finally:
             if connection.is_quiet:
-                self._give_back(connection)
+                self.give_back(connection)
             elif late is None:
                 connection.close()
             else:
@@ -206,7 +218,7 @@ class AsyncConnections:
 
     def _after_late(self, done: asyncio.Future[Any], connection: AsyncConnection) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._give_back(connection)
+            self.give_back(connection)
 
     async def _reply(self, future: asyncio.Future[Any], ends_s: float, usual_s: float) -> Any:
         left_s = ends_s - self._loop.time()
@@ -241,14 +253,16 @@ class AsyncConnections:
             raise NoAnswerInTime(sent=False) from None
         return connection
 
-    async def _take(self, within_s: float) -> AsyncConnection:
+    async def take(self, within_s: float) -> AsyncConnection:
+        """One for its caller alone: `give_back` it when all its replies are there, else close it."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_lost:
                 return connection
         return await self._in_time(self._connect(), within_s)
 
-    def _give_back(self, connection: AsyncConnection) -> None:
+    def give_back(self, connection: AsyncConnection) -> None:
+        connection.on_push = connection.on_lost = None
         if connection.is_lost or self._is_closed or len(self._idle) >= _MOST_IDLE:
             connection.close()
             self._open.discard(connection)
@@ -257,6 +271,17 @@ class AsyncConnections:
 
     async def _connect(self) -> AsyncConnection:
         """Connected and greeted."""
+        try:
+            connection = await self._connect_once()
+        except HOPELESS as hopeless:
+            if self._has_met:
+                raise MayBeMended(hopeless) from None
+            raise
+        self._has_met = True
+        self.flight_address = connection.greeting.flight_address
+        return connection
+
+    async def _connect_once(self) -> AsyncConnection:
         self._open = {one for one in self._open if not one.is_lost}
         connection: AsyncConnection | None = None
         try:
@@ -276,8 +301,9 @@ class AsyncConnections:
                 raise
             if connection is not None and (hopeless := await self._why_hopeless(connection)):
                 raise TlsFailed(str(self._identity.endpoint), hopeless) from None
+            if connection is not None and isinstance(connection.lost_by, NOT_REDIS):
+                raise another_protocol() from None
             raise ConnectionBroken(str(trouble), sent=False) from None
-        self.flight_address = connection.greeting.flight_address
         return connection
 
     async def _why_hopeless(self, connection: AsyncConnection) -> str:

@@ -1,17 +1,21 @@
-"""`client.consume` on an event loop: a task claims ahead while there is room."""
+"""`client.consume` on an event loop: a subscription sends ahead, and a task looks after its connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairlead.client.resp.calls import SHORT_POLL_MS
-from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopClaims, Prefetched
+from fairlead.client.outage import ConnectionBroken
+from fairlead.client.resp.async_connection import AsyncConnection
+from fairlead.client.resp.attempts import TROUBLES, Attempts
+from fairlead.client.resp.commands import PING, command_of
+from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
+from fairlead.request import Request
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class AsyncRespConsumption:
 
 
 class Fetching:
-    """What a loop has, and the task that claims for it. Apart from what users hold, so that a loop that nobody refers to
+    """What a loop has, and the task that keeps its subscription. Apart from what users hold, so that a loop that nobody refers to
     ends.
     """
 
@@ -61,10 +65,19 @@ class Fetching:
         consumer: str,
     ) -> None:
         self._core = core
-        self._claims = LoopClaims(queue, max_per_stream, consumer, core.tokens)
         self._prefetched = Prefetched(prefetch)
+        self._subscription = LoopSubscription(
+            queue,
+            self._prefetched,
+            max_per_stream=max_per_stream,
+            consumer=consumer,
+            tokens=core.tokens,
+        )
         self._loop = asyncio.get_running_loop()
-        self._filling: asyncio.Task[None] | None = None
+        self._subscribing: asyncio.Task[None] | None = None
+        self._connection: AsyncConnection | None = None
+        #: Gets what ends the subscription.
+        self._ended: asyncio.Future[None]
         self._waiters: list[asyncio.Future[None]] = []
         self._error: FairleadError | None = None
         self._is_closed = False
@@ -76,7 +89,7 @@ class Fetching:
                 raise StopAsyncIteration
             started = self._prefetched.next_started()
             found = started or self._prefetched.next_to_start()
-            self._fill_soon()
+            self._go_on()
             if found is None:
                 await self._wait()
                 continue
@@ -98,11 +111,12 @@ class Fetching:
             return
         self._is_closed = True
         self._core.loops.discard(self)
-        if self._filling is not None:
-            self._filling.cancel()
+        if self._subscribing is not None:
+            self._subscribing.cancel()
             with suppress(asyncio.CancelledError):
-                await self._filling
+                await self._subscribing
         self._wake()
+        await self._end_subscription()
         await self._give_back()
 
     def abandon(self) -> None:
@@ -136,30 +150,101 @@ class Fetching:
         if left:
             await self._core.give_back(left)
 
-    # What is claimed
+    # What is sent
 
-    def _fill_soon(self) -> None:
-        if self._filling is None and self._prefetched.room:
-            self._filling = self._loop.create_task(self._fill())
+    def _go_on(self) -> None:
+        if self._subscribing is None:
+            self._subscribing = self._loop.create_task(self._subscribe())
+        elif self._connection is not None and (credit := self._subscription.more()) is not None:
+            self._send(self._connection, credit)
 
-    async def _fill(self) -> None:
+    async def _subscribe(self) -> None:
+        """Until nobody wants it, or trouble lasts."""
+        attempts = self._attempts()
         try:
-            while room := self._prefetched.room:
-                began_s = self._loop.time()
-                found, now_ms = await self._core.ask(self._claims.make(room), LOOP_WAIT_MS)
-                self._core.hold(found, now_ms)
-                self._prefetched.add(found)
-                self._wake()
-                if not found and self._loop.time() - began_s < SHORT_POLL_MS / 1000:
-                    await asyncio.sleep(SHORT_POLL_MS / 1000)
+            while True:
+                try:
+                    await self._begin(attempts)
+                    while True:
+                        # It is there: what happens from now on is another trouble.
+                        attempts = self._attempts()
+                        await self._listen()
+                except TROUBLES as trouble:
+                    self._drop_connection()
+                    self._core.check()
+                    await self._core.pause(attempts, trouble)
         except FairleadError as error:
-            self._error = error
-            self._wake()
+            self._drop_connection()
+            # Without anybody who waits it is met again by the next who does, if it lasts.
+            self._error = error if self._waiters else None
         finally:
-            self._filling = None
+            self._subscribing = None
+            self._wake()
+
+    def _attempts(self) -> Attempts:
+        return self._core.attempts(self._subscription.request, LOOP_WAIT_MS)
+
+    async def _begin(self, attempts: Attempts) -> None:
+        timeout_ms = self._core.options.timeout_ms
+        connection = await self._core.connections.take(attempts.within_ms(timeout_ms) / 1000)
+        self._connection = connection
+        self._ended = ended = self._loop.create_future()
+        ended.add_done_callback(_ignore)
+        connection.on_push = self._hear
+        connection.on_lost = self._end
+        request, stale = self._subscription.begin(), self._prefetched.stale
+        if stale:
+            self._send(connection, self._core.letting_go(stale))
+        self._subscription.begun(await connection.ask(command_of(request), timeout_ms / 1000))
+        self._core.outage_is_over()
+
+    async def _listen(self) -> None:
+        """For a while. Raises what ended the subscription."""
+        connection = self._connection
+        assert connection is not None
+        await asyncio.wait([self._ended], timeout=LOOP_WAIT_MS / 1000)
+        if self._ended.done():
+            self._ended.result()
+        await connection.ask(PING, self._core.options.timeout_ms / 1000)
+
+    def _hear(self, push: Any) -> None:
+        try:
+            found, now_ms = self._subscription.hear(push)
+        except FairleadError as error:
+            self._end(error)
+            return
+        self._core.hold(found, now_ms)
+        self._wake()
+
+    def _end(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _send(self, connection: AsyncConnection, request: Request[Any]) -> None:
+        """Nobody needs the reply."""
+        reply = connection.ask(command_of(request), self._core.options.timeout_ms / 1000)
+        reply.add_done_callback(_ignore)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        self._subscription.lose()
+        if connection is not None:
+            connection.on_lost = None
+            connection.close()
+
+    async def _end_subscription(self) -> None:
+        """What was not started is the server's own again. It ends by itself when its connection is closed."""
+        connection, cancel = self._connection, self._subscription.end()
+        if connection is not None and cancel is not None:
+            with suppress(ConnectionBroken, TimeoutError):
+                async with asyncio.timeout(self._core.closing_s()):
+                    await connection.ask(command_of(cancel), self._core.options.timeout_ms / 1000)
+                self._connection = None
+                self._core.connections.give_back(connection)
+        self._drop_connection()
 
     async def _wait(self) -> None:
-        """Until there may be something. Raises what ended the claiming; the next call begins anew."""
+        """Until there may be something. Raises what ended the subscription; the next call begins anew."""
         if self._error is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
@@ -173,3 +258,9 @@ class Fetching:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    """Its error is told elsewhere."""
+    if not done.cancelled():
+        done.exception()

@@ -73,12 +73,12 @@ class AsyncRespCore:
         self._sessions = IdleSessions()
         self.loops: set[Fetching] = set()
         self._loop = asyncio.get_running_loop()
-        self._connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
+        self.connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
         self.heartbeat = AsyncHeartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms, self._loop)
         self.traces = traces
         self._pauses = Pauses(self.clock)
         self._outage = Outage(str(identity.endpoint), self.clock)
-        self.flight = AsyncFlightSide(options, identity, self._connections)
+        self.flight = AsyncFlightSide(options, identity, self.connections, traces)
         self._background: set[asyncio.Task[None]] = set()
         self._is_closed = False
         #: Set by `close`: no call may take longer than until then.
@@ -120,7 +120,7 @@ class AsyncRespCore:
         finally:
             self._is_closed = True
             self.heartbeat.close()
-            self._connections.close()
+            self.connections.close()
             for task in self._background:
                 task.cancel()
             await self.flight.close()
@@ -181,7 +181,7 @@ class AsyncRespCore:
     def _send_extends(self, extends: Sequence[Extend]) -> Awaitable[tuple[list[SettleResult], int]]:
         """In line at once, where there is a connection: before what its caller says next."""
         request = Settle(extends)
-        shared = self._connections.shared
+        shared = self.connections.shared
         if shared is None:
             return self.ask(request)
         reply = shared.ask(command_of(request), self.options.timeout_ms / 1000)
@@ -204,6 +204,17 @@ class AsyncRespCore:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    def letting_go(self, items: Sequence[Release]) -> Settle:
+        """The request that gives back what a loop had from a connection that is lost."""
+        return PreparedSettle(items, self.heartbeat).request()
+
+    def closing_s(self) -> float:
+        """How long the end of a loop may wait for the server."""
+        return self._closing_patience().left_ms() / 1000
+
+    def outage_is_over(self) -> None:
+        self._outage.over()
+
     async def give_back(self, items: Sequence[Release]) -> None:
         """What cannot be given back runs out by itself, which for deliveries that were never started is the same."""
         settling = PreparedSettle(items, self.heartbeat)
@@ -214,9 +225,6 @@ class AsyncRespCore:
     def _late_of(self, request: Request[Any]) -> Late | None:
         """What becomes of an answer whose caller has left: deliveries go back."""
         if not isinstance(request, (Claim, Exchange)):
-            return None
-        if isinstance(request, Claim) and not request.started:
-            # A claim of a loop that was left must not take what the loop gives back.
             return None
 
         def release(reply: Any) -> None:
@@ -286,7 +294,7 @@ class AsyncRespCore:
                 attempts.check_forgotten(expired)
                 raise
             except TROUBLES as trouble:
-                await self._pause(attempts, trouble)
+                await self.pause(attempts, trouble)
 
     async def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
         """A long wait as several requests. The first answer that has something, or the last one."""
@@ -311,7 +319,7 @@ class AsyncRespCore:
         late: Late | None = None,
     ) -> Any:
         """The reply, after as many attempts as it takes."""
-        send = self._connections.call_alone if alone else self._connections.call
+        send = self.connections.call_alone if alone else self.connections.call
         most_ms = wait_ms + self.options.timeout_ms
         while True:
             self.check()
@@ -319,7 +327,7 @@ class AsyncRespCore:
                 reply = await send(command, attempts.within_ms(most_ms) / 1000, late)
             except ConnectionBroken as broken:
                 self.check()
-                await self._pause(attempts, broken)
+                await self.pause(attempts, broken)
             else:
                 self._outage.over()
                 return reply
@@ -340,7 +348,7 @@ class AsyncRespCore:
             is_numbered=is_numbered,
         )
 
-    async def _pause(self, attempts: Attempts, trouble: Exception) -> None:
+    async def pause(self, attempts: Attempts, trouble: Exception) -> None:
         await asyncio.sleep(attempts.pause_ms(trouble) / 1000)
 
     def _patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.outage import ConnectionBroken, MayBeMended, Outage
 from fairlead.client.patience import Patience
 from fairlead.errors import (
     AnswerLost,
@@ -69,4 +69,6 @@ class Attempts:
             return AnswerLost(self._verb)
         if isinstance(trouble, Overloaded):
             return trouble
+        if isinstance(trouble, MayBeMended):
+            return trouble.error
         return ServerUnreachable(self._outage.address, str(trouble))

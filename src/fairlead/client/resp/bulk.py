@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fairlead.client.options import Options
 from fairlead.client.resp.identity import Identity
+from fairlead.client.traces import Traces
 from fairlead.errors import InvalidRequest
-from fairlead.model.addresses import join_address, split_address
+from fairlead.model.addresses import is_loopback_host, join_address, split_address
 from fairlead.model.durations import Duration
 from fairlead.model.staging import Dead, StageResult
 from fairlead.request import Request
@@ -23,7 +27,7 @@ from fairlead.verbs.staging import StagingStage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.client import Client
+    from fairlead.client.client import BulkClient
     from fairlead.client.resp.connections import BlockingConnections
 
 #: Requests with pages or columns of messages. `consumers.record` is like a settle, and travels as one.
@@ -35,21 +39,25 @@ _ANY_HOST = ("0.0.0.0", "::")
 class FlightSide:
     """The Flight client that bulk verbs use, made with the first of them."""
 
-    def __init__(self, options: Options, identity: Identity, connections: BlockingConnections) -> None:
+    def __init__(
+        self, options: Options, identity: Identity, connections: BlockingConnections, traces: Traces
+    ) -> None:
         self._options = options
         self._identity = identity
         self._connections = connections
+        self._traces = traces
         self._lock = threading.Lock()
-        self._client: Client | None = None
+        self._client: BulkClient | None = None
 
     def do(self, request: Request[Any]) -> Any:
         return self.client(request.verb_name).do(request)
 
-    def client(self, verb: str) -> Client:
-        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow."""
+    def client(self, verb: str) -> BulkClient:
+        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
         with self._lock:
             if self._client is None:
-                self._client = self._connect(verb)
+                told = self._connections.flight_address
+                self._client = make_bulk_client(verb, told, self._options, self._identity, self._traces)
             return self._client
 
     def close(self) -> None:
@@ -57,41 +65,36 @@ class FlightSide:
             if self._client is not None:
                 self._client.close()
 
-    def _connect(self, verb: str) -> Client:
-        address = flight_address(verb, self._connections.flight_address, self._identity)
-        from fairlead.client.client import connect
 
-        return connect(address, **flight_options(self._options, self._identity))
-
-
-def flight_address(verb: str, told: str, identity: Identity) -> str:
-    """Raises `InvalidRequest` when the server has none or this program has no pyarrow."""
-    if not told:
+def make_bulk_client(
+    verb: str, told: str, options: Options, identity: Identity, traces: Traces
+) -> BulkClient:
+    """At the address that was given to `connect`, or else the one that the server told. It connects with its first call."""
+    if not (options.flight or told):
         raise InvalidRequest(
             "verb", f"a server that has an address for Arrow Flight, which {verb} needs", "none"
         )
     if find_spec("pyarrow") is None:
-        found = f"none; install it with: pip install 'fairlead[bulk]' (the server has Flight at {told})"
+        found = "none; install it with: pip install 'fairlead[bulk]'"
         raise InvalidRequest("verb", f"pyarrow, which {verb} needs for Arrow Flight", found)
-    return _reachable(told, identity.endpoint.host)
+    from fairlead.client.client import open_bulk
 
-
-def flight_options(options: Options, identity: Identity) -> dict[str, Any]:
-    cap_ms = options.heartbeat_cap_ms
-    return {
-        "consumer": options.consumer,
-        "retry_for": f"{options.retry_for_ms}ms",
-        "timeout": f"{options.timeout_ms}ms",
-        "heartbeat_cap": None if cap_ms is None else f"{cap_ms}ms",
-        "api_key": identity.api_key,
-        "tls": identity.tls,
-    }
+    host, tls = identity.endpoint.host, identity.tls
+    if tls is not None and tls.server_name is None:
+        # One certificate for all doors, and the server's own word for its address need not be in it.
+        tls = replace(tls, server_name=host)
+    address = options.flight or _reachable(told, host)
+    return open_bulk(msgspec.structs.replace(options, address=address), tls, identity.api_key, traces)
 
 
 def _reachable(told: str, host: str) -> str:
-    """A server that listens everywhere does not know by which name it is reached."""
+    """A server that listens everywhere, or behind something that forwards connections, does not know by which name it
+    is reached.
+    """
     own, port = split_address(told)
-    return join_address(host or "127.0.0.1", port) if own in _ANY_HOST else told
+    if own in _ANY_HOST:
+        return join_address(host or "127.0.0.1", port)
+    return join_address(host, port) if host and is_loopback_host(own) else told
 
 
 class BulkConsumers(ConsumersGroup):

@@ -61,7 +61,7 @@ def named(request: Claim, consumer: str, tokens: Tokens, place: Numbered | None)
     """In a session a claim is known by its number, without a token."""
     return replace(
         request,
-        consumer=request.consumer or consumer,
+        consumer=consumer if request.consumer == "" else request.consumer,
         token=tokens.next() if request.token is None and place is None else request.token,
     )
 
@@ -104,7 +104,7 @@ class PreparedExchange:
                 settling = self._settlings[at] = Settling(heartbeat, check_items(one.items))
                 parts.append(Settle(settling.said.rows))  # type: ignore[arg-type]  # rows encode as what they are of
             elif isinstance(one, Claim):
-                parts.append(replace(one, consumer=one.consumer or consumer))
+                parts.append(replace(one, consumer=consumer if one.consumer == "" else one.consumer))
             elif isinstance(one, (Enqueue, EnqueueMany)):
                 messages = [one.message()] if isinstance(one, Enqueue) else one.messages
                 ((_, carried),) = traces.carried([(one.queue, messages)])

@@ -39,10 +39,16 @@ def connect(
     tracing: bool = False,
     api_key: str | None = None,
     tls: TlsChoice = None,
-) -> RespClient:
+    flight: str | None = None,
+) -> Client:
     """See `fairlead.connect`."""
     options = read_options(
-        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
+        address,
+        consumer=consumer,
+        retry_for=retry_for,
+        timeout=timeout,
+        heartbeat_cap=heartbeat_cap,
+        flight=flight,
     )
     identity = Identity(read_endpoint(address), tls, api_key)
     core = RespCore(options, identity, make_traces(tracing))
@@ -51,10 +57,10 @@ def connect(
     except BaseException:
         core.close()
         raise
-    return RespClient(core)
+    return Client(core)
 
 
-class RespClient(Surface):
+class Client(Surface):
     """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
 
     def __init__(self, core: RespCore) -> None:
@@ -127,7 +133,7 @@ class RespClient(Surface):
         """
         self._core.close(goodbye=goodbye)
 
-    def __enter__(self) -> RespClient:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(

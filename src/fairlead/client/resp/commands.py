@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.model.names import check_queue_name
 from fairlead.request import Answer, Request
 from fairlead.wire.error_lines import read_error
 from fairlead.wire.numbered import Numbered
@@ -20,6 +21,10 @@ NOTHING = object()
 
 _API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
 _WANTED = "fairlead's Redis protocol"
+
+
+#: What hiredis raises for bytes that are no replies.
+NOT_REDIS = (hiredis.ProtocolError, UnicodeDecodeError)
 
 
 class Greeting(NamedTuple):
@@ -35,7 +40,13 @@ def make_reader() -> hiredis.Reader:
 
 def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
-    words = [_name_of(request), encode_request(request)]
+    try:
+        words = [_name_of(request), encode_request(request)]
+    except InvalidRequest:
+        if isinstance(queue := getattr(request, "queue", None), str):
+            # In the engine's words, which name the argument.
+            check_queue_name(queue)
+        raise
     if once is not None:
         words[:0] = [b"FL.ONCE", once.session.encode(), b"%d" % once.number, b"%d" % once.arrived]
     return _pack(words)
@@ -76,6 +87,13 @@ def read_greeting(reply: object) -> Greeting:
     return Greeting(told.get(b"flight", b"").decode(errors="replace"))
 
 
+def another_protocol() -> ProtocolMismatch:
+    """The server's first bytes were no reply."""
+    return ProtocolMismatch(
+        _WANTED, "another one; is this the address of a `resp` door, by default port 5554?"
+    )
+
+
 def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
     """The answer, and the clock of the server where leases are in it. Raises what the server raised."""
     if type(reply) is bytes:
@@ -83,6 +101,19 @@ def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
     if isinstance(reply, hiredis.ReplyError):
         raise _error_of(reply)
     raise ProtocolMismatch(f"an answer to {request.verb_name}", f"{reply!r:.80}")
+
+
+def number_of(request: Request[int], reply: object) -> int:
+    """The answer where it is a plain number. Raises what the server raised."""
+    if isinstance(reply, int):
+        return reply
+    if isinstance(reply, hiredis.ReplyError):
+        raise _error_of(reply)
+    raise ProtocolMismatch(f"an answer to {request.verb_name}", f"{reply!r:.80}")
+
+
+def is_push(reply: object) -> bool:
+    return isinstance(reply, hiredis.PushNotification)
 
 
 def _error_of(reply: hiredis.ReplyError) -> FairleadError:

@@ -9,12 +9,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import hiredis
-
 from fairlead.client.outage import ConnectionBroken
 from fairlead.client.resp.addresses import Endpoint
-from fairlead.client.resp.commands import NOTHING, Greeting, greeting_command, make_reader, read_greeting
-from fairlead.errors import TlsFailed
+from fairlead.client.resp.commands import (
+    NOT_REDIS,
+    NOTHING,
+    Greeting,
+    another_protocol,
+    greeting_command,
+    make_reader,
+    read_greeting,
+)
+from fairlead.errors import ProtocolMismatch, TlsFailed
 
 if TYPE_CHECKING:
     import ssl
@@ -27,11 +33,20 @@ _LARGE_CHUNK_BYTES = 1 << 20
 _NEARLY_S = 0.05
 
 
+#: Another attempt would find the same.
+HOPELESS = (TlsFailed, ProtocolMismatch)
+
+
 class NoAnswerInTime(ConnectionBroken):
     """It may yet come."""
 
     def __init__(self, *, sent: bool = True) -> None:
         super().__init__("no answer in time", sent=sent)
+
+
+class NotRedis(ConnectionBroken):
+    def __init__(self, wrong: Exception) -> None:
+        super().__init__(f"the server does not speak the Redis protocol: {wrong}", sent=True)
 
 
 class BlockingConnection:
@@ -72,10 +87,8 @@ class BlockingConnection:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not NOTHING:
                 replies.append(reply)
-        except (hiredis.ProtocolError, UnicodeDecodeError) as wrong:
-            raise ConnectionBroken(
-                f"the server does not speak the Redis protocol: {wrong}", sent=True
-            ) from None
+        except NOT_REDIS as wrong:
+            raise NotRedis(wrong) from None
         return replies
 
     def exchange(self, command: bytes, within_s: float) -> Any:
@@ -135,6 +148,8 @@ def open_connection(identity: Identity, within_s: float) -> BlockingConnection:
         except ConnectionBroken as broken:
             if hopeless := _why_hopeless(broken, identity, ends_s):
                 raise TlsFailed(str(endpoint), hopeless) from None
+            if isinstance(broken, NotRedis):
+                raise another_protocol() from None
             raise ConnectionBroken(str(broken), sent=False) from None
         connection.greeting = read_greeting(reply)
     except BaseException:

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.connection import BlockingConnection, open_connection
+from fairlead.client.outage import ConnectionBroken, MayBeMended
+from fairlead.client.resp.connection import HOPELESS, BlockingConnection, open_connection
 from fairlead.client.resp.identity import Identity
 from fairlead.client.resp.shared import SharedConnection
 from fairlead.errors import ClientClosed
@@ -24,12 +24,20 @@ class BlockingConnections:
         self._open: set[BlockingConnection] = set()
         self._idle: list[BlockingConnection] = []
         self._is_closed = False
+        #: Whether the server has ever greeted this client.
+        self._has_met = False
         self.shared = SharedConnection(self.connect, self.forget, timeout_s)
         #: Where the server speaks Arrow Flight, as the last connection heard.
         self.flight_address = ""
 
     def connect(self, within_s: float) -> BlockingConnection:
-        connection = open_connection(self._identity, max(0.001, within_s))
+        try:
+            connection = open_connection(self._identity, max(0.001, within_s))
+        except HOPELESS as hopeless:
+            if self._has_met:
+                raise MayBeMended(hopeless) from None
+            raise
+        self._has_met = True
         self.flight_address = connection.greeting.flight_address
         with self._lock:
             if not self._is_closed:

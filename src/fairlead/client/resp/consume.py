@@ -1,7 +1,8 @@
-"""`client.consume`: a loop whose next deliveries are claimed ahead, without a thread.
+"""`client.consume`: a loop whose next deliveries are sent ahead, without a thread.
 
-A claim for more goes out on a connection of the loop's own as soon as half of the buffer is free; its answer is read when
-the loop needs it, or is asked for the next delivery. Leaving the loop gives the rest back, in order.
+A subscription on a connection of the loop's own sends them as they become ready; what has come is read when the loop needs
+it, or is asked for the next delivery, and credit for more goes out as soon as half of the buffer is free. Leaving the loop
+gives the rest back, in order.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.attempts import TROUBLES
-from fairlead.client.resp.calls import SHORT_POLL_MS
-from fairlead.client.resp.commands import answer_of, command_of
-from fairlead.client.resp.connection import BlockingConnection
-from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopClaims, Prefetched
+from fairlead.client.resp.attempts import TROUBLES, Attempts
+from fairlead.client.resp.commands import PING, command_of, is_push
+from fairlead.client.resp.connection import BlockingConnection, NoAnswerInTime
+from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
-from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
@@ -47,17 +46,23 @@ class RespConsumption:
         consumer: str,
     ) -> None:
         self._core = core
-        self._claims = LoopClaims(queue, max_per_stream, consumer, core.tokens)
         self._prefetched = Prefetched(prefetch)
+        self._subscription = LoopSubscription(
+            queue,
+            self._prefetched,
+            max_per_stream=max_per_stream,
+            consumer=consumer,
+            tokens=core.tokens,
+        )
         self._changed = threading.Condition()
         self._is_closed = False
         #: One thread reads for all.
         self._is_reading = False
         self._connection: BlockingConnection | None = None
-        #: The claim that is not answered. Sent again under its token it gives the same deliveries.
-        self._claim: Claim | None = None
-        self._is_sent = False
-        self._answer_ends_s = 0.0
+        #: Replies that are due on it, of which none is of interest but that which begins the subscription.
+        self._due = 0
+        self._is_beginning = False
+        self._due_ends_s = 0.0
         core.loops.add(self)
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -86,7 +91,7 @@ class RespConsumption:
             if self._is_reading and self._connection is not None:
                 self._connection.wake()
             elif not self._is_reading:
-                self._end_claim()
+                self._end_subscription()
             left = self._prefetched.take_all()
             self._changed.notify_all()
         if left:
@@ -110,7 +115,11 @@ class RespConsumption:
 
     def take_ahead(self) -> Delivery | None:
         with self._changed:
-            return None if self._is_closed else self._prefetched.take_ahead()
+            if self._is_closed:
+                return None
+            if not self._prefetched.has_some:
+                self._look_ahead()
+            return self._prefetched.take_ahead()
 
     def was_started(self, delivery: Delivery, result: SettleResult) -> None:
         with self._changed:
@@ -131,7 +140,7 @@ class RespConsumption:
         if left:
             self._core.give_back(left)
 
-    # What is claimed
+    # What is sent
 
     def _take(self) -> tuple[Delivery, bool]:
         """The next delivery, and whether its start is confirmed."""
@@ -153,96 +162,128 @@ class RespConsumption:
             self._fetch()
 
     def _look_ahead(self) -> None:
-        """Without waiting: take what has come, and claim more if there is room. Trouble is met again by who waits."""
+        """Without waiting: take what has come, and give credit if there is room. Trouble is met again by who waits."""
         if self._is_reading or self._connection is None:
             return
         try:
-            if self._is_sent and self._connection.has_replies:
-                self._receive()
-            if not self._is_sent and self._prefetched.room:
-                self._send()
+            if self._connection.has_replies:
+                self._receive(0)
+            self._ask_for_more()
         except (ConnectionBroken, FairleadError):
             self._drop_connection()
 
     def _fetch(self) -> None:
         """Wait for deliveries, for all threads."""
-        request = self._claim or self._claims.make(max(1, self._prefetched.room))
-        attempts = self._core.attempts(request, LOOP_WAIT_MS)
-        began_s = time.monotonic()
+        attempts = self._attempts()
         try:
             while not self._is_closed:
                 try:
-                    if self._wait_for_answer():
-                        break
+                    if self._listen():
+                        # It is there: what happens from now on is another trouble.
+                        attempts = self._attempts()
+                        if self._prefetched.has_some:
+                            break
                 except TROUBLES as trouble:
                     self._drop_connection()
-                    self._core.check()
+                    # First, because a client that is closed has closed its loops before: they end without an error.
                     if self._is_closed:
                         break
+                    self._core.check()
                     self._core.pause(attempts, trouble)
+        except BaseException:
+            # Interrupted, or refused. The server gives back what was on its way.
+            self._drop_connection()
+            raise
         finally:
             with self._changed:
                 self._is_reading = False
                 if self._is_closed:
-                    self._end_claim()
+                    self._end_subscription()
                 self._changed.notify_all()
             self._give_back_late()
-        if not self._is_closed and time.monotonic() - began_s < SHORT_POLL_MS / 1000:
-            with self._changed:
-                is_idle = not self._prefetched.has_some
-            if is_idle:
-                self._core.rest(SHORT_POLL_MS)
 
-    def _wait_for_answer(self) -> bool:
-        if self._connection is None:
-            connection = self._core.connections.take(self._core.options.timeout_ms / 1000)
-            with self._changed:
-                self._connection = connection
-                if self._is_closed:
-                    # Nobody could end a claim that is sent now.
-                    return True
-        if not self._is_sent:
-            self._send()
-        return self._receive()
+    def _attempts(self) -> Attempts:
+        return self._core.attempts(self._subscription.request, LOOP_WAIT_MS)
 
-    def _send(self) -> None:
-        assert self._connection is not None
-        if self._claim is None:
-            self._claim = self._claims.make(max(1, self._prefetched.room))
-        within_s = self._core.options.timeout_ms / 1000
-        self._is_sent = True
-        self._answer_ends_s = time.monotonic() + LOOP_WAIT_MS / 1000 + within_s
-        self._connection.send(command_of(self._claim), within_s)
-
-    def _receive(self) -> bool:
-        """Whether the answer is whole."""
-        assert self._connection is not None
-        replies = self._connection.receive(self._answer_ends_s - time.monotonic())
-        if not replies:
+    def _listen(self) -> bool:
+        """Wait for a while. Whether the server said anything."""
+        if self._connection is None and not self._begin():
             return False
-        claim, self._claim, self._is_sent = self._claim, None, False
-        assert claim is not None
-        found, now_ms = answer_of(claim, replies[0])
-        self._core.outage_is_over()
-        self._core.hold(found, now_ms)
-        # The reader is alone with the connection, and the buffer is everybody's.
-        self._prefetched.add(found)
+        self._ask_for_more()
+        if self._due:
+            within_s = self._due_ends_s - time.monotonic()
+        else:
+            within_s = LOOP_WAIT_MS / 1000
+        try:
+            self._receive(within_s)
+        except NoAnswerInTime:
+            if self._due:
+                raise
+            self._send(PING)
+            return False
         return True
 
+    def _begin(self) -> bool:
+        connection = self._core.connections.take(self._core.options.timeout_ms / 1000)
+        with self._changed:
+            self._connection = connection
+            if self._is_closed:
+                # Nobody could end a subscription that begins now.
+                return False
+            request, stale = self._subscription.begin(), self._prefetched.stale
+        self._is_beginning = True
+        letting_go = [command_of(self._core.letting_go(stale))] if stale else []
+        self._send(*letting_go, command_of(request))
+        return True
+
+    def _ask_for_more(self) -> None:
+        credit = self._subscription.more()
+        if credit is not None:
+            self._send(command_of(credit))
+
+    def _send(self, *commands: bytes) -> None:
+        assert self._connection is not None
+        within_s = self._core.options.timeout_ms / 1000
+        if not self._due:
+            self._due_ends_s = time.monotonic() + within_s
+        self._due += len(commands)
+        self._connection.send(b"".join(commands), within_s)
+
+    def _receive(self, within_s: float) -> None:
+        assert self._connection is not None
+        for reply in self._connection.receive(within_s):
+            if is_push(reply):
+                # The reader is alone with the connection, and the buffer is everybody's.
+                self._core.hold(*self._subscription.hear(reply))
+                continue
+            self._due -= 1
+            self._due_ends_s = self._connection.heard_s + self._core.options.timeout_ms / 1000
+            if self._is_beginning and not self._due:
+                self._is_beginning = False
+                self._subscription.begun(reply)
+                self._core.outage_is_over()
+
     def _drop_connection(self) -> None:
-        connection, self._connection, self._is_sent = self._connection, None, False
+        with self._changed:
+            connection, self._connection = self._connection, None
+            self._due, self._is_beginning = 0, False
+            self._subscription.lose()
         if connection is not None:
             self._core.connections.forget(connection)
 
-    def _end_claim(self) -> None:
-        """Under the lock, with nobody reading. The server ends a claim whose connection is closed."""
+    def _end_subscription(self) -> None:
+        """Under the lock, with nobody reading: what the server has sent is read, and what was not started is its own
+        again. It ends by itself when its connection is closed.
+        """
         if self._connection is None:
             return
+        cancel = self._subscription.end()
         with suppress(ConnectionBroken, FairleadError):
-            while self._is_sent and self._connection.has_replies and not self._receive():
-                pass
-        if self._is_sent:
-            self._drop_connection()
-        else:
-            connection, self._connection = self._connection, None
-            self._core.connections.give_back(connection)
+            if cancel is not None:
+                ends_s = time.monotonic() + self._core.closing_s()
+                self._send(command_of(cancel))
+                while self._due:
+                    self._receive(ends_s - time.monotonic())
+                connection, self._connection = self._connection, None
+                self._core.connections.give_back(connection)
+        self._drop_connection()

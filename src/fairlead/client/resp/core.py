@@ -81,7 +81,7 @@ class RespCore:
         self.traces = traces
         self._pauses = Pauses(self.clock)
         self._outage = Outage(str(identity.endpoint), self.clock)
-        self.flight = FlightSide(options, identity, self.connections)
+        self.flight = FlightSide(options, identity, self.connections, traces)
         self._close_lock = threading.Lock()
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: Set by `close`: no call may take longer than until then.
@@ -203,8 +203,13 @@ class RespCore:
     def is_closed(self) -> bool:
         return self._unusable is not None
 
-    def rest(self, pause_ms: int) -> None:
-        self._pauses.wait(pause_ms)
+    def letting_go(self, items: Sequence[Release]) -> Settle:
+        """The request that gives back what a loop had from a connection that is lost."""
+        return PreparedSettle(items, self.heartbeat).request()
+
+    def closing_s(self) -> float:
+        """How long the end of a loop may wait for the server."""
+        return self._closing_patience().left_ms() / 1000
 
     def outage_is_over(self) -> None:
         self._outage.over()

@@ -9,6 +9,7 @@ from fairlead.client.resp.addresses import Endpoint
 from fairlead.client.resp.commands import check_api_key
 from fairlead.client.tls import Tls, TlsChoice, chosen_tls, files_identity, read_files
 from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import is_loopback_host
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +29,7 @@ class Identity:
         if self.tls is not None:
             self._files = files_identity(self.tls)
             self._context = read_files(self.tls, protocols=()).context
-        elif api_key is not None and not endpoint.path and not _is_loopback(endpoint):
+        elif api_key is not None and not endpoint.path and not is_loopback_host(endpoint.host):
             _log.warning(
                 "the API key travels to %s unencrypted: whoever sees the traffic can use it; give tls=",
                 endpoint,
@@ -65,9 +66,3 @@ def _chosen(endpoint: Endpoint, given: TlsChoice) -> Tls | None:
     if endpoint.path and chosen is not None:
         raise InvalidRequest("tls", "left out: a Unix socket has no TLS", given)
     return chosen
-
-
-def _is_loopback(endpoint: Endpoint) -> bool:
-    from fairlead.config.server import is_loopback
-
-    return is_loopback(str(endpoint))

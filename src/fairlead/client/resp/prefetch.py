@@ -1,8 +1,8 @@
-"""What a loop has claimed ahead, without I/O: which delivery is the next, and when to claim more.
+"""What a loop was sent ahead, and its subscription, without I/O: which delivery is the next, and when to ask for more.
 
 Deliveries in the buffer are not started: if this process dies, they count as not delivered. Before one is handed out its
 start is confirmed. The start of the next one travels with the settle of one that was handed out, so a loop that settles
-one message at a time needs one request for each.
+one message at a time needs one request for each. A loop that holds nothing is sent its next delivery as started.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from fairlead.client.resp.calls import Tokens
+from fairlead.client.resp.commands import number_of
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CLAIM
 from fairlead.model.settle import Release, SettleResult, Start
-from fairlead.verbs.claim import Claim
 from fairlead.wire.settlement_rows import EXTEND, Row
+from fairlead.wire.subscriptions import Cancel, Consume, Credit, read_push
 
+#: A connection of a loop that waits, and that has said nothing for so long, is asked whether it is there.
 LOOP_WAIT_MS = 10_000
 
 
@@ -37,18 +41,25 @@ class Prefetched:
         self._buffer: deque[Delivery] = deque()
         #: Started, and not handed out yet.
         self._started: deque[Delivery] = deque()
-
-    @property
-    def room(self) -> int:
-        """How many to claim now; 0 while half of the buffer is full."""
-        count = len(self._buffer)
-        return self._prefetch - count if count <= self._prefetch // 2 else 0
+        #: Of connections that are lost: the server gave it back, or does so when it notices.
+        self._stale: list[Delivery] = []
+        #: How many more the server may send.
+        self._credit = 0
 
     @property
     def has_some(self) -> bool:
         return bool(self._buffer or self._started)
 
-    def add(self, deliveries: Sequence[Delivery]) -> None:
+    def take_credit(self) -> int:
+        """How many more the server may send from now on; 0 while half of the buffer is full or on its way."""
+        count = len(self._buffer) + self._credit
+        more = self._prefetch - count if count <= self._prefetch // 2 else 0
+        self._credit += more
+        return more
+
+    def add(self, deliveries: Sequence[Delivery], started: Sequence[Delivery] = ()) -> None:
+        self._credit -= len(deliveries) + len(started)
+        self._started.extend(started)
         self._buffer.extend(deliveries)
 
     def next_started(self) -> Delivery | None:
@@ -68,12 +79,31 @@ class Prefetched:
     def put_back(self, delivery: Delivery) -> None:
         self._buffer.appendleft(delivery)
 
+    def lose(self) -> None:
+        """The subscription is over. What was started stays."""
+        self._credit = 0
+        self._stale.extend(self._buffer)
+        self._buffer.clear()
+
+    @property
+    def stale(self) -> list[Release]:
+        """What must be let go of before the next subscription; then `forget_stale`."""
+        return _releases(self._stale)
+
+    def forget_stale(self) -> None:
+        self._stale.clear()
+
     def take_all(self) -> list[Release]:
         """What to give back, in order."""
-        left = [*self._started, *self._buffer]
+        left = [*self._stale, *self._started, *self._buffer]
+        self._stale.clear()
         self._started.clear()
         self._buffer.clear()
-        return [Release(delivery, keep_order=True) for delivery in left]
+        return _releases(left)
+
+
+def _releases(deliveries: Sequence[Delivery]) -> list[Release]:
+    return [Release(delivery, keep_order=True) for delivery in deliveries]
 
 
 class Loop(Protocol):
@@ -126,24 +156,63 @@ def undo_starts(starts: Sequence[tuple[Loop, Delivery]]) -> None:
         loop.put_back(delivery)
 
 
-class LoopClaims:
-    """The claims of one loop."""
+class LoopSubscription:
+    """The subscription of one loop, on one connection after the other."""
 
     def __init__(
-        self, queue: str | Sequence[str], max_per_stream: int, consumer: str, tokens: Tokens
+        self,
+        queue: str | Sequence[str],
+        prefetched: Prefetched,
+        *,
+        max_per_stream: int,
+        consumer: str,
+        tokens: Tokens,
     ) -> None:
-        self._queue = queue if isinstance(queue, str) else list(queue)
-        self._max_per_stream = max_per_stream
-        self._consumer = consumer
-        self._tokens = tokens
+        queues = queue if isinstance(queue, str) else list(queue)
+        self.request = Consume(queues, 1, consumer, max_per_stream, tokens.next())
+        self._prefetched = prefetched
+        #: On the connection, once it has begun.
+        self._number: int | None = None
+        #: The last delivery that the server started: after a connection was lost, it sends this again.
+        self._last_started: tuple[bytes, int] | None = None
 
-    def make(self, limit: int) -> Claim:
-        return Claim(
-            self._queue,
-            limit,
-            f"{LOOP_WAIT_MS}ms",
-            self._consumer,
-            self._max_per_stream,
-            self._tokens.next(),
-            started=False,
-        )
+    def begin(self) -> Consume:
+        """The request that begins it on a new connection, behind the release of what is stale."""
+        self._prefetched.lose()
+        self._number = None
+        return replace(self.request, credit=self._prefetched.take_credit())
+
+    def begun(self, reply: object) -> None:
+        """Raises what the server raised."""
+        self._number = number_of(self.request, reply)
+        self._prefetched.forget_stale()
+
+    def lose(self) -> None:
+        """Its connection is lost, or it has ended."""
+        self._number = None
+        self._prefetched.lose()
+
+    def hear(self, push: Sequence[Any]) -> tuple[Sequence[Delivery], int]:
+        """What has come and is to be kept alive, with the clock of the server. Raises what ended the subscription."""
+        pushed = read_push(push)
+        if pushed.error is not None:
+            raise pushed.error
+        started = [one for one in pushed.deliveries[: pushed.started] if not self._is_known(one)]
+        others = pushed.deliveries[pushed.started :]
+        self._prefetched.add(others, started)
+        return [*started, *others], pushed.now_ms
+
+    def more(self) -> Credit | None:
+        """What to ask for, if there is room."""
+        if self._number is None:
+            return None
+        count = self._prefetched.take_credit()
+        return Credit(self._number, count) if count else None
+
+    def end(self) -> Cancel | None:
+        return None if self._number is None else Cancel(self._number)
+
+    def _is_known(self, delivery: Delivery) -> bool:
+        key = delivery.raw_id, delivery.claim_id
+        was_known, self._last_started = key == self._last_started, key
+        return was_known

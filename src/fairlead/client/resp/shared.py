@@ -155,7 +155,7 @@ class SharedConnection:
         except ConnectionBroken as broken:
             # The others would fare no better.
             for pending in self._take_queued(_MOST_COMMANDS):
-                pending.finish(None, ConnectionBroken(str(broken), sent=False))
+                pending.finish(None, broken.for_another())
             return
         except FairleadError:
             with self._lock:
@@ -172,7 +172,7 @@ class SharedConnection:
             connection.send(data, left_s)
         except ConnectionBroken as broken:
             # The end of the last command did not leave, so it was not carried out.
-            self._unanswered.pop().finish(None, ConnectionBroken(str(broken), sent=False))
+            self._unanswered.pop().finish(None, broken.for_another())
             self._break(str(broken))
 
     def _take_queued(self, most: int) -> list[Pending]:

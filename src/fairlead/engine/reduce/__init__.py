@@ -6,12 +6,13 @@ A reducer is a plain function `(memory, fact)`. The table from each type of fact
 What facts are about: `chunks.py` (chunks begin, grow and are written anew), `leases.py` (claims, completions and
 splits), `moves.py` (messages move on or end), `states.py` (single messages are read and restated), `lives.py` (ends of
 lives, and dedup keys), `lanes.py` and `streams.py` (what is read of them, and who stands where), `cooling.py` (hot
-chunks become cold), `queues.py` (queues are stored and deleted), and `records.py` (everything beside the messages).
+chunks become cold), `queues.py` (queues are stored and deleted), `throttles.py` (throttle keys are closed and opened), and `records.py`
+(everything beside the messages).
 What several of them need: `chunk_ends.py` (messages are gone), `stream_members.py` (rows of streams), `hot_room.py`
 (whether new messages are hot) and `kept_chunks.py` (cold chunks and payloads in memory).
 
 The engine calls some functions beside facts, once the facts of a request or of a transaction are known:
-`hold_scattered`, `update_fronts`, `cool_chunks`, and, after the write, `let_go` of `letting_go.py`.
+`hold_scattered`, `update_fronts`, `cool_chunks`, `follow_probes`, and, after the write, `let_go` of `letting_go.py`.
 
 Guarantees: a reducer changes memory live and at open alike. Must not: decide, refuse, or write to the store.
 Start at `chunks.py`.

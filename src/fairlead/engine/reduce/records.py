@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlead.engine.reduce.throttles import closed_changed
 from fairlead.model.config_keys import WEIGHT
 from fairlead.records.facts import BucketChanged, ConfigChanged, PagesStaged, RecordsChanged
 from fairlead.store.kv.port import Table
@@ -28,6 +29,8 @@ def records_changed(memory: Memory, fact: RecordsChanged) -> None:
             memory.staged.chunk_changed(kept.get(key), record)
         elif fact.table is Table.PUBLISHING:
             memory.staged.publishing_changed(kept.get(key), record)
+    if fact.table is Table.CLOSED:
+        closed_changed(memory, fact.records)
     kept.update(fact.records)
     for key in [key for key, record in fact.records.items() if record is None]:
         del kept[key]

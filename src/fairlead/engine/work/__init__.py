@@ -33,6 +33,7 @@ from fairlead.engine.work import (
     settle,
     staging,
     streams,
+    throttles,
 )
 
 WORK: WorkTable = {
@@ -41,6 +42,7 @@ WORK: WorkTable = {
     **claim.WORK,
     **settle.WORK,
     **config.WORK,
+    **throttles.WORK,
     **dead_letters.WORK,
     **keys.WORK,
     **runbooks.WORK,

@@ -6,7 +6,8 @@ once; for each page it looks under the lock whether the claim is still open, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.decide.arguments import check_bool
@@ -14,15 +15,16 @@ from fairlead.decide.numbered_claims import check_slice, check_whole, expires_ms
 from fairlead.engine.chunk_messages import ChunkMessages
 from fairlead.engine.claim_reading import ClaimReading
 from fairlead.engine.consumer_steps import leases_of, outcomes_of, raw_id_of, save
-from fairlead.engine.delivery_columns import Page, Shared
-from fairlead.engine.transaction import StepsTable, Transaction, block_of
+from fairlead.engine.delivery_columns import Page
+from fairlead.engine.transaction import StepsTable, Transaction
 from fairlead.engine.work.consumers import opened
 from fairlead.errors import BrokenInvariant, InvalidRequest
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.delivery import Delivery
+from fairlead.model.delivery_columns import SharedTerms
 from fairlead.model.names import Scoped
 from fairlead.records.chunk import Chunk
-from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.state import OwnState
 from fairlead.request import Caller
 from fairlead.store.rows import read_payloads
@@ -52,11 +54,11 @@ class Wanted(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Members as they are told: what the lock is needed for. `states` is None when nothing happened to any."""
+    """Members as they are told: what the lock is needed for. `states` are those of members to which something happened."""
 
     numbers: list[int]
-    states: list[OwnState | None] | None
-    shared: Shared
+    states: dict[int, OwnState]
+    shared: SharedTerms
 
 
 def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterator[Sequence[Delivery]]:
@@ -84,7 +86,7 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
         reading = tx.memory.consumers.readings.get(record.claim_id)
     if reading is None:
         # Without the lock: the numbers of a lease never change.
-        members = [number for lease in leases for number in lease.numbers]
+        members = [*chain.from_iterable([lease.numbers for lease in leases])]
         reading = _begin_reading(engine, wanted, members)
     behind = _place_behind(record, reading.members, after, request.after) if request.after else 0
     mine = reading.slice(wanted.slice, wanted.slices)
@@ -99,7 +101,7 @@ def _begin_reading(engine: Engine, wanted: Wanted, members: list[int]) -> ClaimR
     short transactions, and stay while the claim is open.
     """
     chunks: dict[int, Chunk] = {}
-    blocks = list(dict.fromkeys(map(block_of, members)))
+    blocks = list(dict.fromkeys([number >> BLOCK_SHIFT for number in members]))
     for start in range(0, len(blocks), PAGE_MESSAGES):
         some = blocks[start : start + PAGE_MESSAGES]
         with engine.transaction() as tx:
@@ -128,28 +130,14 @@ def _pages(engine: Engine, wanted: Wanted, reading: ClaimReading, members: list[
         return _payloads(engine, wanted, chunk)
 
     stored: dict[int, ChunkMessages] = {}
-    for numbers in _cut(members, reading.chunks):
+    for numbers in reading.pages(members, most_messages=PAGE_MESSAGES, most_bytes=PAGE_BYTES):
         with engine.transaction() as tx:
             seen = _look(tx, wanted, numbers)
-        blocks = set(map(block_of, seen.numbers))
+        blocks = {number >> BLOCK_SHIFT for number in seen.numbers}
         # Payloads of chunks that the last page had too are not read again: they are let go of only now.
         stored = {block: reading.stored_in(block, read) for block in blocks}
         if seen.numbers:
-            of_rows = [stored[number >> BLOCK_SHIFT] for number in seen.numbers]
-            yield Page(seen.shared, of_rows, seen.numbers, seen.states)
-
-
-def _cut(members: list[int], chunks: Mapping[int, Chunk]) -> Iterator[list[int]]:
-    """Pages end with the message that reaches a bound."""
-    sizes = {block: chunk.columns.message_sizes() for block, chunk in chunks.items()}
-    start = used = 0
-    for end, number in enumerate(members, 1):
-        used += sizes[number >> BLOCK_SHIFT][number & BLOCK_MASK]
-        if used >= PAGE_BYTES or end - start >= PAGE_MESSAGES:
-            yield members[start:end]
-            start, used = end, 0
-    if start < len(members):
-        yield members[start:]
+            yield Page(seen.shared, stored, seen.numbers, seen.states)
 
 
 def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Seen:
@@ -160,11 +148,11 @@ def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Seen:
     queue = memory.by_id[record.queue_id]
     source = memory.by_id.get(queue.record.source_id)
     source_name = source.name if source is not None else None
-    states = [*map(memory.own.get, numbers)] if memory.own else []
+    own = memory.own
     return Seen(
         numbers,
-        states if any(states) else None,
-        Shared(queue.name, record.claim_id, expires_ms(record), source_name),
+        {number: own[number] for number in numbers if number in own} if own else {},
+        SharedTerms(queue.name, record.claim_id, expires_ms(record), source_name),
     )
 
 

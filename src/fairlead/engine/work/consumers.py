@@ -4,7 +4,7 @@ transaction, synced before the answer, unless the claim ends: its messages follo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +28,15 @@ from fairlead.decide.numbered_claims import (
     read_parts,
     take_slice,
 )
-from fairlead.decide.slices import slice_of_name
+from fairlead.decide.slices import slice_of
 from fairlead.engine.consumer_steps import (
     flip,
     forget_consumer,
+    leases_of,
     let_go,
     load_outcomes,
     outcomes_of,
     save,
-    slice_name,
     take_step,
 )
 from fairlead.engine.room import MESSAGE_BYTES
@@ -341,11 +341,9 @@ def take_up(tx: Transaction, request: ConsumersTakeUp) -> TakenUp:
     generation = check_whole(request.generation, "generation")
     record = opened(tx, consumer, generation, check_whole(request.number, "number"))
     was_taken, taken = take_slice(record, slice, slices)
-    left = [
-        raw_id
-        for raw_id in outcomes_of(tx, record).begun
-        if slice_of_name(_slice_name(tx, record, raw_id), slices) == slice
-    ]
+    begun = outcomes_of(tx, record).begun
+    slice_of_begun = _slices_of(tx, record, begun, slices) if begun else {}
+    left = [raw_id for raw_id in begun if slice_of_begun[raw_id] == slice]
     failed = [
         Recorded(raw_id, "fail", error=LEFT_BEGUN, reason=int(FailureReason.TIMEOUT_EXCEEDED))
         for raw_id in left
@@ -356,10 +354,18 @@ def take_up(tx: Transaction, request: ConsumersTakeUp) -> TakenUp:
     return TakenUp(was_taken, len(failed))
 
 
-def _slice_name(tx: Transaction, record: ConsumerRecord, raw_id: bytes) -> bytes:
-    number = tx.find_messages([raw_id])[raw_id]
-    is_ordered = tx.memory.stream_of(number, record.queue_id) != ""
-    return slice_name(tx.memory.chunk_of(number), number, by_stream=is_ordered)
+def _slices_of(
+    tx: Transaction, record: ConsumerRecord, raw_ids: Collection[bytes], slices: int
+) -> dict[bytes, int]:
+    """The slice of each of these members."""
+    found = tx.find_messages([*raw_ids])
+    ids = {number: raw_id for raw_id, number in found.items()}
+    members = [number for lease in leases_of(tx, record) for number in lease.numbers]
+    return {
+        ids[number]: slice_of(place, len(members), tx.memory.stream_of(number, record.queue_id), slices)
+        for place, number in enumerate(members)
+        if number in ids
+    }
 
 
 def choose(tx: Transaction, request: ConsumersChoose) -> None:

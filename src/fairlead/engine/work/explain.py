@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.engine.blocked_streams import HeldUp, find_blocker, held_up_streams
+from fairlead.engine.closed_throttles import find_closure
 from fairlead.engine.find_ids import find_raw_id
 from fairlead.engine.met import STEP_MESSAGES, Met, bounded, meet_ids, step
 from fairlead.engine.operations import is_purged
@@ -20,7 +21,6 @@ from fairlead.model.limits import COUNT_LIMIT
 from fairlead.model.message import HELD
 from fairlead.model.views import Explanation, Reason
 from fairlead.model.wording import counted, keys_taking_turns
-from fairlead.records.chunk import LaneName
 from fairlead.records.lease import LeaseTerms
 from fairlead.request import Caller
 from fairlead.verbs.inspect import Explain, ExplainQueue
@@ -129,7 +129,7 @@ def _ready(engine: Engine, tx: Transaction, subject: str, met: Met, ahead: int) 
     if is_behind_front(tx, met):
         behind = _behind(engine, tx, queue, met.chunk.stream_of(met.number))
         return Explanation(subject, "ready, but not at the front of its stream", (behind, *reasons))
-    reasons += _throttle_reasons(engine, tx, queue, met.lane)
+    reasons += _throttle_reasons(engine, tx, queue, met)
     reasons += _turn_reasons(queue, met.lane[0], ahead)
     summary = "ready: it goes out with one of the next claims"
     if any(reason.code not in _TURNS for reason in reasons):
@@ -165,18 +165,44 @@ def _turn_reasons(queue: Queue, key: str, ahead: int) -> list[Reason]:
     return reasons
 
 
-def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, lane: LaneName) -> list[Reason]:
-    """The buckets that lack a token now; for a parked lane also those that are empty only because others wait
-    first.
+def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, met: Met) -> list[Reason]:
+    """Keys that are closed, and buckets that lack a token now; for a parked lane also those that are empty only because
+    others wait first.
     """
-    reasons, parked_on = [], queue.schedule.parked_on(lane)
-    for throttle_key in lane[1:]:
+    reasons, parked_on = [], queue.schedule.parked_on(met.lane)
+    for throttle_key in met.lane[1:]:
+        closed = tx.memory.buckets.closed.get(throttle_key)
+        if closed is not None and (not closed.room(tx.now_ms) or parked_on == throttle_key):
+            returned = f"; it came back {show_times(met.state.returns)}" if met.state.returns else ""
+            reasons.append(_closed(engine, tx, queue, throttle_key, f"throttle {throttle_key!r} ", returned))
         bucket = tx.memory.buckets.get(throttle_key)
         if bucket is None or (bucket.tokens_at(tx.now_ms) >= 1 and parked_on != throttle_key):
             continue
         text = f"throttled on {throttle_key!r} ({bucket.rate:g}/s): "
         reasons.append(_throttled(engine, text, bucket.ready_at(1, tx.now_ms)))
     return reasons
+
+
+def _closed(
+    engine: Engine, tx: Transaction, queue: Queue, throttle_key: str, text: str, more: str = ""
+) -> Reason:
+    """Other queues may be other tenants', so nothing is said of them."""
+    closure, closed = find_closure(tx.memory, throttle_key), tx.memory.buckets.closed[throttle_key]
+    assert closure is not None, f"expected throttle {throttle_key!r} to be closed"
+    until_ms = engine.time.by_wall(closure.until_ms)
+    error = f": {closure.error}" if closure.error else ""
+    if not closure.queue:
+        source = f"an operator{error}"
+    elif closure.queue.removesuffix(".dlq") == queue.name.removesuffix(".dlq"):
+        source = f"consumer {closure.by!r}{error}"
+    else:
+        source = "a consumer of another queue"
+    why = f"closed until {show_time(until_ms)} by {source}"
+    if tx.now_ms < closure.until_ms:
+        left = show_ms(closure.until_ms - tx.now_ms)
+        return Reason("closed", f"{text}is {why} ({left} from now); then one probe goes out{more}", until_ms)
+    probes = f"{len(closed.probes)} of {closed.at_once} probes {'is' if closed.at_once == 1 else 'are'} out"
+    return Reason("closed", f"{text}opens step by step: {probes}; it was {why}{more}", until_ms)
 
 
 def _throttled(engine: Engine, text: str, ready_ms: int | None) -> Reason:
@@ -278,6 +304,10 @@ def _stream_reasons(engine: Engine, held_up: Sequence[HeldUp]) -> list[Reason]:
 def _parked_reasons(engine: Engine, tx: Transaction, queue: Queue) -> list[Reason]:
     reasons = []
     for throttle_key, lanes in queue.schedule.parked(_LISTED_THROTTLES):
+        if throttle_key in tx.memory.buckets.closed:
+            text = f"{counted(lanes, 'lane waits', 'lanes wait')} for throttle {throttle_key!r}, which "
+            reasons.append(_closed(engine, tx, queue, throttle_key, text))
+            continue
         bucket = tx.memory.buckets.get(throttle_key)
         ready_ms = tx.now_ms if bucket is None else bucket.ready_at(1, tx.now_ms)
         text = f"{counted(lanes, 'lane is', 'lanes are')} throttled on {throttle_key!r}, "

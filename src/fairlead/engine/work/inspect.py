@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fairlead.decide.arguments import check_count
+from fairlead.engine.closed_throttles import show_closed
 from fairlead.engine.cold import STEP_LANES
 from fairlead.engine.met import step
 from fairlead.engine.queue import Queue
@@ -32,12 +33,13 @@ def stats(engine: Engine, request: Stats, caller: Caller) -> QueueStats:
         queue = tx.queue(request.queue)
         counted = _counts(engine, tx, queue)
         waiting, leases = engine.waiting_consumers(queue), list(queue.leases.values())
-        buckets, now_ms = tx.memory.buckets.all(), tx.now_ms
+        buckets, closed, now_ms = tx.memory.buckets.all(), tuple(show_closed(tx)), tx.now_ms
         shares = queue.schedule.shares(request.key_limit) if request.keys else []
         lanes = queue.schedule.lane_names()
         by_key = engine.tally.of(queue.record.queue_id).by_key.copy() if shares else Counter()
     consumers = waiting | {lease.terms.consumer for lease in leases}
-    found = replace(counted, consumers=len(consumers), throttles=_throttles(buckets, now_ms))
+    throttles = _throttles(buckets, now_ms)
+    found = replace(counted, consumers=len(consumers), throttles=throttles, closed_throttles=closed)
     if not shares:
         return found
     pending = _count_pending(engine, queue.record.queue_id, lanes, {name for name, _, _ in shares})

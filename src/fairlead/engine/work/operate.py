@@ -103,7 +103,7 @@ def reset(engine: Engine, request: Reset, caller: Caller) -> OperatorResult:
             return COMPLETED
         if not state.attempts:
             return "its count is 0"
-        return MessageRestated(number, msgspec.structs.replace(state, attempts=0))
+        return MessageRestated(number, msgspec.structs.replace(state, attempts=0, returns=0))
 
     return act(engine, request, decide, among=LIVE)
 

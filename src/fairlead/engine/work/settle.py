@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlead.decide.arguments import check_consumer
+from fairlead.decide.closing import bounds_of
 from fairlead.decide.exchange import check_item_count, check_items
 from fairlead.decide.retry import RetryAt
 from fairlead.engine import moves
 from fairlead.engine.chunk_messages import ChunkMessages
+from fairlead.engine.closed_throttles import close_throttle, has_room
 from fairlead.engine.memory import Memory
 from fairlead.engine.moves import STEP_MESSAGES
 from fairlead.engine.queue import Queue
@@ -23,7 +25,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.handles import CheckedFail, check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
-from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.limits import MAX_CLOSED_THROTTLES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.settle import (
     Complete,
     Extend,
@@ -35,6 +37,7 @@ from fairlead.model.settle import (
     SettleResult,
     Start,
 )
+from fairlead.model.throttle import MAX_CLOSURE_ERROR, Closure
 from fairlead.records.facts import LeaseSplit, MessageRestated
 from fairlead.records.ids import BLOCK_SHIFT, find_number, ids_of
 from fairlead.records.lease import GroupLease
@@ -155,6 +158,8 @@ def _check_fails(items: Sequence[Fail]) -> list[CheckedFail] | None:
             item.retry_in,
             item.dead,
         )
+        if item.close is not None or item.retry_after is not None:
+            return None
         # Numbers that are equal may be of different types, of which some are refused.
         key = error, reason, type(reason), progress, type(progress), retry_in, dead, type(dead)
         try:
@@ -318,6 +323,8 @@ class Settling:
         self._progress: dict[int, int] = {}
         #: (index of the result, number, what to do), in the order of the items.
         self._moves: list[tuple[int, int, Release | CheckedFail]] = []
+        #: Failures that close throttle keys.
+        self._closings: list[tuple[CheckedFail, GroupLease]] = []
         #: Deliveries that go on: how long, whether started, and what is known now.
         self._extended: dict[int, int] = {}
         self._started: set[int] = set()
@@ -383,6 +390,8 @@ class Settling:
                 return SettleResult(raw_id, "completed")
             case Fail():
                 said = check_fail(item)
+                if said.close:
+                    self._note_closing(said, number, lease)
                 self._over.add(number)
                 self._moves.append((self._count, number, said))
                 return SettleResult(raw_id, "retry")
@@ -395,6 +404,16 @@ class Settling:
             case Start():
                 self._started.add(number)
                 return SettleResult(raw_id, "started", lease_until=lease.terms.expires_ms)
+
+    def _note_closing(self, said: CheckedFail, number: int, lease: GroupLease) -> None:
+        """A consumer closes keys of its own messages only."""
+        throttle_keys = self._tx.memory.lane_and_weight(number)[0][1:]
+        if said.close not in throttle_keys:
+            expected = f"one of the message's throttle keys ({', '.join(throttle_keys) or 'it has none'})"
+            raise InvalidRequest("close", expected, said.close)
+        if not has_room(self._tx, said.close):
+            raise InvalidRequest("close", f"at most {MAX_CLOSED_THROTTLES} closed throttle keys", said.close)
+        self._closings.append((said, lease))
 
     def _extend(self, item: Extend, raw_id: bytes, number: int, lease: GroupLease) -> SettleResult:
         tx = self._tx
@@ -428,17 +447,38 @@ class Settling:
             moves.complete_members(self._tx, lease, numbers, self._progress)
         if not (self._moves or self._extended or self._started):
             return results
+        until_ms = self._close_throttles()
         moved = [self._move(number, said) for _, number, said in self._moves]
         moves.add_all(self._tx, moved)
-        for (at, number, _), one in zip(self._moves, moved, strict=True):
+        for (at, number, said), one in zip(self._moves, moved, strict=True):
             rule = moves.let_pass(self._tx, number) if one.asks_to_pass else one.rule
-            results[at] = SettleResult(results[at].raw_id, one.outcome, rule, one.due_ms)  # type: ignore[arg-type]
+            due_ms = one.due_ms if one.outcome != "returned" else until_ms[said.close]  # type: ignore[union-attr]
+            results[at] = SettleResult(results[at].raw_id, one.outcome, rule, due_ms)  # type: ignore[arg-type]
         self._split_leases()
         return results
+
+    def _close_throttles(self) -> dict[str, int]:
+        """Close the keys that failures name. Returns until when each of them is closed."""
+        tx, until_ms = self._tx, dict[str, int]()
+        for said, lease in self._closings:
+            lasts_ms = min(said.retry_after_ms, bounds_of(tx.memory.config, said.close).max_closed_ms)
+            queue = tx.memory.by_id[lease.terms.queue_id].name
+            closure = Closure(
+                tx.now_ms,
+                tx.now_ms + lasts_ms,
+                lease.terms.consumer,
+                queue,
+                said.error[:MAX_CLOSURE_ERROR],
+                1,
+            )
+            until_ms[said.close] = close_throttle(tx, said.close, closure).until_ms
+        return until_ms
 
     def _move(self, number: int, said: Release | CheckedFail) -> moves.Moved:
         if isinstance(said, Release):
             return moves.release(self._tx, number, keep_order=said.keep_order)
+        if said.close:
+            return moves.return_closed(self._tx, number, said)
         return moves.fail(
             self._tx,
             number,

@@ -2,7 +2,7 @@
 
 `door.py` has the life of the door, its turns, syncs and threads, `connection.py` one connection; `parser.py` reads
 commands, `arguments.py` their plain words, `replies.py` writes answers for people, `commands.py` has what is no verb,
-and `streams/` the commands of Redis Streams.
+`subscriptions.py` deliveries that are pushed, and `streams/` the commands of Redis Streams.
 Answers to our own client are MessagePack (`wire.packed`).
 
 Guarantees: answers of one connection leave in the order of its commands; a durable answer leaves after its sync; what a

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import fairlead
 import fairlead.verbs  # fills the table
 from fairlead.errors import InvalidRequest, Unauthenticated
-from fairlead.request import VERBS, Request
+from fairlead.request import VERBS, Request, summary_of
 from fairlead.server.resp.arguments import usage_of
 from fairlead.server.resp.replies import OK, PONG, bulk, value_of
 from fairlead.server.resp.streams.commands import COMMANDS as STREAM_COMMANDS
+from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
 
 if TYPE_CHECKING:
     from fairlead.server.resp.connection import Connection
@@ -36,6 +37,9 @@ class Place(NamedTuple):
 
 
 NO_PLACE = Place()
+
+#: Documented commands and their requests: the verbs, and what else is a record.
+_DOCUMENTED: dict[bytes, type[Request[Any]]] = REQUESTS | SUBSCRIPTION_COMMANDS
 
 _NO_TRANSACTIONS = (
     "commands that fairlead has; MULTI is not needed, because commands that arrive together are one write, and"
@@ -87,6 +91,8 @@ def _hello(connection: Connection, words: list[bytes]) -> bytes:
         if words[0] not in (b"2", b"3"):
             raise InvalidRequest("protocol", "2 or 3", _shown(words[0]))
         protocol = int(words[0])
+    if protocol == 2 and connection.subscriptions:
+        raise InvalidRequest("protocol", "3 while there are subscriptions: send FL.CANCEL first", protocol)
     rest = words[1:]
     while rest:
         option, count = rest[0].upper(), {b"AUTH": 2, b"SETNAME": 1}.get(rest[0].upper(), -1)
@@ -98,7 +104,7 @@ def _hello(connection: Connection, words: list[bytes]) -> bytes:
             connection.client_name = rest[1][:200]
         rest = rest[count + 1 :]
     if connection.caller is None:
-        raise Unauthenticated("HELLO came without AUTH default <key>")
+        raise Unauthenticated("the call brought none (HELLO 3 AUTH default <key>)")
     connection.protocol = protocol
     about = {
         "server": "fairlead",
@@ -147,28 +153,23 @@ def _select(connection: Connection, words: list[bytes]) -> bytes:
 
 
 def _command(connection: Connection, words: list[bytes]) -> bytes:
-    names = [*[verb.name for verb in VERBS.values()]]
+    names = [name.decode() for name in _DOCUMENTED]
     match words[0].upper() if words else b"":
         case b"COUNT":
             return b":%d\r\n" % (len(names) + len(_COMMANDS) + len(STREAM_COMMANDS))
         case b"DOCS":
             wanted = {word.upper() for word in words[1:]}
             docs = {
-                f"FL.{verb.name.upper()}": {
-                    "summary": verb.summary,
-                    "group": "fairlead",
-                    "usage": usage_of(verb.request),
-                }
-                for verb in VERBS.values()
-                if not wanted or f"FL.{verb.name.upper()}".encode() in wanted
+                name: {"summary": summary_of(kind), "group": "fairlead", "usage": usage_of(kind)}
+                for name, kind in _DOCUMENTED.items()
+                if not wanted or name in wanted
             }
             return value_of(docs, connection.protocol)
         case b"LIST":
-            ours = [f"FL.{name.upper()}" for name in names]
-            return value_of([*ours, *_COMMANDS, *STREAM_COMMANDS], connection.protocol)
+            return value_of([*names, *_COMMANDS, *STREAM_COMMANDS], connection.protocol)
         case b"" | b"INFO":
             # Redis's entry of a command: no key of a command is a key of Redis.
-            found = [[f"fl.{name}", -1, [], 0, 0, 0, [], [], [], []] for name in names]
+            found = [[name.lower(), -1, [], 0, 0, 0, [], [], [], []] for name in names]
             named = {word.lower().decode(errors="replace") for word in words[1:]}
             return value_of([one for one in found if not named or one[0] in named], connection.protocol)
     raise InvalidRequest("COMMAND", "COUNT, DOCS, LIST or INFO", _shown(words[0]))
@@ -194,10 +195,10 @@ def _acl(connection: Connection, words: list[bytes]) -> bytes:
 
 def _help(connection: Connection, words: list[bytes]) -> bytes:
     wanted = words[0].upper().removeprefix(PREFIX) if words else b""
-    found = [verb for verb in VERBS.values() if not wanted or verb.name.upper().encode() == wanted]
+    found = [kind for name, kind in _DOCUMENTED.items() if not wanted or name == PREFIX + wanted]
     if not found:
         raise InvalidRequest("verb", "one of " + ", ".join(VERBS), _shown(words[0]))
-    lines = [f"{usage_of(verb.request)}: {' '.join(verb.summary.split())}" for verb in found]
+    lines = [f"{usage_of(kind)}: {' '.join(summary_of(kind).split())}" for kind in found]
     return value_of(lines, connection.protocol)
 
 

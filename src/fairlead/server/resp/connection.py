@@ -30,8 +30,13 @@ from fairlead.server.resp.replies import bulk, error_reply, reply_of
 from fairlead.server.resp.streams.commands import Running, find_command
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import StreamCommand
+from fairlead.server.resp.subscriptions import PushedSubscription
+from fairlead.server.resp.subscriptions import run_command as run_subscription_command
+from fairlead.server.subscriptions import Standing
 from fairlead.server.turn import Call
 from fairlead.wire.packed import decode_request, encode_answer, tells_time
+from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
+from fairlead.wire.subscriptions import Consume
 
 if TYPE_CHECKING:
     from fairlead.server.resp.door import RespDoor
@@ -65,25 +70,24 @@ class Asked(Call):
         self.whole_reply: bytes | None = None
 
     @property
-    def may_be_repeated(self) -> bool:
-        """Whether a repeat gets the same deliveries."""
-        return self.caller.session is not None or bool(getattr(self.request, "token", None))
-
-    @property
-    def deliveries(self) -> list[Delivery]:
-        """What is leased to the caller by the answer."""
+    def lost_deliveries(self) -> list[Delivery]:
+        """What is leased to the caller by the answer, to be given back if it does not leave. Nothing if its claim may be sent
+        again and gets it then: a repeat on another connection may have come already.
+        """
+        if self.caller.session is not None or getattr(self.request, "token", None):
+            return []
         parts = self.answer if isinstance(self.answer, list) else []
         flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
         return [one for one in flat if isinstance(one, Delivery)]
 
 
-class _Ready:
-    """A reply that waits for those before it."""
+class Reply:
+    """One that waits for those before it, or that is still to be made."""
 
     __slots__ = ("reply",)
 
-    def __init__(self, reply: bytes) -> None:
-        self.reply: bytes | None = reply
+    def __init__(self, reply: bytes | None = None) -> None:
+        self.reply = reply
 
 
 class Connection(asyncio.Protocol):
@@ -98,17 +102,23 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
         self._commands: deque[Command] = deque()
-        self._replies: deque[Asked | _Ready] = deque()
+        self._replies: deque[Asked | Reply] = deque()
         #: Calls that are not over, and the one that holds up what comes behind it.
         self._open = 0
-        self._holder: Asked | None = None
+        self._holder: Call | None = None
+        #: By their numbers, those that are being opened too.
+        self.subscriptions: dict[int, PushedSubscription] = {}
+        self.last_subscription = 0
+        #: What is to leave beside the replies, and the calls that it comes from.
+        self._pushes: list[bytes] = []
+        self._pushed: list[Standing] = []
         self.is_stuck = False
         self._is_paused = False
         #: No command starts any more; it is closed once all replies have left.
         self._is_ending = False
         self.is_lost = False
         #: Answers with deliveries that may not have left.
-        self._unsent: list[Asked] = []
+        self._unsent: list[Asked | Standing] = []
         # For the look at slow and silent connections, see `find_trouble`.
         self._has_spoken = False
         self.heard_s = self._began_s = door.loop_time()
@@ -155,11 +165,16 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.is_stuck = True
         self._unsent_at_look = 0
+        for subscription in self.subscriptions.values():
+            subscription.pause()
         self._pause_or_resume()
 
     def resume_writing(self) -> None:
         self.is_stuck = False
         self._unsent.clear()
+        for subscription in self.subscriptions.values():
+            subscription.resume()
+        self.door.turn_if_needed()
         self.start_commands()
         self.door.soon(self)
 
@@ -174,6 +189,7 @@ class Connection(asyncio.Protocol):
             self.door.put_back(asked)
         self._unsent.clear()
         self._replies.clear()
+        self.end_subscriptions()
         self.door.disconnected(self)
 
     @property
@@ -198,7 +214,7 @@ class Connection(asyncio.Protocol):
                 self._commands.appendleft(command)
                 break
         if not self._commands and self._reader.error is not None and not self._is_ending:
-            self._reply(error_reply(self._reader.error))
+            self.reply(error_reply(self._reader.error))
             self.door.limits.count_error(self._reader.error)
             self.end()
         self._pause_or_resume()
@@ -223,9 +239,11 @@ class Connection(asyncio.Protocol):
                     return True
                 if self._open and name in (b"AUTH", b"HELLO", b"RESET", b"QUIT"):
                     return False
+                if name in SUBSCRIPTION_COMMANDS:
+                    return self._start_about_subscription(name, words)
                 if name.startswith(b"X") and (command := find_command(name)) is not None:
                     return self._start_steps(command, words)
-                self._reply(run_command(self, name, words[1:]))
+                self.reply(run_command(self, name, words[1:]))
                 return True
             if self.caller is None:
                 raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
@@ -245,7 +263,7 @@ class Connection(asyncio.Protocol):
             return True
         except Exception as unexpected:
             _log.exception("a command could not be read, for a reason that nobody foresaw")
-            self._reply(error_reply(unexpected, packed=is_packed))
+            self.reply(error_reply(unexpected, packed=is_packed))
             return True
         size = sum(map(len, words))
         caller = self.caller._replace(
@@ -258,6 +276,21 @@ class Connection(asyncio.Protocol):
         self._open += 1
         self._replies.append(asked)
         self.door.ask(asked)
+        return True
+
+    def _start_about_subscription(self, name: bytes, words: Command) -> bool:
+        """False: not before earlier calls are over."""
+        if self.caller is None:
+            raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
+        kind = SUBSCRIPTION_COMMANDS[name]
+        if kind is Consume and self._open:
+            return False
+        is_packed = len(words) == 2 and words[1][:1] in _MAPS
+        try:
+            request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
+            run_subscription_command(self, request, is_packed=is_packed)
+        except FairleadError as refused:
+            self._refuse(refused, is_packed=is_packed)
         return True
 
     def _start_steps(self, command: StreamCommand, words: Command) -> bool:
@@ -274,10 +307,10 @@ class Connection(asyncio.Protocol):
             raise
         except Exception as unexpected:
             _log.exception("a command could not be read, for a reason that nobody foresaw")
-            self._reply(error_reply(unexpected))
+            self.reply(error_reply(unexpected))
             return True
         if isinstance(first, bytes):
-            self._reply(first)
+            self.reply(first)
             return True
         joins = self.door.turns.joins(first)
         if not joins and self._open:
@@ -322,7 +355,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: FairleadError, *, is_packed: bool = False) -> None:
         self.door.limits.count_error(error)
-        self._reply(error_reply(error, packed=is_packed))
+        self.reply(error_reply(error, packed=is_packed))
 
     def _refuse_http(self) -> None:
         _log.warning(
@@ -331,9 +364,37 @@ class Connection(asyncio.Protocol):
         self._commands.clear()
         self._transport.abort()
 
-    def _reply(self, reply: bytes) -> None:
-        self._replies.append(_Ready(reply))
+    def reply(self, reply: bytes) -> None:
+        self._replies.append(Reply(reply))
         self.door.soon(self)
+
+    def later(self) -> Reply:
+        """A reply that is still to be made; then tell the door."""
+        reply = Reply()
+        self._replies.append(reply)
+        return reply
+
+    def opens(self, subscription: PushedSubscription, first: Standing) -> None:
+        """Other commands wait, so that nothing comes between its reply and its pushes."""
+        self.subscriptions[subscription.number] = subscription
+        self._holder = first
+        self._open += 1
+
+    def is_open(self) -> None:
+        self._holder = None
+        self._open -= 1
+
+    def push(self, frame: bytes, call: Standing) -> None:
+        """Leaves with the next write."""
+        self._pushes.append(frame)
+        self._pushed.append(call)
+        self.door.soon(self)
+
+    def end_subscriptions(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.end()
+        self.subscriptions.clear()
+        self.door.turn_if_needed()
 
     def over(self, asked: Asked) -> None:
         """The call has its answer or its error, and may be told."""
@@ -367,11 +428,12 @@ class Connection(asyncio.Protocol):
             return error_reply(unexpected, packed=asked.is_packed)
 
     def send_replies(self) -> None:
-        """Those that are next in order, as one write; then commands that were held up."""
+        """Pushes, and the replies that are next in order, as one write; then commands that were held up."""
         if self.is_lost:
             return
-        ready: list[bytes] = []
-        sent: list[Asked] = []
+        ready, self._pushes = self._pushes, []
+        sent: list[Asked | Standing] = [*self._pushed]
+        self._pushed.clear()
         while self._replies and (reply := self._replies[0].reply) is not None:
             one = self._replies.popleft()
             ready.append(reply)
@@ -380,7 +442,7 @@ class Connection(asyncio.Protocol):
         if ready:
             self._transport.write(b"".join(ready))
             if self.is_stuck:
-                self._unsent += [one for one in sent if one.deliveries]
+                self._unsent += [one for one in sent if one.lost_deliveries]
         if self._is_ending and not self._replies and not self._commands:
             self._transport.close()
         elif self._commands:
@@ -400,11 +462,13 @@ class Connection(asyncio.Protocol):
 
     def authenticate(self, key: bytes) -> None:
         """Raises `Unauthenticated`, and then what was shown before counts no more."""
+        self.end_subscriptions()
         self.caller = None
         self._admit(f"Bearer {key.decode(errors='replace')}")
 
     def reset(self) -> None:
         """As a new connection is: where keys are asked for, none has been shown."""
+        self.end_subscriptions()
         self.caller, self.protocol, self.client_name = None, 2, b""
         self._reader.max_bytes, self._reader.max_arguments = (
             MAX_BYTES_OF_STRANGERS,
@@ -425,6 +489,7 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """Close it once all replies have left."""
         self._is_ending = True
+        self.end_subscriptions()
         self.door.soon(self)
 
     def info(self) -> str:
@@ -448,10 +513,11 @@ class Connection(asyncio.Protocol):
         return None
 
     def abort(self) -> None:
+        self.end_subscriptions()
         self._transport.abort()
 
     def is_quiet(self) -> bool:
-        return not self._replies and not self.unsent
+        return not self._replies and not self.unsent and not self.subscriptions
 
 
 #: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind

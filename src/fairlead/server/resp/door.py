@@ -26,8 +26,9 @@ from fairlead.server.event_loop import EventLoop
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
 from fairlead.server.resp.connection import Asked, Connection
 from fairlead.server.resp.streams.session import Shared
+from fairlead.server.subscriptions import GivingBack, Standing
 from fairlead.server.sync_thread import SyncThread
-from fairlead.server.turn import Turned, Turns
+from fairlead.server.turn import Call, Turned, Turns
 
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
@@ -82,7 +83,7 @@ class RespDoor:
         self._last_number = 0
         self._all_gone: asyncio.Event
         #: Turns whose durable answers wait for a sync.
-        self._unsynced: deque[tuple[int, list[Asked]]] = deque()
+        self._unsynced: deque[tuple[int, list[Call]]] = deque()
         self._is_syncing = False
         self._is_stopped = False
         self._is_turn_due = False
@@ -174,6 +175,9 @@ class RespDoor:
                 await asyncio.wait_for(self._all_gone.wait(), _GRACE_S)
         for connection in list(self._connections.values()):
             connection.abort()
+        while self.turns.has_work:
+            # What subscriptions give back.
+            self._turn()
 
     # Connections
 
@@ -255,14 +259,17 @@ class RespDoor:
     def drop(self, asked: Asked) -> None:
         self.turns.drop(asked)
 
-    def put_back(self, asked: Asked) -> None:
-        """Deliveries that nobody got return to their places, unless their claim may be sent again and get them then: a
-        repeat on another connection may have come already.
-        """
-        if not asked.may_be_repeated and (deliveries := asked.deliveries):
+    def turn_if_needed(self) -> None:
+        """Calls of subscriptions were added, or may find something."""
+        if self.turns.has_work:
+            self._turn_soon()
+
+    def put_back(self, asked: Asked | Standing) -> None:
+        """Deliveries that nobody got return to their places."""
+        if deliveries := asked.lost_deliveries:
             self._pool.submit(self._release, asked, deliveries)
 
-    def _release(self, asked: Asked, deliveries: list[Any]) -> None:
+    def _release(self, asked: Call, deliveries: list[Any]) -> None:
         # If it fails, their leases run out.
         with contextlib.suppress(FairleadError):
             Rights(self._broker, asked.caller).release(deliveries)
@@ -331,13 +338,12 @@ class RespDoor:
         self._set_timer()
 
     def _finish(self, done: Turned) -> None:
-        held: list[Asked] = []
+        held: list[Call] = []
         for call in done.over:
-            assert isinstance(call, Asked)
             if done.commit is not None and call.is_durable:
                 held.append(call)
             else:
-                call.connection.over(call)
+                _tell(call)
         if held:
             assert done.commit is not None
             self._unsynced.append((done.commit, held))
@@ -365,11 +371,20 @@ class RespDoor:
     def _synced(self, commit: int, failed: FairleadError | None) -> None:
         self._is_syncing = False
         while self._unsynced and self._unsynced[0][0] <= commit:
-            for asked in self._unsynced.popleft()[1]:
+            for call in self._unsynced.popleft()[1]:
                 if failed is not None:
-                    asked.answer, asked.error = None, failed
-                asked.connection.over(asked)
+                    call.answer, call.error = None, failed
+                _tell(call)
         self._sync()
+
+
+def _tell(call: Call) -> None:
+    """It is over, and may be told."""
+    if isinstance(call, Asked):
+        call.connection.over(call)
+    else:
+        assert isinstance(call, (Standing, GivingBack))
+        call.subscription.over(call)
 
 
 def _listen_at(path: str) -> socket.socket:

@@ -37,7 +37,7 @@ from fairlead.spark.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.bulk import ClientConsumers
+    from fairlead.client.resp.bulk import BulkConsumers
     from fairlead.model.consumer import ConsumerInfo
 
 log = logging.getLogger("fairlead.spark")
@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stopped.set()
 
     @property
-    def _consumers(self) -> ClientConsumers:
+    def _consumers(self) -> BulkConsumers:
         return client_for(self._options).consumers
 
     def _consumer(self) -> ConsumerInfo:

@@ -14,6 +14,7 @@ INSTALL = "pip install 'fairlead[spark]'"
 NEEDED: Mapping[str, tuple[str, str | None]] = {
     "pyspark": ("4.3", "4.4"),
     "pandas": ("2.2", "3"),
+    "hiredis": ("3", None),
     "pyarrow": ("20", None),
 }
 

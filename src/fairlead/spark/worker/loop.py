@@ -42,7 +42,7 @@ from fairlead.worker.job import Job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.client.bulk import ClientConsumers
+    from fairlead.client.resp.bulk import BulkConsumers
     from fairlead.model.consumer import ConsumerInfo
 
 _log = logging.getLogger("fairlead.spark")
@@ -397,7 +397,7 @@ class SparkWorker:
     # The consumer
 
     @property
-    def _consumers(self) -> ClientConsumers:
+    def _consumers(self) -> BulkConsumers:
         return self._client.consumers
 
     @property

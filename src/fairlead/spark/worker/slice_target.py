@@ -216,7 +216,7 @@ class SliceTarget:
             part = self._slice
             mine = [item.delivery.raw_id in self._out for item in items]  # type: ignore[attr-defined]
             said = [
-                self._cut(item)
+                self._cut(_without_close(item))
                 for item, is_mine in zip(items, mine, strict=True)
                 if is_mine and not _is_beat(item)
             ]
@@ -352,6 +352,13 @@ class SliceTarget:
                 self._error = error
                 self._line.clear()
                 self._changed.notify_all()
+
+
+def _without_close(item: Settlement) -> Settlement:
+    """Members of a numbered claim are in hand already, so one that would close its throttle key fails and waits."""
+    if not isinstance(item, Fail) or item.close is None:
+        return item
+    return msgspec.structs.replace(item, retry_in=item.retry_after, retry_after=None, close=None)
 
 
 def _is_beat(item: Settlement) -> bool:

@@ -62,6 +62,7 @@ class Table(IntEnum):
     DONE = 30
     MEMBERS = 31
     SESSION_ENDS = 32
+    CLOSED = 33
 
 
 class Batch(msgspec.Struct, gc=False):
