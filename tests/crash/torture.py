@@ -2,8 +2,8 @@
 what it kept.
 
 Every round has its own seed, counted up from the first. A round with a problem prints the command that
-replays it. `--work doors` kills servers under clients that reconnect to the Flight door, and some clients;
-`--work doors-resp` does so at the door that speaks Redis. Both are slower, and only done when asked for.
+replays it. `--work doors` kills servers under clients that reconnect; it is slower, and only done when asked
+for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round"
     )
-    parser.add_argument("--work", choices=(*WORKS, *doors.DOORS), help="only this kind of round")
+    parser.add_argument("--work", choices=(*WORKS, doors.WORK), help="only this kind of round")
     parser.add_argument("--jobs", type=int, default=1, help="rounds side by side (default 1)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of good rounds too")
     parser.add_argument("--dir", type=Path, help="where rounds live (default: a new temporary directory)")
@@ -90,8 +90,8 @@ def _run(options: argparse.Namespace, home: Path, console: Console) -> list[Repo
 
 
 def _plan(seed: int, work: str | None) -> tuple[Plan, Callable[..., Report]]:
-    if work in doors.DOORS:
-        return doors.plan_round(seed, work), doors.run_round
+    if work == doors.WORK:
+        return doors.plan_round(seed), doors.run_round
     return plan_round(seed, work or random.Random(seed).choice((*WORKS, "load", "load"))), run_round
 
 

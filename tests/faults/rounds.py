@@ -25,15 +25,14 @@ from tests.crash.rounds import Kill, Plan, Report, audit, drain_and_verify
 from .load import PARTS, QUEUES, RecordedClient
 from .processes import ClientProcess, until
 
-#: By the work of a round, the door that its clients use; the server has no other.
-DOORS = {"doors": "flight", "doors-resp": "resp"}
+WORK = "doors"
 
 
-def plan_round(seed: int, work: str, kills: int = 4) -> Plan:
+def plan_round(seed: int, kills: int = 4) -> Plan:
     """The same seed gives the same plan; the moments at which a kill falls cannot be replayed."""
-    rng = random.Random(f"{seed}-{work}")
+    rng = random.Random(f"{seed}-{WORK}")
     durability: Durability = rng.choice(("os", "fsync"))
-    return Plan(seed, work, durability, tuple(Kill(rng.randint(0, 400)) for _ in range(kills)))
+    return Plan(seed, WORK, durability, tuple(Kill(rng.randint(0, 400)) for _ in range(kills)))
 
 
 def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda: None) -> Report:
@@ -43,12 +42,7 @@ def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda:
     report = Report(plan, directory, [])
     try:
         with (
-            run_server(
-                directory / "data",
-                resp=DOORS[plan.work] == "resp",
-                flight=DOORS[plan.work] == "flight",
-                settings={"durability": plan.durability},
-            ) as server,
+            run_server(directory / "data", settings={"durability": plan.durability}) as server,
             ExitStack() as stack,
         ):
             _Round(plan, directory / "journal.jsonl", server, stack, report).run(on_kill)
@@ -68,12 +62,10 @@ class _Round:
         self, plan: Plan, journal: Path, server: ServerProcess, stack: ExitStack, report: Report
     ) -> None:
         self._plan = plan
-        self._rng = random.Random(f"{plan.seed}-{plan.work}-run")
+        self._rng = random.Random(f"{plan.seed}-{WORK}-run")
         self._path = journal
         self._journal = Journal(journal, 0, SystemClock().now_ms)
         self._server = server
-        address = server.addresses[DOORS[plan.work]]
-        self._address = address if DOORS[plan.work] == "flight" else f"fairlead://{address}"
         self._stack = stack
         self._report = report
         self._lives = 0
@@ -82,7 +74,7 @@ class _Round:
         self._done: Counter[int] = Counter()
 
     def run(self, on_kill: Callable[[], None]) -> None:
-        with fairlead.connect(self._address) as client:
+        with fairlead.connect(self._server.address) as client:
             for name, options in QUEUES.items():
                 RecordedClient(client, self._journal).operate("create_queue", name, **options)  # type: ignore[arg-type]  # the same verbs
             client.config.set("throttle:slow:rate", "500")
@@ -107,7 +99,7 @@ class _Round:
         self._lives += 1
         heartbeat, jobs = PARTS[part]
         given = {
-            "address": self._address,
+            "address": self._server.address,
             "journal": str(self._path),
             "life": self._lives,
             "seed": self._plan.seed,

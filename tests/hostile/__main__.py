@@ -44,9 +44,7 @@ def main() -> None:
         return
     with (
         tempfile.TemporaryDirectory() as scratch,
-        run_server(
-            Path(scratch) / "data", resp=True, grpc=True, http=True, settings={"durability": "os"}
-        ) as server,
+        run_server(Path(scratch) / "data", grpc=True, http=True, settings={"durability": "os"}) as server,
         open_in_memory() as broker,
     ):
         if given.seed is not None:

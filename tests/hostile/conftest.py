@@ -19,7 +19,6 @@ UNFORESEEN = ("a way it should not", "unforeseen", "nobody foresaw", "could not 
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with run_server(
         tmp_path_factory.mktemp("hostile") / "data",
-        resp=True,
         grpc=True,
         http=True,
         settings={"durability": "os"},

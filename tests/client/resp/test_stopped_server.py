@@ -19,8 +19,8 @@ from tests.client.resp.clients import PATIENCE_S, connect
 def test_calls_end_while_a_server_stands_still_and_nothing_is_doubled_when_it_goes_on(
     kind: str, tmp_path: Path
 ) -> None:
-    with run_server(tmp_path / "data", resp=True, flight=False) as server:
-        address = f"fairlead://{server.addresses['resp']}"
+    with run_server(tmp_path / "data", flight=False) as server:
+        address = f"fairlead://{server.address}"
         hasty = connect(kind, address, consumer="hasty", timeout="300ms", retry_for="600ms")
         patient = connect(kind, address, consumer="patient", timeout="300ms", retry_for="60s")
         patient.create_queue("q", visibility_timeout="1h")

@@ -252,15 +252,15 @@ class Account:
         else:
             claim = self._claim_of_token.setdefault(delivery.lease, asked)
             self.must(claim is asked, f"one lease for {claim} and {asked}")
-            # One that was synced for long may have ended before anybody was told of it.
-            is_late = self.now_ms >= delivery.lease_until
-            if not is_late:
-                self._check_free(message, asked)
             lease = Lease(
                 message, delivery.lease, asked, link, moment=self.moment, commit=self._last_commit()
             )
+            lease.until_ms = delivery.lease_until
+            # It may have ended before anybody was told of it, if its answer had to wait.
+            lease.is_doubtful = self._may_be_over(lease)
+            if not lease.is_doubtful:
+                self._check_free(message, asked)
             self._leases[delivery.id, delivery.lease] = lease
-            lease.is_doubtful = is_late
             message.leases.append(lease)
         lease.link = link
         lease.until_ms = max(lease.until_ms, delivery.lease_until)
