@@ -12,6 +12,8 @@ SUITES = {
         "--ignore=tests/conformance/engines/test_missing.py",
     ],
     "turn": ["tests/simulation/turn"],
+    # What a short simulation meets too rarely.
+    "turns": ["tests/doors/resp/test_turns.py"],
     "throttles": ["tests/integration/test_closed_throttles.py"],
     "store": ["tests/conformance/kv", "--ignore=tests/conformance/kv/test_rocks_full_disk.py"],
 }
@@ -307,7 +309,7 @@ BUGS = (
         "server/turn.py",
         "        if call.answer:\n            self.waiting.wake_copies(call)\n",
         "",
-        "turn",
+        "turns",
     ),
     Bug(
         "a claim that waits is lost with the transaction of others",
@@ -328,7 +330,7 @@ BUGS = (
         "server/waiting_calls.py",
         "            waits.due_ms = -1\n            if waits",
         "            if waits",
-        "turn",
+        "turns",
     ),
     Bug(
         "a repeated claim whose leases are over waits and keeps others waiting",
