@@ -1,7 +1,7 @@
 """The Python clients: the verbs of `fairlead.surface` over the network.
 
 Promises that no thread of a client keeps a process from ending, that a held lease is kept alive while its work goes
-on, and that every call ends within its time. Imports no engine. `choice.py` picks the protocol by the address.
+on, and that every call ends within its time. Imports no engine. `finding.py` says what to install where the client cannot be imported.
 
 `resp/` speaks the Redis protocol: one blocking client without threads of its own, and one on asyncio alone.
 Everything else is the client of Arrow Flight, which needs pyarrow: one blocking core with its own threads, the blocking
