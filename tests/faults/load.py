@@ -38,9 +38,11 @@ class RecordedClient(RecordedBroker):
     nobody knows.
     """
 
-    def take(self, deliveries: Consumption, **told: Any) -> fairlead.Delivery:
+    def begin_take(self, **told: Any) -> int:
+        return self.journal.begin("claim", started=True, **told)
+
+    def take(self, number: int, deliveries: Consumption) -> fairlead.Delivery:
         """The next of a loop, told as a claim of one. Raises StopIteration when the loop was closed."""
-        number = self.journal.begin("claim", started=True, **told)
         try:
             delivery = next(deliveries)
         except StopIteration as closed:
@@ -48,6 +50,10 @@ class RecordedClient(RecordedBroker):
             raise
         self.journal.done(number, deliveries=[tell_delivery(delivery)])
         return delivery
+
+    def leave(self, number: int) -> None:
+        """Nothing is taken after all."""
+        self.journal.done(number, deliveries=[])
 
     def _run(self, do: str, call: Callable[[], Any], answer: Callable[[Any], Line], **told: Any) -> Any:
         number = self.journal.begin(do, **told)
@@ -104,11 +110,16 @@ class ClientLoad(workload.Workload):
         queue = rng.choice((*workload.MAIN, [*workload.MAIN]))
         with self._client.consume(queue, prefetch=rng.choice((1, 10, 50)), consumer=name) as deliveries:
             self._loops[name] = deliveries
+            number = self.recorded.begin_take(queue=queue, consumer=name)
             try:
                 for _ in range(rng.choice((1, 20, 200))):
-                    self._settle(rng, name, [self.recorded.take(deliveries, queue=queue, consumer=name)])
+                    delivery = self.recorded.take(number, deliveries)
+                    # The start of the next may travel with the settle of this one.
+                    number = self.recorded.begin_take(queue=queue, consumer=name)
+                    self._settle(rng, name, [delivery])
             except StopIteration:
                 return
+            self.recorded.leave(number)
 
     def work_patiently(self, rng: random.Random, name: str) -> None:
         self.recorded.enqueue(PATIENT, [self._draft(rng, "", name) for _ in range(rng.choice((1, 10)))])

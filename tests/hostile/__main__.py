@@ -2,7 +2,7 @@
 `--replay FILE`.
 
 Half of the time goes to the code that reads what strangers send, target after target, with the help of
-coverage; half to a live server's three ports, with random strangers by seed. A finding is kept in
+coverage; half to a live server's four ports, with random strangers by seed. A finding is kept in
 `tests/hostile/findings/`, where `make test` finds it.
 """
 
@@ -101,6 +101,8 @@ def _live(seed: int, server: ServerProcess, broker: Broker) -> None:
         lambda: fuzz.live(seed, server.addresses["flight"]),
         lambda: strangers.fila(seed, server.addresses["grpc"]),
         lambda: strangers.http(seed, server.addresses["http"]),
+        lambda: strangers.resp(seed, server.addresses["resp"]),
+        lambda: strangers.noise(seed, server.addresses["resp"]),
         lambda: strangers.noise(seed, server.addresses["flight"]),
         lambda: strangers.noise(seed, server.addresses["grpc"]),
         lambda: fuzz.decoders(seed, broker),

@@ -18,7 +18,10 @@ UNFORESEEN = ("a way it should not", "unforeseen", "nobody foresaw", "could not 
 @pytest.fixture(scope="package")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with run_server(
-        tmp_path_factory.mktemp("hostile") / "data", grpc=True, http=True, settings={"durability": "os"}
+        tmp_path_factory.mktemp("hostile") / "data",
+        grpc=True,
+        http=True,
+        settings={"durability": "os"},
     ) as server:
         with fairlead.connect(server.address) as client:
             client.create_queue("q")

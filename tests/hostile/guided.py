@@ -29,6 +29,8 @@ _WATCHED = (
     "fairlead.middleware.authenticate",
     "fairlead.server.flight",
     "fairlead.server.fila",
+    "fairlead.server.resp",
+    "fairlead.fields",
     "fairlead.decide.arguments",
     "fairlead.runbook",
 )

@@ -1,5 +1,5 @@
-"""Random strangers at the ports of a server, by seed: mangled requests of fila.v1, mangled HTTP, and bytes
-that are no protocol.
+"""Random strangers at the ports of a server, by seed: mangled requests of fila.v1, mangled HTTP, mangled commands of the
+Redis protocol, and bytes that are no protocol.
 
 `fuzz.live` is their like at the Flight door.
 """
@@ -11,10 +11,13 @@ import random
 import socket
 
 import grpc
+import hiredis
 
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
+from tests.doors.resp.wire import pack
 from tests.hostile import fuzz
 from tests.hostile.by_hand import PATIENCE_S
+from tests.hostile.resp import WORD_SEEDS
 
 _SOUND = [
     (
@@ -87,6 +90,19 @@ def http(seed: int, address: str) -> None:
     answer = _talk(address, fuzz.mangle(chance, raw))
     assert not answer or answer.startswith(b"HTTP/1.1 "), f"seed {seed}: {raw!r}: {answer[:200]!r}"
     assert b"Traceback" not in answer, f"seed {seed}: {raw!r}: {answer[:2000]!r}"
+
+
+def resp(seed: int, address: str) -> None:
+    """A pipeline that is nearly one: each reply is a value of the protocol, or the connection is closed."""
+    chance = random.Random(seed)
+    commands = [pack(*chance.choice(WORD_SEEDS).replace(b" q", b" gone").split()) for _ in range(4)]
+    raw = fuzz.mangle(chance, b"".join([pack("HELLO", chance.choice("23")), *commands]))
+    answer = _talk(address, raw)
+    assert b"Traceback" not in answer, f"seed {seed}: {raw!r}: {answer[:2000]!r}"
+    reader = hiredis.Reader(notEnoughData=None)
+    reader.feed(answer)
+    while reader.has_data():
+        reader.gets()
 
 
 def noise(seed: int, address: str) -> None:

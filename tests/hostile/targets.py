@@ -51,7 +51,7 @@ from fairlead.wire.rows import read_delivery_rows
 from fairlead.wire.schemas import CHANNELS
 from fairlead.wire.settlements import read_results
 from fairlead.wire.values import read_headers
-from tests.hostile import fuzz
+from tests.hostile import fuzz, resp
 from tests.hostile.values import NO_MAPS
 
 
@@ -330,6 +330,8 @@ TARGETS: dict[str, Target] = {
             service_pb2.NackRequest(queue="throttle.a", message_id="1,2", error="1,2").SerializeToString(),
         ],
     ),
+    "resp": Target(resp.read_bytes, resp.BYTE_SEEDS),
+    "resp_words": Target(lambda raw: resp.run_commands(_fresh(), raw), resp.WORD_SEEDS),
     "redacted": Target(
         _redacted, [b"$.a\0" + json.dumps({"a": [1, {"b": "x"}]}).encode(), b'$..b[*]\0[[[{"b":[1]}]]]']
     ),

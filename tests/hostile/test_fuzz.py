@@ -50,7 +50,15 @@ def test_no_random_stranger_does_more_to_a_server_than_be_refused(server: Server
 
 
 @pytest.mark.parametrize(
-    ("stranger", "door"), [("fila", "grpc"), ("http", "http"), ("noise", "flight"), ("noise", "grpc")]
+    ("stranger", "door"),
+    [
+        ("fila", "grpc"),
+        ("http", "http"),
+        ("resp", "resp"),
+        ("noise", "flight"),
+        ("noise", "grpc"),
+        ("noise", "resp"),
+    ],
 )
 def test_no_random_stranger_at_any_port_is_more_than_answered_or_hung_up_on(
     server: ServerProcess, stranger: str, door: str

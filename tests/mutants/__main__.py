@@ -1,4 +1,4 @@
-"""`python -m tests.mutants [--only TEXT]`: which bugs do the tests catch?"""
+"""`python -m tests.mutants [--only TEXT] [--suite SUITE]`: which bugs do the tests catch?"""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ LONGEST_S = 1800
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", default="", help="bugs whose names contain this text")
+    parser.add_argument("--suite", choices=[*SUITES], help="bugs of this suite")
     parser.add_argument("--jobs", default="2", help="processes of one suite (default 2)")
     options = parser.parse_args()
     console, table = Console(), Table("bug", "suite", "result", "by")
-    chosen = [bug for bug in BUGS if options.only in bug.name]
+    chosen = [bug for bug in BUGS if options.only in bug.name and options.suite in (None, bug.suite)]
     survived, limits = 0, dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as home:
         for suite in {bug.suite for bug in chosen}:

@@ -85,7 +85,7 @@ from fairlead.request import LOCAL, Answer, Caller, Request, Room
 from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
-from fairlead.store.rows import load, write_changes
+from fairlead.store.rows import load, session_key, write_changes
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.sessions import check_accepted, session_rule
 
@@ -644,12 +644,21 @@ class Engine:
             restart_probes(self.memory)
         self._is_stale = False
 
+    def was_carried_out(self, caller: Caller) -> bool:
+        """Under the lock, for a claim that has just found nothing: whether it is a repeat, whose leases are over. It finds
+        nothing for ever, so it must not wait.
+        """
+        if caller.session is None:
+            return False
+        session = self.memory.sessions.sessions.get(session_key(caller.key_id, caller.session))
+        return session is not None and caller.number in session.sizes
+
     def _wait_for(self, request: Request[Answer], empty: Answer, caller: Caller) -> Answer:
         """Under the lock: the answer of a request that has found nothing so far, once it finds something or has
         waited long enough.
         """
         patience_ms = request.patience_ms()
-        if not patience_ms:
+        if not patience_ms or self.was_carried_out(caller):
             return empty
         consumer = getattr(request, "consumer", "")
         take = partial(self._transact, request, caller)

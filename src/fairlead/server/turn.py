@@ -181,7 +181,7 @@ class Turns:
         """Nothing of the transaction was written. `goes_on`: claims that waited before are not to blame."""
         with self._engine.lock:
             for waits in waiting:
-                waits.call.answer = waits.call.error = None
+                waits.call.answer, waits.call.error = waits.nothing, None
                 if goes_on:
                     self.waiting.resume(waits)
                 else:
@@ -203,9 +203,12 @@ class Turns:
             call.error = _noted(unexpected, call)
         if call.error is None and not call.answer and call.request.patience_ms():
             with self._engine.lock:
-                if call.may_wait and not self.waiting.must_end:
+                must_end = self.waiting.must_end or self._engine.was_carried_out(call.caller)
+                if call.may_wait and not must_end:
                     self.waiting.begin(call)
                     return
+        elif call.answer and call.request.patience_ms() is not None and self.waiting.count:
+            self.waiting.wake_copies(call)
         over.append(call)
 
     def _hand_over(
@@ -238,10 +241,12 @@ class Turns:
                 call.answer = call.carry_out(self._layers.handle_again)
             except FairleadError as refused:
                 call.error = refused
-            if call.error is None and not call.answer:
+            if call.error is None and not call.answer and not self._engine.was_carried_out(call.caller):
                 self.waiting.listen(waits)
                 return False
         self.waiting.end(call)
+        if call.answer:
+            self.waiting.wake_copies(call)
         tried.append(waits)
         over.append(call)
         return True
@@ -278,7 +283,7 @@ class Turns:
         """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and is over."""
         with self._engine.lock:
             waits = call.waits
-            if self.waiting.must_end or not call.may_wait:
+            if self.waiting.must_end or not call.may_wait or self._engine.was_carried_out(call.caller):
                 self.waiting.end(call)
             elif waits is None:
                 # Something may have come since it looked.

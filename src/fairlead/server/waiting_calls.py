@@ -23,12 +23,14 @@ NEVER_MS = 1 << 62
 class WaitingCall(Waiter):
     """One of them."""
 
-    __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "number", "owner")
+    __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "nothing", "number", "owner")
 
     def __init__(self, owner: WaitingCalls, call: Call, consumer: str, deadline_ms: int, number: int) -> None:
         super().__init__(consumer)
         self.owner = owner
         self.call = call
+        #: Its answer while it has found none.
+        self.nothing = call.answer
         self.deadline_ms = deadline_ms
         #: When it is to be looked at although nobody wakes it.
         self.due_ms = -1
@@ -61,6 +63,8 @@ class WaitingCalls:
         self._number = 0
         self._woken: deque[WaitingCall] = deque()
         self._times: list[tuple[int, int, WaitingCall]] = []
+        #: Those that may be sent again, by what tells that a claim is the same.
+        self._copies: dict[object, list[WaitingCall]] = {}
         self.count = 0
 
     def has_woken(self) -> bool:
@@ -103,10 +107,25 @@ class WaitingCalls:
 
     def end(self, call: Call) -> None:
         """Ending twice is fine."""
-        if call.waits is not None:
-            call.waits.listening.leave()
+        waits = call.waits
+        if waits is not None:
+            waits.listening.leave()
             call.waits = None
             self.count -= 1
+            identity = _identity_of(call)
+            if identity is not None:
+                copies = self._copies[identity]
+                copies.remove(waits)
+                if not copies:
+                    del self._copies[identity]
+
+    def wake_copies(self, call: Call) -> None:
+        """It has got messages. If it was sent twice, because a connection broke, the others get the same: nobody knows
+        which of the connections is dead.
+        """
+        for waits in self._copies.get(_identity_of(call), ()) if self._copies else ():
+            if waits.call is not call and not waits.is_running:
+                self.try_soon(waits)
 
     def resume(self, waits: WaitingCall) -> None:
         """What became of it did not happen: it waits on, and is tried once more."""
@@ -142,7 +161,9 @@ class WaitingCalls:
             waits = self._times[0][2]
             if not _is_current(*heapq.heappop(self._times)):
                 continue
-            if waits.deadline_ms <= now_ms and not waits.is_running:
+            # A claim that was resumed may be here twice.
+            waits.due_ms = -1
+            if waits.deadline_ms <= now_ms and not waits.is_running and not waits.woken:
                 late.append(waits.call)
             else:
                 self.try_soon(waits)
@@ -156,6 +177,9 @@ class WaitingCalls:
 
     def _keep(self, waits: WaitingCall) -> None:
         waits.call.waits = waits
+        identity = _identity_of(waits.call)
+        if identity is not None:
+            self._copies.setdefault(identity, []).append(waits)
         waits.due_ms = -1
         self.count += 1
         self.listen(waits)
@@ -166,6 +190,14 @@ class WaitingCalls:
         if isinstance(request, ConsumersClaim):
             return request.name
         return Rights(self._broker, call.caller).scoped_consumer(request.consumer)
+
+
+def _identity_of(call: Call) -> object:
+    """The same for a claim that is sent again; None: it will not be."""
+    if call.caller.session is not None:
+        return call.caller.claim_token
+    token = getattr(call.request, "token", None)
+    return None if token is None else (call.caller.key_id, token)
 
 
 def _is_current(due_ms: int, number: int, waits: WaitingCall) -> bool:

@@ -29,6 +29,7 @@ Fault = Literal["fail", "die_before", "die_after", "power_cut", "tear", "delay"]
 READS = ("get", "get_many", "scan", "first_rows")
 
 T = TypeVar("T")
+_Rows = dict[tuple[Table, bytes], bytes | None]
 
 
 class Killed(BaseException):
@@ -55,9 +56,8 @@ class FaultyStore:
         self._only: Collection[str] = ()
         self._error: Exception = StoreFull("the simulated disk", 0, 1)
         self._forgets = forgets
-        #: The rows as the last sync left them, for all rows that were changed since.
-        self._before: dict[tuple[Table, bytes], bytes | None] = {}
-        self._synced_commit = inner.last_commit
+        #: The writes since the last sync: for each the last commit and the rows as they were before it.
+        self._unsynced: list[tuple[int, _Rows]] = []
 
     @property
     def reads(self) -> Counter[str]:
@@ -74,24 +74,32 @@ class FaultyStore:
         self._error = error or StoreFull("the simulated disk", 0, 1)
         self.struck = False
 
-    def cut_power(self) -> None:
-        """Lose every write since the last sync, and be gone. The inner store continues as the disk of a
-        machine that starts again: with the rows and the last commit of the last sync.
+    @property
+    def unsynced(self) -> int:
+        """How many writes a power cut may undo."""
+        return len(self._unsynced)
+
+    def cut_power(self, *, kept: int = 0) -> None:
+        """Lose every write since the last sync but the first `kept`, which reached the disk by themselves, and be gone.
+        The inner store continues as the disk of a machine that starts again.
         """
         if not self._forgets:
             raise ValueError("expected FaultyStore(forgets=True) for a power cut")
         self.dead = True
-        if not self._before and self.inner.last_commit == self._synced_commit:
+        lost, self._unsynced = self._unsynced[kept:], []
+        if not lost:
             return
+        before: _Rows = {}
+        for _, rows in reversed(lost):
+            before |= rows
         epoch, batch = self.inner.acquire(), Batch()
-        for (table, key), value in self._before.items():
+        for (table, key), value in before.items():
             if value is None:
                 batch.delete(table, key)
             else:
                 batch.put(table, key, value)
-        self.inner.write(batch, epoch, self._synced_commit)
+        self.inner.write(batch, epoch, lost[0][0])
         self.inner.sync()
-        self._before.clear()
 
     @property
     def last_commit(self) -> int:
@@ -102,17 +110,17 @@ class FaultyStore:
     def acquire(self) -> int:
         def acquire() -> int:
             epoch = self.inner.acquire()
-            self._before, self._synced_commit = {}, self.inner.last_commit
+            self._unsynced.clear()
             return epoch
 
         return self._step("acquire", acquire)
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
         def write() -> bool:
-            before = self._rows_before(batch) if self._forgets else {}
+            last, before = self.inner.last_commit, self._rows_before(batch) if self._forgets else {}
             stored = self.inner.write(batch, epoch, commit)
-            if stored:
-                self._before = before | self._before
+            if stored and self._forgets:
+                self._unsynced.append((last, before))
             return stored
 
         def tear() -> None:
@@ -122,15 +130,10 @@ class FaultyStore:
 
     def sync(self) -> None:
         def sync() -> None:
-            # Another thread may write meanwhile: its write is not covered, and notes its rows anew.
-            commit, covered = self.inner.last_commit, self._before
-            self._before = {}
-            try:
-                self.inner.sync()
-            except BaseException:
-                self._before |= covered
-                raise
-            self._synced_commit = commit
+            # Another thread may write meanwhile: its write is not covered.
+            covered = len(self._unsynced)
+            self.inner.sync()
+            del self._unsynced[:covered]
 
         self._step("sync", sync)
 
@@ -220,8 +223,8 @@ class FaultyStore:
         self.struck = self._steps_left == 0
         return self.struck
 
-    def _rows_before(self, batch: Batch) -> dict[tuple[Table, bytes], bytes | None]:
-        before: dict[tuple[Table, bytes], bytes | None] = {}
+    def _rows_before(self, batch: Batch) -> _Rows:
+        before: _Rows = {}
         for table, start, end in batch.ranges:
             rows = self.inner.scan(table, start, end, limit=1 << 40)
             before |= {(table, found): value for found, value in rows}

@@ -92,6 +92,22 @@ def test_a_power_cut_takes_everything_since_the_last_sync(store: FaultyStore) ->
     assert again.inner.last_commit == 2
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_power_cut_may_leave_the_first_of_the_writes_that_were_not_synced(
+    inner: KeyValueStore, kept: int
+) -> None:
+    store = FaultyStore(inner, forgets=True)
+    epoch = store.acquire()
+    seen = [everything(inner)]
+    for commit, value in ((1, b"1"), (2, b"2")):
+        put_all(store, epoch, commit, [(Table.META, b"a", value), (Table.OWN, value, value)])
+        seen.append(everything(inner))
+    assert store.unsynced == 2
+    store.cut_power(kept=kept)
+    assert everything(inner) == seen[kept]
+    assert inner.last_commit == kept
+
+
 def test_a_power_cut_during_a_sync_keeps_the_synced_writes(store: FaultyStore) -> None:
     write_second(store)
     store.arm(1, "power_cut", only=["sync"])

@@ -104,6 +104,15 @@ def test_a_line_with_odd_quotes_is_refused(line: bytes) -> None:
     assert read([line])[1] != "None"
 
 
+def test_a_line_that_is_too_long_is_refused_however_it_arrives() -> None:
+    line = b"x" * (_MAX_BYTES + 1) + b"\n"
+    for pieces in ([line], [line[:500], line[500:]], [line[:-1], line[-1:]]):
+        commands, error = read(pieces)
+        assert not commands
+        assert "a line of at most" in error
+    assert read([line[1:]]) == ([[b"x" * _MAX_BYTES]], "None")
+
+
 @given(commands, st.lists(st.integers(0, 200), max_size=10), st.integers(0, 20))
 def test_large_arguments_are_the_same_once_they_are_joined(
     given_: list[Command], cuts: list[int], large: int

@@ -11,7 +11,7 @@ import pytest
 from fairlead import Broker, Complete, DeliveryRef, NewMessage, errors
 from fairlead.middleware.stack import Layers
 from fairlead.model.access import Right
-from fairlead.request import LOCAL, Request
+from fairlead.request import LOCAL, Caller, Request
 from fairlead.server.turn import Call, Turns
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.engine import engine_of, waiting_claims
@@ -212,6 +212,21 @@ def test_a_lost_transaction_refuses_all_who_joined_and_waiting_claims_go_on(scen
     assert [one.payload for one in waiting.answer] == [b"3"]
 
 
+@pytest.mark.parametrize("looks_before", [True, False])
+def test_a_claim_that_outlived_a_lost_transaction_is_over_once(scene: Scene, looks_before: bool) -> None:
+    [waiting] = scene.ask(claim("10s"))
+    scene.turns.run()
+    scene.store.arm(1, "fail", only=("write",))
+    scene.ask(Enqueue("q", b"1"))
+    scene.turns.run()
+    assert waiting.waits is not None
+    if looks_before:
+        assert scene.turns.run().over == []
+    scene.clock.advance(seconds=10)
+    assert [*scene.turns.run().over, *scene.turns.run().over] == [waiting]
+    assert (waiting.answer, waiting.error) == ([], None)
+
+
 def test_a_claim_that_loses_its_own_transaction_is_told(scene: Scene) -> None:
     [waiting] = scene.ask(claim())
     scene.turns.run()
@@ -329,3 +344,70 @@ def test_a_lease_of_a_stranger_is_lost_like_anywhere(scene: Scene) -> None:
     [call] = scene.ask(Settle([Complete(DeliveryRef(message_id, "1"))]))
     scene.turns.run()
     assert [one.outcome for one in call.answer] == ["lost_lease"]
+
+
+def test_a_repeated_claim_whose_leases_are_over_waits_for_nothing_and_keeps_nobody_waiting(
+    scene: Scene,
+) -> None:
+    caller = numbered(scene, 1)
+    scene.broker.enqueue("q", b"1")
+    [first] = ask_as(scene, caller, claim())
+    assert scene.turns.run().over == [first]
+    scene.broker.settle([Complete(first.answer[0])])
+    [repeat] = ask_as(scene, caller, claim())
+    [other] = scene.ask(claim())
+    assert scene.turns.run().over == [repeat]
+    assert (repeat.answer, repeat.error) == ([], None)
+    scene.broker.enqueue("q", b"2")
+    assert scene.turns.run().over == [other]
+    alone = Call(claim(limit=5000), caller)
+    alone.joins = False
+    assert not scene.turns.run_alone(alone)
+    assert not scene.turns.wait_after(alone)
+
+
+def test_all_copies_of_a_claim_get_the_same_messages(scene: Scene) -> None:
+    """Nobody knows over which connection the client still listens."""
+    by_token = claim(token="t")
+    for caller, request in ((numbered(scene, 1), claim()), (LOCAL, by_token)):
+        copies = ask_as(scene, caller, request, request)
+        [other] = scene.ask(claim())
+        assert scene.turns.run().over == []
+        puts = scene.ask(Enqueue("q", b"1"), Enqueue("q", b"2"))
+        over = run_all(scene)
+        assert {*over} == {*puts, *copies, other}
+        assert [one.lease for one in copies[0].answer] == [one.lease for one in copies[1].answer]
+        assert len(other.answer) == 1
+        assert scene.turns.waiting.count == 0
+
+
+def test_a_copy_that_comes_when_there_are_messages_answers_the_one_that_waits(scene: Scene) -> None:
+    caller = numbered(scene, 1)
+    [first] = ask_as(scene, caller, claim("10s"))
+    assert scene.turns.run().over == []
+    [second, put] = [*ask_as(scene, caller, claim()), *scene.ask(Enqueue("q", b"1"))]
+    scene.turns.run()
+    # Also if the time of the other copy is over at that moment.
+    scene.clock.advance(seconds=10)
+    run_all(scene)
+    assert put.answer
+    assert len(first.answer) == len(second.answer) == 1
+
+
+def run_all(scene: Scene) -> list[Call]:
+    over: list[Call] = []
+    while scene.turns.has_work or not over:
+        over += scene.turns.run().over
+    return over
+
+
+def numbered(scene: Scene, number: int) -> Caller:
+    scene.broker.open_session("s")
+    return LOCAL._replace(session="s", number=number)
+
+
+def ask_as(scene: Scene, caller: Caller, *requests: Request[Any]) -> list[Call]:
+    calls = [Call(request, caller) for request in requests]
+    for call in calls:
+        scene.turns.add(call)
+    return calls

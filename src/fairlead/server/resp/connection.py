@@ -131,7 +131,11 @@ class Asked(Call):
 
     @property
     def lost_deliveries(self) -> list[Delivery]:
-        """What is leased to the caller by the answer, to be given back if it does not leave."""
+        """What is leased to the caller by the answer, to be given back if it does not leave. Nothing if its claim may be sent
+        again and gets it then: a repeat on another connection may have come already.
+        """
+        if self.caller.session is not None or getattr(self.request, "token", None):
+            return []
         parts = self.answer if isinstance(self.answer, list) else []
         flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
         return [one for one in flat if isinstance(one, Delivery)]

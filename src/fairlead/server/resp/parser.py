@@ -121,8 +121,8 @@ class CommandReader:
                     if data[at] == 42:  # *
                         return self._wait_for_header(data, at, "*")
                     line_end = data.find(b"\n", at)
+                    self._check_line((end if line_end < 0 else line_end) - at)
                     if line_end < 0:
-                        self._check_line(end - at)
                         return self._wait(at, end - at + 1)
                     if words := _words_of(data[at:line_end]):
                         commands.append(words)
