@@ -93,7 +93,7 @@ class Unauthenticated(Rejected):
     code = "unauthenticated"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"expected a valid API key in `authorization: Bearer`: {why}", why=why)
+        super().__init__(f"expected a valid API key: {why}", why=why)
 
 
 class Forbidden(Rejected):

@@ -31,7 +31,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
             "echo 01a1e28b-6d2d-7001-a60c-f535f1f60bb6 1234567d",
             "01a1e273-9d2a-7001-8827-caecb37df8ca b37df8ca\n",
         ),
-        ("echo $FAIRLEAD_ADDR", "127.0.0.1:5556\n"),
+        ("echo $FAIRLEAD_ADDR", "127.0.0.1:5554\n"),
         ("echo oops >&2", "oops\n"),
         ("echo 'a cell of many words  and another of more'", "a cell of ma…  and anoth…\n"),
         ("true", ""),

@@ -114,7 +114,7 @@ def test_a_key_is_in_no_representation_no_log_and_no_error(
     with fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client:
         core = client._core
         list(client.browse_batches("q"))
-        bulk = core.flight.client("browse")._core
+        bulk = core.flight.bulk("browse").core
         shown = [
             client,
             core,

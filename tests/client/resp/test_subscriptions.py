@@ -258,7 +258,7 @@ def test_a_loop_over_tls(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with run_server(tmp_path / "data", resp=True, flight=False, settings={"durability": "os"}) as server:
+    with run_server(tmp_path / "data", flight=False, settings={"durability": "os"}) as server:
         yield server
 
 

@@ -1,29 +1,39 @@
-"""Bulk verbs of the asyncio client, by Arrow Flight; see `bulk`. That client has threads."""
+"""Bulk verbs of the asyncio client, by Arrow Flight; see `bulk`. Each call waits in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TYPE_CHECKING, Any
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fairlead.client.options import Options
-from fairlead.client.resp.bulk import make_bulk_client
+from fairlead.client.resp.bulk import make_bulk
 from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
+from fairlead.errors import ClientClosed
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.staging import Dead, StageResult
 from fairlead.request import Answer, Request
 from fairlead.surface import AsyncConsumersGroup, AsyncDoer, AsyncStagingGroup
+from fairlead.verbs.browse import Browse
+from fairlead.verbs.consumers import ConsumersRead, ConsumersRecord
+from fairlead.verbs.staging import StagingStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.async_client import AsyncBulkClient
+    from fairlead.client.flight.bulk import Bulk
+    from fairlead.client.flight.crew import Crew
     from fairlead.client.resp.async_connection import AsyncConnections
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AsyncFlightSide:
-    """The Flight client that bulk verbs use, made with the first of them."""
+    """Made with the client, and connected by the first bulk verb."""
 
     def __init__(
         self, options: Options, identity: Identity, connections: AsyncConnections, traces: Traces
@@ -32,29 +42,45 @@ class AsyncFlightSide:
         self._identity = identity
         self._connections = connections
         self._traces = traces
-        self._client: AsyncBulkClient | None = None
+        self._bulk: Bulk | None = None
 
-    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
-        return self.client(request.verb_name).do(request)
+    async def do(self, request: Request[Answer]) -> Answer:
+        bulk = self._open(request.verb_name)
+        return await _in_thread(bulk.core.crew, bulk.do, request)
 
-    def client(self, verb: str) -> AsyncBulkClient:
-        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
-        if self._client is None:
-            told = self._connections.flight_address
-            made = make_bulk_client(verb, told, self._options, self._identity, self._traces)
-            from fairlead.client.async_client import AsyncBulkClient
+    async def read(self, request: ConsumersRead) -> AsyncIterator[Delivery]:
+        """By the page: a thread waits for the next batch, not one for every delivery."""
+        bulk = self._open(request.verb_name)
+        async for page in _in_threads(bulk.core.crew, bulk.read(request)):
+            for delivery in page:
+                yield delivery
 
-            self._client = AsyncBulkClient(made)
-        return self._client
+    def read_batches(self, request: ConsumersRead, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
+        bulk = self._open(request.verb_name)
+        return _in_threads(bulk.core.crew, bulk.read_batches(request, payloads=payloads))
 
-    async def browse_batches(self, queue: str, **options: Any) -> AsyncIterator[pa.RecordBatch]:
-        client = self.client("browse")
-        async for batch in client.browse_batches(queue, **options):
-            yield batch
+    def browse_batches(self, request: Browse, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
+        bulk = self._open(request.verb_name)
+        return _in_threads(bulk.core.crew, bulk.browse_batches(request, payloads=payloads))
+
+    async def record_batch(self, request: ConsumersRecord, batch: pa.RecordBatch) -> None:
+        bulk = self._open(request.verb_name)
+        await _in_thread(bulk.core.crew, bulk.record_batch, request, batch)
+
+    async def stage_batch(self, request: StagingStage, batch: pa.RecordBatch) -> StageResult:
+        bulk = self._open(request.verb_name)
+        return await _in_thread(bulk.core.crew, bulk.stage_batch, request, batch)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        if self._bulk is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._bulk.close)
+
+    def _open(self, verb: str) -> Bulk:
+        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        if self._bulk is None:
+            told = self._connections.flight_address
+            self._bulk = make_bulk(verb, told, self._options, self._identity, self._traces)
+        return self._bulk
 
 
 class AsyncBulkConsumers(AsyncConsumersGroup):
@@ -64,7 +90,7 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         super().__init__(doer)
         self._flight = flight
 
-    async def read(
+    def read(
         self,
         name: str,
         queue: str,
@@ -75,14 +101,9 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         slices: int = 1,
         unsettled: bool = False,
     ) -> AsyncIterator[Delivery]:
-        """See the Flight client."""
-        consumers = self._flight.client("consumers.read").consumers
-        async for delivery in consumers.read(
-            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
-        ):
-            yield delivery
+        return self._flight.read(ConsumersRead(name, queue, generation, number, slice, slices, unsettled))
 
-    async def read_batches(
+    def read_batches(
         self,
         name: str,
         queue: str,
@@ -94,27 +115,15 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
         payloads: bool = True,
         unsettled: bool = False,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """See the Flight client."""
-        consumers = self._flight.client("consumers.read").consumers
-        batches = consumers.read_batches(
-            name,
-            queue,
-            generation,
-            number,
-            slice=slice,
-            slices=slices,
-            payloads=payloads,
-            unsettled=unsettled,
-        )
-        async for batch in batches:
-            yield batch
+        """The deliveries of a slice as record batches; see `BulkConsumers.read_batches`."""
+        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
+        return self._flight.read_batches(request, payloads=payloads)
 
     async def record_batch(
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
-        """See the Flight client."""
-        consumers = self._flight.client("consumers.record").consumers
-        await consumers.record_batch(name, queue, generation, number, batch, part=part)
+        """`record` with the columns of `wire.schemas.SETTLEMENTS`."""
+        await self._flight.record_batch(ConsumersRecord(name, queue, generation, number, (), part), batch)
 
 
 class AsyncBulkStaging(AsyncStagingGroup):
@@ -135,8 +144,39 @@ class AsyncBulkStaging(AsyncStagingGroup):
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        """See the Flight client."""
-        staging = self._flight.client("staging.stage").staging
-        return await staging.stage_batch(
-            token, chunk, queue, batch, ttl=ttl, skip_invalid=skip_invalid, dead=dead
+        """`stage` with the columns of `wire.schemas.MESSAGES`."""
+        return await self._flight.stage_batch(
+            StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead), batch
         )
+
+
+async def _in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.wrap_future(crew.submit(call, *args, **kwargs))
+
+
+async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
+    """Each step of a blocking iterator in a thread. Left early or cancelled, the iterator is closed once its
+    step is over.
+    """
+    step = None
+    try:
+        while True:
+            step = crew.submit(next, items, _END)
+            item = await asyncio.wrap_future(step)
+            if item is _END:
+                return
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None and step is not None:
+            # A generator that runs in another thread cannot be closed from this one.
+            step.add_done_callback(lambda _: _close(crew, close))
+
+
+def _close(crew: Crew, close: Callable[[], object]) -> None:
+    # A client that is closed has let go of its channels already.
+    with contextlib.suppress(ClientClosed):
+        crew.submit(close)
+
+
+_END: Any = object()

@@ -27,6 +27,7 @@ from fairlead.model.handles import read_handle
 from fairlead.model.settle import Handle
 from fairlead.request import Answer, Request
 from fairlead.surface import AsyncSurface
+from fairlead.verbs.browse import Browse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +108,8 @@ class AsyncClient(AsyncSurface):
         self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
     ) -> AsyncIterator[pa.RecordBatch]:
         """All pages of `browse` as record batches, by Arrow Flight."""
-        return self._core.flight.browse_batches(queue, view=view, low=low, high=high, payloads=payloads)
+        request = Browse(queue, view, low, high)  # type: ignore[arg-type]  # the engine says which views there are
+        return self._core.flight.browse_batches(request, payloads=payloads)
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
         """A plain `with`: the span is that of the task around it."""

@@ -1,5 +1,5 @@
-"""Bulk verbs of this client: staging, reading numbered claims, record batches. They travel by Arrow Flight, at the address
-that the server told, with pyarrow; every other verb never does.
+"""Bulk verbs of the blocking client: staging, reading numbered claims, record batches. They travel by Arrow Flight, at the
+address that the server told, with pyarrow; every other verb never does.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fairlead.model.durations import Duration
 from fairlead.model.staging import Dead, StageResult
 from fairlead.request import Request
 from fairlead.surface import ConsumersGroup, Doer, StagingGroup
-from fairlead.verbs.consumers import ConsumersRead
+from fairlead.verbs.consumers import ConsumersRead, ConsumersRecord
 from fairlead.verbs.staging import StagingStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.client import BulkClient
+    from fairlead.client.flight.bulk import Bulk
     from fairlead.client.resp.connections import BlockingConnections
 
 #: Requests with pages or columns of messages. `consumers.record` is like a settle, and travels as one.
@@ -37,7 +37,7 @@ _ANY_HOST = ("0.0.0.0", "::")
 
 
 class FlightSide:
-    """The Flight client that bulk verbs use, made with the first of them."""
+    """Made with the client, and connected by the first bulk verb."""
 
     def __init__(
         self, options: Options, identity: Identity, connections: BlockingConnections, traces: Traces
@@ -47,29 +47,27 @@ class FlightSide:
         self._connections = connections
         self._traces = traces
         self._lock = threading.Lock()
-        self._client: BulkClient | None = None
+        self._bulk: Bulk | None = None
 
     def do(self, request: Request[Any]) -> Any:
-        return self.client(request.verb_name).do(request)
+        return self.bulk(request.verb_name).do(request)
 
-    def client(self, verb: str) -> BulkClient:
+    def bulk(self, verb: str) -> Bulk:
         """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
         with self._lock:
-            if self._client is None:
+            if self._bulk is None:
                 told = self._connections.flight_address
-                self._client = make_bulk_client(verb, told, self._options, self._identity, self._traces)
-            return self._client
+                self._bulk = make_bulk(verb, told, self._options, self._identity, self._traces)
+            return self._bulk
 
     def close(self) -> None:
         with self._lock:
-            if self._client is not None:
-                self._client.close()
+            if self._bulk is not None:
+                self._bulk.close()
 
 
-def make_bulk_client(
-    verb: str, told: str, options: Options, identity: Identity, traces: Traces
-) -> BulkClient:
-    """At the address that was given to `connect`, or else the one that the server told. It connects with its first call."""
+def make_bulk(verb: str, told: str, options: Options, identity: Identity, traces: Traces) -> Bulk:
+    """At the address that was given to `connect`, or else the one that the server told."""
     if not (options.flight or told):
         raise InvalidRequest(
             "verb", f"a server that has an address for Arrow Flight, which {verb} needs", "none"
@@ -77,7 +75,7 @@ def make_bulk_client(
     if find_spec("pyarrow") is None:
         found = "none; install it with: pip install 'fairlead[bulk]'"
         raise InvalidRequest("verb", f"pyarrow, which {verb} needs for Arrow Flight", found)
-    from fairlead.client.client import open_bulk
+    from fairlead.client.flight.bulk import open_bulk
 
     host, tls = identity.endpoint.host, identity.tls
     if tls is not None and tls.server_name is None:
@@ -116,24 +114,21 @@ class BulkConsumers(ConsumersGroup):
         payloads: bool = True,
         unsettled: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See the Flight client."""
-        return self._flight.client("consumers.read").consumers.read_batches(
-            name,
-            queue,
-            generation,
-            number,
-            slice=slice,
-            slices=slices,
-            payloads=payloads,
-            unsettled=unsettled,
-        )
+        """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every
+        column of `wire.schemas.DELIVERIES`.
+
+        Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows
+        that have none, and all payloads with `payloads=False`.
+        """
+        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
+        return self._flight.bulk(request.verb_name).read_batches(request, payloads=payloads)
 
     def record_batch(
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
-        """See the Flight client."""
-        consumers = self._flight.client("consumers.record").consumers
-        consumers.record_batch(name, queue, generation, number, batch, part=part)
+        """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
+        request = ConsumersRecord(name, queue, generation, number, (), part)
+        self._flight.bulk(request.verb_name).record_batch(request, batch)
 
 
 class BulkStaging(StagingGroup):
@@ -154,6 +149,8 @@ class BulkStaging(StagingGroup):
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        """See the Flight client."""
-        staging = self._flight.client("staging.stage").staging
-        return staging.stage_batch(token, chunk, queue, batch, ttl=ttl, skip_invalid=skip_invalid, dead=dead)
+        """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are
+        needed.
+        """
+        request = StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead)
+        return self._flight.bulk(request.verb_name).stage_batch(request, batch)

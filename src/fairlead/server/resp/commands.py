@@ -104,7 +104,7 @@ def _hello(connection: Connection, words: list[bytes]) -> bytes:
             connection.client_name = rest[1][:200]
         rest = rest[count + 1 :]
     if connection.caller is None:
-        raise Unauthenticated("HELLO came without AUTH default <key>")
+        raise Unauthenticated("the connection brought none")
     connection.protocol = protocol
     about = {
         "server": "fairlead",
