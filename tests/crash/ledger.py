@@ -19,7 +19,7 @@ from .history import Delivery, Enqueue, History, Operation, Settlement
 CLOCK_TOLERANCE_MS = 25
 
 _ENDS_A_LEASE = ("complete", "fail", "release")
-_DONE = ("completed", "retry", "dead", "released", "extended", "started")
+_DONE = ("completed", "retry", "dead", "released", "returned", "extended", "started")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,8 @@ class _Ledger:
                     later.tag,
                     f"{earlier.attempts} attempts and {len(fails)} failures became {later.attempts}",
                 )
-            for s in fails:
+            returns = [s for s in self._under(earlier) if s.outcome == "returned"]
+            for s in [*fails, *returns]:
                 yield from self._after_fail(s, later)
         elif not later.queue.endswith(".dlq"):
             yield Problem("duplicate", later.tag, "a dead letter came back to life without a redrive")
@@ -252,7 +253,7 @@ class _Ledger:
             yield Problem("record", later.tag, "attempts or failures changed inside the dead-letter queue")
 
     def _after_fail(self, s: Settlement, later: Delivery) -> Iterator[Problem]:
-        if s.outcome == "retry" and later.operation.ended_ms + CLOCK_TOLERANCE_MS < s.due_ms:
+        if s.outcome in ("retry", "returned") and later.operation.ended_ms + CLOCK_TOLERANCE_MS < s.due_ms:
             yield Problem(
                 "early", later.tag, f"told to wait until {s.due_ms}, delivered by {later.operation.ended_ms}"
             )

@@ -22,6 +22,8 @@ MAIN = ("main", "second")
 #: Purged, deleted and made again while in use.
 SIDE = ("side-0", "side-1")
 LEASE = "300ms"
+#: A throttle key that consumers close again and again.
+PROVIDER = "provider"
 Job = Callable[[random.Random, str], None]
 #: Producers rest while so many of this life are unsettled, so that draining a round stays short.
 BACKLOG_LIMIT = 3000
@@ -136,7 +138,10 @@ class Workload:
         extended = []
         for d in deliveries:
             roll = rng.random()
-            if roll < 0.55:
+            if d.throttle_keys == (PROVIDER,) and rng.random() < 0.1:
+                error = f"429, says {name} {rng.getrandbits(24)}"
+                items.append(Fail(d, error, retry_after=rng.choice(("20ms", "100ms")), close=PROVIDER))
+            elif roll < 0.55:
                 items.append(Complete(d))
             elif roll < 0.65:
                 items.append(
@@ -182,7 +187,7 @@ class Workload:
             headers={"tenant": name} if roll < 0.3 else None,
             fairness_key=f"tenant-{rng.randrange(6)}",
             weight=rng.choice((1, 1, 3)),
-            throttle_keys=("slow",) if roll > 0.95 else (),
+            throttle_keys=("slow",) if roll > 0.95 else (PROVIDER,) if roll > 0.85 else (),
             delay=rng.choice(("20ms", "100ms", "700ms")) if rng.random() < 0.1 else None,
             dedup_key=f"d{rng.randrange(400)}" if queue in MAIN and rng.random() < 0.1 else None,
         )

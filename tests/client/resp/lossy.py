@@ -20,6 +20,8 @@ class LossyRelay:
         self._lock = threading.Lock()
         self._swallows = False
         self._refused = 0
+        #: Whether servers do not hear that a connection ended.
+        self.ends_in_silence = False
         #: What clients sent, piece by piece.
         self.sent: list[bytes] = []
 
@@ -72,8 +74,9 @@ class LossyRelay:
                 if self._must_lose(data):
                     loses.set()
                 server.sendall(data)
-            # A thread reads from it, so to close it would end nothing.
-            server.shutdown(socket.SHUT_RDWR)
+            # A thread reads from it, so to close it ends nothing.
+            if not self.ends_in_silence:
+                server.shutdown(socket.SHUT_RDWR)
 
     def _bring_answers(self, server: socket.socket, client: socket.socket, loses: threading.Event) -> None:
         with contextlib.suppress(OSError):

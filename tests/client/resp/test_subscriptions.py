@@ -171,6 +171,17 @@ def test_a_buffer_that_is_lost_with_its_connection_is_not_charged(
     assert site.counts() == (0, 0, 0, 0)
 
 
+def test_a_loop_lets_go_of_what_a_server_does_not_know_to_be_lost(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    fill(site, 6)
+    loop = Taker(site.connect(kind, relay.address), prefetch=10)
+    assert loop.done() == b"0"
+    relay.ends_in_silence = True
+    relay.end_all()
+    assert sorted(loop.done() for _ in range(5)) == numbered(6)[1:]
+
+
 def test_a_delivery_that_was_lost_on_its_way_comes_again(site: Site, relay: LossyRelay, kind: str) -> None:
     """It was sent as started, so only its consumer can know that it did not arrive."""
     client = site.connect(kind, relay.address)

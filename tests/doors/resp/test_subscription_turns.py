@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Broker, Complete, Delivery, NewMessage, Start, errors
+from fairlead import Broker, Complete, Delivery, Fail, NewMessage, Start, errors
 from fairlead.middleware.stack import Layers
 from fairlead.model.access import Right
 from fairlead.request import LOCAL, Caller, Request
@@ -254,10 +254,35 @@ def test_what_expired_and_went_to_another_is_not_taken_from_him(scene: Scene) ->
     assert scene.counts() == (0, 2)
 
 
+def test_a_consumer_whose_messages_all_expired_is_idle(scene: Scene) -> None:
+    scene.put(b"0")
+    consumer = scene.consumer()
+    consumer.pause()
+    scene.clock.advance(seconds=31)
+    assert len(scene.broker.claim("q", limit=2)) == 1
+    consumer.resume()
+    [message_id] = scene.put(b"1")
+    scene.run()
+    assert consumer.started[1:] == [message_id]
+
+
+def test_streams_keep_their_order_when_their_messages_go_back(scene: Scene) -> None:
+    scene.put(*numbered(4), stream="s")
+    consumer = scene.consumer(max_per_stream=3)
+    scene.ask(Settle([Fail(consumer.sent[0], retry_in="10s")]))
+    consumer.end()
+    scene.run()
+    assert scene.broker.claim("q", limit=4, max_per_stream=4) == [], "they wait for the first"
+    scene.clock.advance(seconds=10)
+    assert [one.payload for one in scene.broker.claim("q", limit=4, max_per_stream=4)] == numbered(4)
+
+
 def test_a_consumer_that_does_not_read_is_sent_nothing(scene: Scene) -> None:
     consumer = scene.consumer()
     consumer.pause()
     scene.put(*numbered(3))
+    scene.run()
+    consumer.grant(1)
     scene.run()
     assert (consumer.sent, scene.counts()) == ([], (3, 0))
     consumer.resume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairlead.server.limits import Limit
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import open_in_memory
 from fairlead.testing.engine import is_started, waiting_claims
+from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 from fairlead.wire.packed import encode_request
@@ -136,6 +138,26 @@ def test_what_arrives_in_one_piece_is_answered_in_order(
     assert code_of(replies[6]) == "INVALID_REQUEST"
 
 
+def test_no_push_comes_before_the_reply_that_names_its_subscription(
+    consumer: Consumer, broker: Broker, store: FaultyStore, queue: str
+) -> None:
+    """The reply waits for those before it, here for that of an enqueue, which waits for its sync."""
+    may_sync = threading.Event()
+    store.on_delay = lambda method: may_sync.wait(10) and None
+    store.arm(1, "delay", only=("sync",))
+    consumer.send(pack("FL.ENQUEUE", queue, "a") + pack("FL.CONSUME", queue, "CREDIT", 5))
+    wait_until(lambda: store.struck)
+    putting = threading.Thread(target=lambda: broker.enqueue(queue, b"b"))
+    putting.start()
+    wait_until(lambda: sum(counts(broker, queue)) == 2)
+    may_sync.set()
+    putting.join()
+    replies = consumer.read_many(3)
+    assert len(replies[0]) == 36
+    assert replies[1] == 1
+    assert isinstance(replies[2], hiredis.PushNotification)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -226,6 +248,10 @@ def test_a_consumer_that_does_not_read_gets_one_push_and_is_closed_in_the_end() 
         wait_until(lambda: any(one.is_stuck for one in door._connections.values()))
         leased = broker.stats("q").leased
         assert leased < count, "what the sockets take, and one push"
+        for _ in range(5):
+            broker.enqueue("q", b"")
+        assert Wire(door.address).ask("FL.ENQUEUE", "q", b""), "so there were turns"
+        assert broker.stats("q").leased == leased
         wait_until(lambda: door.connection_count == 0)
         assert door.limits.refusals == {Limit.UNREAD_BYTES: 1}
         wait_until(lambda: broker.stats("q").ready >= count - 1)

@@ -104,7 +104,7 @@ def _hello(connection: Connection, words: list[bytes]) -> bytes:
             connection.client_name = rest[1][:200]
         rest = rest[count + 1 :]
     if connection.caller is None:
-        raise Unauthenticated("the connection brought none")
+        raise Unauthenticated("the call brought none (HELLO 3 AUTH default <key>)")
     connection.protocol = protocol
     about = {
         "server": "fairlead",
