@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.client import Client
+from fairlead.client.core import Core
 from fairlead.client.flight.bulk import Bulk
 from fairlead.client.flight.core import FlightCore
 from fairlead.client.flight.transport import FlightTransport, Stream
 from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.client import Client
-from fairlead.client.resp.core import RespCore
-from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock
 from fairlead.server.flight import FlightDoor
@@ -135,7 +135,7 @@ class Scene:
     ) -> Client:
         """Connects with its first call, not before. By `address` where something stands in between."""
         chosen = Options(address or self.address, consumer, **options)
-        core = RespCore(chosen, Identity(read_endpoint(chosen.address), None, None), Traces(), clock)
+        core = Core(chosen, Identity(read_endpoint(chosen.address), None, None), Traces(), clock)
         core.connections.flight_address = self.flight.address
         self._clients.append(Client(core))
         return self._clients[-1]

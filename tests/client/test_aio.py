@@ -10,7 +10,7 @@ import pytest
 
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
-from fairlead.client.resp.async_client import AsyncClient
+from fairlead.client.async_client import AsyncClient
 from fairlead.testing.engine import is_started, waiting_claims
 from fairlead.testing.sizes import size
 from fairlead.verbs.claim import Claim

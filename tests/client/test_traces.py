@@ -10,13 +10,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from fairlead import NewMessage, errors
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.async_client import AsyncClient
+from fairlead.client.async_core import AsyncCore
+from fairlead.client.client import Client
+from fairlead.client.core import Core
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.async_client import AsyncClient
-from fairlead.client.resp.async_core import AsyncRespCore
-from fairlead.client.resp.client import Client
-from fairlead.client.resp.core import RespCore
-from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
 from fairlead.wire.tracing import Tracing
 from tests.client.scene import Scene
@@ -34,10 +34,10 @@ class Traced:
             Identity(read_endpoint(scene.address), None, None),
             Traces(Tracing(provider)),
         )
-        self.client = Client(RespCore(*self._needed))
+        self.client = Client(Core(*self._needed))
 
     async def enqueue_on_a_loop(self, queue: str) -> None:
-        async with AsyncClient(AsyncRespCore(*self._needed)) as client:
+        async with AsyncClient(AsyncCore(*self._needed)) as client:
             await client.enqueue(queue, b"")
 
     @property

@@ -23,10 +23,10 @@ from fairlead import (
     errors,
     surface,
 )
-from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
-from fairlead.client.resp.async_client import AsyncClient
-from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
-from fairlead.client.resp.client import Client
+from fairlead.client.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.async_client import AsyncClient
+from fairlead.client.bulk import BulkConsumers, BulkStaging
+from fairlead.client.client import Client
 from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
@@ -286,7 +286,7 @@ def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
 def test_a_wait_longer_than_one_request_goes_on(
     client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.client.resp.core.POLL_MS", 50)
+    monkeypatch.setattr("fairlead.client.core.POLL_MS", 50)
     threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import fairlead
 from fairlead import Client, Complete
-from fairlead.client.resp.consume import RespConsumption
+from fairlead.client.consume import Consumption
 from fairlead.errors import AnswerLost, InvalidRequest, Rejected, ServerUnreachable, Unavailable
 from tests.crash import workload
 from tests.crash.journal import Journal, Line, RecordedBroker, tell_delivery
@@ -38,7 +38,7 @@ class RecordedClient(RecordedBroker):
     nobody knows.
     """
 
-    def take(self, deliveries: RespConsumption, **told: Any) -> fairlead.Delivery:
+    def take(self, deliveries: Consumption, **told: Any) -> fairlead.Delivery:
         """The next of a loop, told as a claim of one. Raises StopIteration when the loop was closed."""
         number = self.journal.begin("claim", started=True, **told)
         try:
@@ -72,7 +72,7 @@ class ClientLoad(workload.Workload):
         super().__init__(RecordedClient(client, journal), seed=seed, life=life)  # type: ignore[arg-type]  # it has the same verbs
         self._client = client
         self._over = threading.Event()
-        self._loops: dict[str, RespConsumption] = {}
+        self._loops: dict[str, Consumption] = {}
 
     def run_until(self, told: Callable[[], None], jobs: tuple[str, ...]) -> None:
         """Comes to an end when `told` returns. Raises what a thread met that nobody expects."""

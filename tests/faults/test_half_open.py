@@ -70,7 +70,7 @@ def test_a_loop_whose_connection_is_dead_goes_on_over_another(
     server: ServerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("prefetch", "consume"):
-        monkeypatch.setattr(f"fairlead.client.resp.{module}.LOOP_WAIT_MS", 500)
+        monkeypatch.setattr(f"fairlead.client.{module}.LOOP_WAIT_MS", 500)
     client.create_queue("q", visibility_timeout="2s")
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(5)])
     worked: list[bytes] = []

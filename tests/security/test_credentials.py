@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
-from fairlead.client.resp.addresses import Endpoint
-from fairlead.client.resp.identity import Identity
+from fairlead.client.addresses import Endpoint
+from fairlead.client.identity import Identity
 from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.testing import ServerProcess, run_server
 from tests.security.callers import CommandFailed, run_command

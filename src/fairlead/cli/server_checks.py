@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import fairlead
 from fairlead.cli.findings import Finding
+from fairlead.client.addresses import Endpoint, read_endpoint
 from fairlead.client.options import read_options
-from fairlead.client.resp.addresses import Endpoint, read_endpoint
 from fairlead.client.traces import Traces
 from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
 from fairlead.server.fila.packages import INSTALL

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fairlead
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host
 from fairlead.spark.options import Options
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.client import Client
+    from fairlead.client.client import Client
     from fairlead.client.tls import Tls
 
 log = logging.getLogger("fairlead.spark")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, Start
-from fairlead.client.resp.attempts import Attempts
+from fairlead.client.attempts import Attempts
 from fairlead.errors import (
     AnswerLost,
     BrokerClosed,

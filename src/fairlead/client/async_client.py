@@ -12,13 +12,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.async_consume import AsyncConsumption, Fetching
+from fairlead.client.async_core import AsyncCore
+from fairlead.client.identity import Identity
 from fairlead.client.options import read_options
-from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
-from fairlead.client.resp.async_consume import AsyncRespConsumption, Fetching
-from fairlead.client.resp.async_core import AsyncRespCore
-from fairlead.client.resp.identity import Identity
-from fairlead.client.resp.session import place_of
+from fairlead.client.session import place_of
 from fairlead.client.tls import TlsChoice
 from fairlead.client.traces import make_traces
 from fairlead.model.delivery import Delivery
@@ -55,7 +55,7 @@ async def connect(
         flight=flight,
     )
     identity = Identity(read_endpoint(address), tls, api_key)
-    core = AsyncRespCore(options, identity, make_traces(tracing))
+    core = AsyncCore(options, identity, make_traces(tracing))
     try:
         await core.greet()
     except BaseException:
@@ -67,7 +67,7 @@ async def connect(
 class AsyncClient(AsyncSurface):
     """Made by `connect`. Its verbs are the broker's, each a coroutine. Belongs to the loop that it was made on."""
 
-    def __init__(self, core: AsyncRespCore) -> None:
+    def __init__(self, core: AsyncCore) -> None:
         self._core = core
 
     @cached_property
@@ -91,10 +91,10 @@ class AsyncClient(AsyncSurface):
 
     def consume(
         self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""
-    ) -> AsyncRespConsumption:
+    ) -> AsyncConsumption:
         """`async for delivery in client.consume("orders")`; settle each delivery yourself."""
         self._core.check()
-        return AsyncRespConsumption(
+        return AsyncConsumption(
             Fetching(
                 self._core,
                 queue,

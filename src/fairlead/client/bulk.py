@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host, join_address, split_address
@@ -27,8 +27,8 @@ from fairlead.verbs.staging import StagingStage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fairlead.client.connections import BlockingConnections
     from fairlead.client.flight.bulk import Bulk
-    from fairlead.client.resp.connections import BlockingConnections
 
 #: Requests with pages or columns of messages. `consumers.record` is like a settle, and travels as one.
 BULK: tuple[type[Request[Any]], ...] = (ConsumersRead, StagingStage)

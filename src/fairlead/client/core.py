@@ -8,14 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from fairlead.client.heartbeat import Answers, Heartbeat
-from fairlead.client.lifetimes import watch
-from fairlead.client.options import Options
-from fairlead.client.outage import ConnectionBroken, Outage
-from fairlead.client.patience import Patience, Pauses
-from fairlead.client.resp.attempts import TROUBLES, Attempts
-from fairlead.client.resp.bulk import BULK, FlightSide
-from fairlead.client.resp.calls import (
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.bulk import BULK, FlightSide
+from fairlead.client.calls import (
     POLL_MS,
     SHORT_POLL_MS,
     PreparedExchange,
@@ -30,11 +25,16 @@ from fairlead.client.resp.calls import (
     travels_alone,
     with_wait,
 )
-from fairlead.client.resp.commands import PING, answer_of, command_of
-from fairlead.client.resp.connections import BlockingConnections
-from fairlead.client.resp.identity import Identity
-from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.resp.session import IdleSessions, Session
+from fairlead.client.commands import PING, answer_of, command_of
+from fairlead.client.connections import BlockingConnections
+from fairlead.client.heartbeat import Answers, Heartbeat
+from fairlead.client.identity import Identity
+from fairlead.client.lifetimes import watch
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.patience import Patience, Pauses
+from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.session import IdleSessions, Session
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
@@ -58,13 +58,13 @@ from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.numbered import Numbered
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.consume import RespConsumption
+    from fairlead.client.consume import Consumption
 
 #: How long a close may wait for the server, so that a dead one does not keep a program from ending.
 CLOSING_MS = 2000
 
 
-class RespCore:
+class Core:
     """What the client and its loops share: connections, the heartbeat, and one request with all its attempts."""
 
     def __init__(
@@ -76,7 +76,7 @@ class RespCore:
         self.handed_out = HandedOut()
         self.tokens = Tokens()
         self._sessions = IdleSessions()
-        self.loops: weakref.WeakSet[RespConsumption] = weakref.WeakSet()
+        self.loops: weakref.WeakSet[Consumption] = weakref.WeakSet()
         self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
         self.traces = traces
         self._pauses = Pauses(self.clock)

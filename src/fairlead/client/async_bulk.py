@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from fairlead.client.bulk import make_bulk
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.resp.bulk import make_bulk
-from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
 from fairlead.errors import ClientClosed
 from fairlead.model.delivery import Delivery
@@ -24,9 +24,9 @@ from fairlead.verbs.staging import StagingStage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fairlead.client.async_connection import AsyncConnections
     from fairlead.client.flight.bulk import Bulk
     from fairlead.client.flight.crew import Crew
-    from fairlead.client.resp.async_connection import AsyncConnections
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.bulk import BulkConsumers, BulkStaging
+from fairlead.client.consume import Consumption
+from fairlead.client.core import Core
+from fairlead.client.identity import Identity
 from fairlead.client.options import read_options
-from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
-from fairlead.client.resp.consume import RespConsumption
-from fairlead.client.resp.core import RespCore
-from fairlead.client.resp.identity import Identity
-from fairlead.client.resp.session import place_of
+from fairlead.client.session import place_of
 from fairlead.client.tls import TlsChoice
 from fairlead.client.traces import make_traces
 from fairlead.model.delivery import Delivery
@@ -51,7 +51,7 @@ def connect(
         flight=flight,
     )
     identity = Identity(read_endpoint(address), tls, api_key)
-    core = RespCore(options, identity, make_traces(tracing))
+    core = Core(options, identity, make_traces(tracing))
     try:
         core.greet()
     except BaseException:
@@ -63,7 +63,7 @@ def connect(
 class Client(Surface):
     """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
 
-    def __init__(self, core: RespCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
 
     @cached_property
@@ -97,10 +97,10 @@ class Client(Surface):
         prefetch: int = 100,
         max_per_stream: int = 1,
         consumer: str = "",
-    ) -> RespConsumption:
+    ) -> Consumption:
         """An endless loop of deliveries, up to `prefetch` of them fetched ahead; settle each yourself."""
         self._core.check()
-        return RespConsumption(
+        return Consumption(
             self._core,
             queue,
             prefetch=prefetch,

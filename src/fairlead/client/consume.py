@@ -16,21 +16,21 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.commands import PING, command_of, is_push
+from fairlead.client.connection import BlockingConnection, NoAnswerInTime
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.attempts import TROUBLES, Attempts
-from fairlead.client.resp.commands import PING, command_of, is_push
-from fairlead.client.resp.connection import BlockingConnection, NoAnswerInTime
-from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
+from fairlead.client.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.core import RespCore
+    from fairlead.client.core import Core
 
 
-class RespConsumption:
+class Consumption:
     """An endless iterator of started deliveries; several threads may take from it. Settle each of them yourself.
 
     Ends with `close`, with the `with` block, or when nothing refers to it any longer, as after a `break`.
@@ -38,7 +38,7 @@ class RespConsumption:
 
     def __init__(
         self,
-        core: RespCore,
+        core: Core,
         queue: str | Sequence[str],
         *,
         prefetch: int,
@@ -97,7 +97,7 @@ class RespConsumption:
         if left:
             self._core.give_back(left)
 
-    def __enter__(self) -> RespConsumption:
+    def __enter__(self) -> Consumption:
         return self
 
     def __exit__(
