@@ -55,13 +55,17 @@ def main() -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it",
+        help="the JSON file (default docs/benchmarks.json, none with --quick or --doors); the page is written beside it",
     )
     parser.add_argument(
         "--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)"
     )
     parser.add_argument(
         "--dead", type=int, help="how many dead letters the group `filters` scans (default 100000)"
+    )
+    parser.add_argument(
+        "--doors",
+        help=f"parts of the group `doors`, with commas between them: {', '.join(doors.GROUPS)} (default all)",
     )
     parser.add_argument(
         "--profile", choices=(*hot.SHAPES, "doors"), help="print where the time goes, and measure nothing"
@@ -76,7 +80,8 @@ def main() -> None:
         if options.profile:
             hot.show_hot(options.profile, home, console)
             return
-        out = options.out or (None if options.quick else DOCS / "benchmarks.json")
+        is_whole = not (options.quick or options.doors)
+        out = options.out or (DOCS / "benchmarks.json" if is_whole else None)
         figures = _measure(options, load_figures(out) if out else Figures(), home, console)
     finally:
         shutil.rmtree(home, ignore_errors=True)
@@ -97,10 +102,13 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
         scanned = msgspec.structs.replace(scanned, dead=options.dead)
     noticed = census.QUICK if options.quick else census.Plan()
     through = doors.QUICK if options.quick else doors.Plan()
+    if options.doors:
+        through = msgspec.structs.replace(through, groups=tuple(options.doors.split(",")))
     pipelines = worker.QUICK if options.quick else worker.Plan()
     sources = spark.QUICK if options.quick else spark.Plan()
     on_spark = spark_worker.QUICK if options.quick else spark_worker.Plan()
-    wanted = (options.only,) if options.only else NAMES
+    only = "doors" if options.doors else options.only
+    wanted = (only,) if only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
     here = conditions_here()

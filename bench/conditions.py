@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+FIRST_ENGINE, ENGINE = "first", "second"
+
 
 class Conditions(msgspec.Struct, frozen=True):
     """`load` is how many processes wanted a core in the minute before: above 0.5 somebody else was measured
-    too.
+    too. `engine` is the one that was measured: figures of the first one are kept until their group is measured again.
     """
 
     machine: str
@@ -26,6 +28,7 @@ class Conditions(msgspec.Struct, frozen=True):
     commit: str
     load: float
     measured: str
+    engine: str = FIRST_ENGINE
 
 
 def conditions_here() -> Conditions:
@@ -39,6 +42,7 @@ def conditions_here() -> Conditions:
         commit_of(Path(__file__).parents[1]),
         round(os.getloadavg()[0], 1),
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        ENGINE,
     )
 
 

@@ -76,6 +76,9 @@ class MeasuredLock(FairLock):
             self._taken()
         return has_it
 
+    def acquire_now(self, blocking: bool = True) -> bool:
+        return self.acquire(blocking)
+
     def __enter__(self) -> None:
         super().__enter__()
         self._taken()
@@ -87,6 +90,7 @@ class MeasuredLock(FairLock):
 
     def _left(self) -> None:
         self._depth -= 1
+        assert self._depth >= 0, "expected to notice each way to take the lock"
         if self._depth == 0:
             self._note()
 

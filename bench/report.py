@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import backlog, census, filters, hooks, lifecycle, streams, worker
-from bench.conditions import Conditions
+from bench.conditions import FIRST_ENGINE, Conditions
 from bench.doors import measure as doors
 from bench.doors import report as doors_report
 from bench.spark import measure as spark
@@ -135,6 +135,12 @@ def write_page(figures: Figures, page: Path) -> None:
     parts = ["# Benchmarks", _INTRODUCTION.strip()]
     if figures.doors.rows:
         parts.append(doors_report.INTRODUCTION.strip())
+    older = [group for group, c in figures.conditions.items() if c.engine == FIRST_ENGINE]
+    if older:
+        parts.append(
+            f"**Of the first engine** are the groups {', '.join(older)}, at the commits under *Conditions*: they have not been measured"
+            " since it was replaced. [Benchmarks of the engine](benchmarks-of-the-engine.md) has the first and the second side by side."
+        )
     if figures.quick:
         parts.append(
             "**These are figures of a quick run** (`python -m bench --quick`): few messages, few rounds. Good for a first look only."

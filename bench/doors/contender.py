@@ -11,7 +11,6 @@ from time import perf_counter, sleep
 from typing import Any, Protocol
 
 PAYLOAD_BYTES = 1024
-PRODUCERS = 10
 #: How long a consumer has been waiting when its message is sent: long enough that the server knows of it.
 _SETTLED_S = 0.002
 
@@ -21,12 +20,13 @@ class NotThere(Exception):
 
 
 class Contender(Protocol):
-    """`ways` of waiting for a message (`claim`: ask and wait, `stream`: be sent it) and `styles` of
-    concurrency it has.
+    """`ways` of waiting for a message (`claim`: ask for one and wait, `consume`: a loop that is sent them) and `styles`
+    of concurrency it has. Batches smaller than `least_batch` are not what it is for.
     """
 
     name: str
     settings: str
+    least_batch: int
     ways: Sequence[str]
     styles: Sequence[str]
 
@@ -43,10 +43,8 @@ class Contender(Protocol):
         waiting.
         """
 
-    def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        """`PRODUCERS` of them, each sending one message after another. Returns how many messages were
-        confirmed.
-        """
+    def singles(self, bodies: Sequence[bytes], style: str, producers: int, seconds: float) -> int:
+        """So many producers, each sending one message after another. Returns how many messages were confirmed."""
 
     def clear(self) -> None:
         """Empty the queue; not measured."""
@@ -108,7 +106,7 @@ def threads_for(senders: Sequence[Callable[[bytes], object]], bodies: Sequence[b
 
 
 async def tasks_for(
-    send: Callable[[bytes], Awaitable[object]], bodies: Sequence[bytes], seconds: float
+    send: Callable[[bytes], Awaitable[object]], bodies: Sequence[bytes], producers: int, seconds: float
 ) -> int:
     until = perf_counter() + seconds
 
@@ -119,7 +117,7 @@ async def tasks_for(
             sent += 1
         return sent
 
-    return sum(await asyncio.gather(*(produce() for _ in range(PRODUCERS))))
+    return sum(await asyncio.gather(*(produce() for _ in range(producers))))
 
 
 def ping(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import fairlead
-from bench.doors.contender import PRODUCERS, cycle_for, in_batches, ping, threads_for
+from bench.doors.contender import cycle_for, in_batches, ping, threads_for
 from fairlead.engine.broker import Durability
 
 KEYS = 10
 QUEUE = "work"
-_WAIT = "30s"
+WAIT = "30s"
 
 
 class Verbs:
@@ -28,17 +28,17 @@ class Verbs:
         )
 
     def lifecycles(self, batches: list[Any], seconds: float) -> int:
-        return cycle_for(batches, seconds, self._step)
+        return cycle_for(batches, seconds, self._one if len(batches[0]) == 1 else self._some)
 
     def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
         def receive() -> Callable[[], object]:
-            (delivery,) = self._consumer.claim(QUEUE, wait=_WAIT)
+            (delivery,) = self._consumer.claim(QUEUE, wait=WAIT)
             return lambda: self._consumer.settle([fairlead.Complete(delivery)])
 
         return ping(self._send, receive, bodies)
 
-    def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        return threads_for([self._send] * PRODUCERS, bodies, seconds)
+    def singles(self, bodies: Sequence[bytes], style: str, producers: int, seconds: float) -> int:
+        return threads_for([self._send] * producers, bodies, seconds)
 
     def clear(self) -> None:
         self._broker.purge(QUEUE)
@@ -49,7 +49,13 @@ class Verbs:
     def _send(self, body: bytes) -> object:
         return self._broker.enqueue(QUEUE, body)
 
-    def _step(self, batch: list[fairlead.NewMessage]) -> int:
+    def _one(self, batch: list[fairlead.NewMessage]) -> int:
+        self._broker.enqueue(QUEUE, batch[0].payload, fairness_key=batch[0].fairness_key)
+        (delivery,) = self._broker.claim(QUEUE)
+        self._broker.settle([fairlead.Complete(delivery)])
+        return 1
+
+    def _some(self, batch: list[fairlead.NewMessage]) -> int:
         self._broker.enqueue_many(QUEUE, batch)
         left = len(batch)
         while left:
@@ -63,6 +69,7 @@ class Verbs:
 
 class InProcess(Verbs):
     name = "in process"
+    least_batch = 1
     ways = ("claim",)
     styles = ("threads",)
     settings = f"fairlead {fairlead.__version__}, RocksDB in this process, {KEYS} fairness keys"

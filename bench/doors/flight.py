@@ -18,7 +18,8 @@ from fairlead.testing.server import ServerProcess, free_ports
 
 class Flight(Verbs):
     name = "Flight"
-    ways = ("claim",)
+    least_batch = 100
+    ways = ()
     styles = ()
 
     def __init__(self, home: Path, durability: str, command: Sequence[str] = ()) -> None:

@@ -29,8 +29,9 @@ _WAIT_S = 30.0
 
 class JetStream:
     name = "NATS JetStream"
-    ways = ("claim", "stream")
-    styles = ("tasks",)
+    least_batch = 1
+    ways: Sequence[str] = ("claim", "consume")
+    styles: Sequence[str] = ("tasks",)
 
     def __init__(self, home: Path, durability: str) -> None:
         binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
@@ -57,7 +58,7 @@ class JetStream:
         )
         self.settings = (
             f"nats-server {number}, file storage, sync_interval {sync}, work queue retention; nats-py {version('nats-py')}; "
-            f"publish_async and its acks awaited per batch, fetch from a durable pull consumer (stream: push consumer), acks not awaited"
+            f"publish_async and its acks awaited per batch, fetch from a durable pull consumer (consume: push consumer), acks not awaited"
         )
 
     def prepare(self, bodies: Sequence[bytes], batch: int) -> list[Any]:
@@ -69,8 +70,11 @@ class JetStream:
     def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
         return list(self._await(self._pulled(bodies) if way == "claim" else self._pushed(bodies)))
 
-    def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        return int(self._await(tasks_for(lambda body: self._stream.publish(_SUBJECT, body), bodies, seconds)))
+    def singles(self, bodies: Sequence[bytes], style: str, producers: int, seconds: float) -> int:
+        def send(body: bytes) -> Awaitable[object]:
+            return self._stream.publish(_SUBJECT, body)
+
+        return int(self._await(tasks_for(send, bodies, producers, seconds)))
 
     def clear(self) -> None:
         self._await(self._clear())
@@ -113,12 +117,15 @@ class JetStream:
                 left = len(some)
                 while left:
                     taken = await self._pull.fetch(left, timeout=_WAIT_S)
-                    for message in taken:
-                        await message.ack()
+                    await self._ack(taken)
                     left -= len(taken)
                 done += len(some)
                 if perf_counter() >= until:
                     return done
+
+    async def _ack(self, taken: Sequence[Any]) -> None:
+        for message in taken:
+            await message.ack()
 
     async def _pulled(self, bodies: Sequence[bytes]) -> list[float]:
         async def receive() -> Callable[[], Awaitable[object]]:
@@ -143,3 +150,14 @@ class JetStream:
             await pushed.unsubscribe()
             await self._stream.delete_consumer(_STREAM, "pushed")
             await self._make_pull()
+
+
+class AwaitedJetStream(JetStream):
+    """Awaits the answers to its acks of deliveries, as everyone else awaits that a completion is stored."""
+
+    name = "NATS, acks awaited"
+    ways = ()
+    styles = ()
+
+    async def _ack(self, taken: Sequence[Any]) -> None:
+        await asyncio.gather(*[message.ack_sync() for message in taken])

@@ -31,9 +31,12 @@ class Neighbours:
         self.pieces = 0
         #: Pieces that were kept although somebody else was at work.
         self.disturbed = 0
+        #: In the minute before each piece.
+        self.loads: list[float] = []
 
     def undisturbed(self, work: Callable[[], _T]) -> _T:
         self.pieces += 1
+        self.loads.append(os.getloadavg()[0])
         while True:
             self._wait_for_quiet()
             began, others = monotonic(), self._others_cpu_s()

@@ -1,5 +1,5 @@
-"""`python -m bench --profile doors`: where a lifecycle through the Flight door spends CPU, in the client and
-in the server.
+"""`python -m bench --profile doors`: where a lifecycle through the door that speaks Redis spends CPU, in the client
+and in the server.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.doors.contender import make_bodies
-from bench.doors.flight import Flight
 from bench.doors.profiled import COMMAND, DIRECTORY, ask
 from bench.doors.profiler import Profiler, Snapshot, between
+from bench.doors.resp import Resp
 
 _BATCHES = (500, 1)
 
@@ -26,20 +26,20 @@ def show_profile(home: Path, console: Console, *, seconds: float = 4.0, rows: in
     bodies = make_bodies(5_000)
     profiler = Profiler()
     with profiler:
-        flight = Flight(home / "data", "os", COMMAND)
+        door = Resp(home / "served", "os", COMMAND)
     try:
         for batch in _BATCHES:
-            batches = flight.prepare(bodies, batch)
+            batches = door.prepare(bodies, batch)
             with profiler:
-                flight.lifecycles(batches, seconds / 8)
+                door.lifecycles(batches, seconds / 8)
             before = profiler.snapshot(), ask(asked)
             with profiler:
-                count = flight.lifecycles(batches, seconds)
+                count = door.lifecycles(batches, seconds)
             after = profiler.snapshot(), ask(asked)
             for side, early, late in zip(("client", "server"), before, after, strict=True):
                 _show(console, f"{side}, batch {batch}", between(early, late), count, rows)
     finally:
-        flight.close()
+        door.close()
 
 
 def _show(console: Console, title: str, seen: Snapshot, count: int, rows: int) -> None:

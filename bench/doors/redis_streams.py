@@ -18,7 +18,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from bench.doors.contender import PRODUCERS, NotThere, cycle_for, in_batches, ping, tasks_for, threads_for
+from bench.doors.contender import NotThere, cycle_for, in_batches, ping, tasks_for, threads_for
 from bench.doors.servers import ServerProcess, free_port
 
 _STREAM, _GROUP, _ME = "work", "workers", "me"
@@ -28,6 +28,7 @@ _APPENDFSYNC = {"os": "everysec", "fsync": "always"}
 
 class RedisStreams:
     name = "Redis Streams"
+    least_batch = 1
     ways: Sequence[str] = ("claim",)
     styles: Sequence[str] = ("threads", "tasks")
 
@@ -77,12 +78,10 @@ class RedisStreams:
             consumer.close()
             producer.close()
 
-    def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        return (
-            self._by_threads(bodies, seconds)
-            if style == "threads"
-            else asyncio.run(self._by_tasks(bodies, seconds))
-        )
+    def singles(self, bodies: Sequence[bytes], style: str, producers: int, seconds: float) -> int:
+        if style == "threads":
+            return self._by_threads(bodies, producers, seconds)
+        return asyncio.run(self._by_tasks(bodies, producers, seconds))
 
     def clear(self) -> None:
         self._redis.delete(_STREAM)
@@ -118,8 +117,8 @@ class RedisStreams:
             raise AssertionError(f"{count} entries are not there")
         return count
 
-    def _by_threads(self, bodies: Sequence[bytes], seconds: float) -> int:
-        connections = [self._connect() for _ in range(PRODUCERS)]
+    def _by_threads(self, bodies: Sequence[bytes], producers: int, seconds: float) -> int:
+        connections = [self._connect() for _ in range(producers)]
         try:
             return threads_for(
                 [lambda body, to=to: to.xadd(_STREAM, {"body": body}) for to in connections], bodies, seconds
@@ -128,6 +127,8 @@ class RedisStreams:
             for connection in connections:
                 connection.close()
 
-    async def _by_tasks(self, bodies: Sequence[bytes], seconds: float) -> int:
+    async def _by_tasks(self, bodies: Sequence[bytes], producers: int, seconds: float) -> int:
         async with redis.asyncio.Redis(port=self._port) as shared:
-            return await tasks_for(lambda body: shared.xadd(_STREAM, {"body": body}), bodies, seconds)
+            return await tasks_for(
+                lambda body: shared.xadd(_STREAM, {"body": body}), bodies, producers, seconds
+            )

@@ -70,12 +70,15 @@ def test_connections_are_fewer_where_the_process_may_open_few_files() -> None:
     assert len(closed(made(1), made(2), made(3), room=1)) == 2
 
 
-@pytest.mark.parametrize(("soft", "room"), [(1000, 250), (3, 1), (resource.RLIM_INFINITY, 1 << 30)])
-def test_a_door_may_have_a_quarter_of_the_files_the_process_may_open(
-    monkeypatch: pytest.MonkeyPatch, soft: int, room: int
+@pytest.mark.parametrize(
+    ("soft", "doors", "room"),
+    [(1000, 3, 250), (1000, 1, 750), (3, 3, 1), (resource.RLIM_INFINITY, 3, 1 << 30)],
+)
+def test_doors_share_three_quarters_of_the_files_the_process_may_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, doors: int, room: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert sockets._room_for_connections() == room
+    assert sockets._room_for_connections(doors) == room
 
 
 def test_one_address_cannot_have_all_places() -> None:

@@ -54,9 +54,32 @@ def test_messages_arrive_as_they_were_given(messages: list[NewMessage]) -> None:
     assert shown == [*map(_as_arrived, messages)]
 
 
-def test_a_message_of_nothing_but_a_payload_travels_as_one_value() -> None:
-    raw = encode_request(EnqueueMany("q", [NewMessage(b"one")]))
-    assert msgspec.msgpack.decode(raw) == {"queue": "q", "messages": [[b"one"]]}
+def test_messages_of_nothing_but_payloads_travel_as_one_list() -> None:
+    raw = encode_request(EnqueueMany("q", [NewMessage(b"one"), NewMessage(b"two")]))
+    assert msgspec.msgpack.decode(raw) == {"queue": "q", "messages": {"payload": [b"one", b"two"]}}
+
+
+def test_columns_of_messages_must_fit_together() -> None:
+    for messages in (
+        {"payload": []},
+        {"payload": [b"one", b"two"], "weight": [1, 2, 3]},
+        {"payload": [b"one"], "delay": ["1s"]},
+        {"payload": "one"},
+    ):
+        raw = msgspec.msgpack.encode({"queue": "q", "messages": messages})
+        with pytest.raises(errors.InvalidRequest, match="messages"):
+            decode_request(EnqueueMany, raw)
+
+
+def test_a_value_that_is_wrong_reaches_the_engine_in_columns_too() -> None:
+    message = NewMessage(b"one", fairness_key="", weight=0)
+    assert _there(EnqueueMany("q", [message])) == EnqueueMany("q", [message])
+
+
+def test_every_field_of_a_claim_arrives() -> None:
+    claim = Claim("q", 3, "5s", "ann", 2, "t", False)
+    assert _there(claim) == claim
+    assert _there(Claim(["q", "r"])) == Claim(["q", "r"])
 
 
 def test_messages_may_be_maps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, NamedTuple
 
 import hiredis
@@ -41,23 +42,30 @@ def make_reader() -> hiredis.Reader:
 def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
     try:
-        words = [_name_of(request), encode_request(request)]
+        name, fields = _name_of(type(request)), encode_request(request)
     except InvalidRequest:
         if isinstance(queue := getattr(request, "queue", None), str):
             # In the engine's words, which name the argument.
             check_queue_name(queue)
         raise
-    if once is not None:
-        words[:0] = [b"FL.ONCE", once.session.encode(), b"%d" % once.number, b"%d" % once.arrived]
-    return _pack(words)
+    if once is None:
+        return b"*2\r\n%b$%d\r\n%b\r\n" % (name, len(fields), fields)
+    place = _pack_words([once.session.encode(), b"%d" % once.number, b"%d" % once.arrived])
+    return b"*6\r\n$7\r\nFL.ONCE\r\n%b%b$%d\r\n%b\r\n" % (place, name, len(fields), fields)
 
 
-def _name_of(request: Request[Any]) -> bytes:
-    return b"FL." + request.verb_name.upper().encode()
+@cache
+def _name_of(kind: type[Request[Any]]) -> bytes:
+    """As a word of a command."""
+    return _pack_words([b"FL." + kind.verb_name.upper().encode()])
 
 
 def _pack(words: list[bytes]) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    return b"*%d\r\n" % len(words) + _pack_words(words)
+
+
+def _pack_words(words: list[bytes]) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def greeting_command(api_key: str | None) -> bytes:

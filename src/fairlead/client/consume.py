@@ -166,7 +166,8 @@ class Consumption:
         if self._is_reading or self._connection is None:
             return
         try:
-            if self._connection.has_replies:
+            # To look is a call of the system, and this is done for each message.
+            if (self._prefetched.expects_some or self._due) and self._connection.has_replies:
                 self._receive(0)
             self._ask_for_more()
         except (ConnectionBroken, FairleadError):

@@ -50,6 +50,11 @@ class Prefetched:
     def has_some(self) -> bool:
         return bool(self._buffer or self._started)
 
+    @property
+    def expects_some(self) -> bool:
+        """Whether the server may send more."""
+        return self._credit > 0
+
     def take_credit(self) -> int:
         """How many more the server may send from now on; 0 while half of the buffer is full or on its way."""
         count = len(self._buffer) + self._credit

@@ -31,18 +31,19 @@ class Pending:
 
     __slots__ = ("_gate", "command", "ends_s", "error", "has_left", "is_over", "leads", "reply")
 
-    def __init__(self, command: bytes, ends_s: float) -> None:
+    def __init__(self, command: bytes, ends_s: float, *, leads: bool) -> None:
         self.command = command
         self.ends_s = ends_s
         self.reply: Any = None
         self.error: Exception | None = None
         self.is_over = False
-        self.leads = False
+        self.leads = leads
         #: Its caller has given up.
         self.has_left = False
-        # A bare lock wakes a thread several times faster than an Event.
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        if not leads:
+            # A bare lock wakes a thread several times faster than an Event.
+            self._gate = threading.Lock()
+            self._gate.acquire()
 
     def wait(self) -> bool:
         """True when it is over, or must lead; False when time was over before."""
@@ -85,11 +86,11 @@ class SharedConnection:
 
     def queue(self, command: bytes, within_s: float) -> Pending:
         """Put a command in line, behind those that are there; `wait` must follow."""
-        pending = Pending(command, time.monotonic() + within_s)
+        ends_s = time.monotonic() + within_s
         with self._lock:
+            pending = Pending(command, ends_s, leads=not self._has_leader)
             self._queued.append(pending)
-            if not self._has_leader:
-                self._has_leader = pending.leads = True
+            self._has_leader = True
         return pending
 
     def close(self) -> None:

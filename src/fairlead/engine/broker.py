@@ -15,7 +15,7 @@ from fairlead.config import Settings
 from fairlead.engine.audit_trail import AuditTrail
 from fairlead.engine.engine import Durability as Durability
 from fairlead.engine.engine import Engine
-from fairlead.engine.find_ids import full_id, queues_of
+from fairlead.engine.find_ids import full_id, queues_of, queues_of_leases
 from fairlead.engine.key_ring import KeyRing
 from fairlead.engine.measures import measure
 from fairlead.engine.observers import FactObserver, TimingObserver
@@ -109,6 +109,10 @@ class Broker(Surface):
         there is no such message.
         """
         return queues_of(self.engine, ids)
+
+    def queues_of_leases(self, ids: Sequence[bytes]) -> set[str]:
+        """The queues of these messages if all of them are leased; empty otherwise."""
+        return queues_of_leases(self.engine, ids)
 
     def full_id(self, text: str, queue: str | None, visible: Callable[[str], bool]) -> str:
         """What `find` would find among the queues that are visible, as if there were no others."""

@@ -8,7 +8,7 @@ are gone: then its payloads are read where they are now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -19,7 +19,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.delivery_columns import DeliveryColumns
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message
-from fairlead.records.chunk import Chunk, Columns
+from fairlead.records.chunk import PIECE_BYTES, Chunk, Columns
 from fairlead.records.ids import BLOCK_MASK, id_of
 from fairlead.store.rows import read_payloads
 
@@ -120,6 +120,36 @@ def with_bodies(engine: Engine, unread: Iterable[ChunkMessages], answer: T) -> T
         stored.read(engine)
         is_complete = is_complete and not stored.is_cut
     return answer if is_complete else cast(T, _without_lost(answer))
+
+
+def is_much(unread: Iterable[ChunkMessages]) -> bool:
+    """Whether it takes long to read these payloads."""
+    return sum([stored.chunk.payload_bytes for stored in unread]) > PIECE_BYTES
+
+
+def bytes_of_bodies(answer: Any) -> int:
+    """Of an answer with deliveries, of those in an exchange too: at most so many bytes of payloads. It is quick."""
+    size, last = 0, None
+    for one in answer if type(answer) is list else ():
+        if type(one) is list:
+            size += bytes_of_bodies(one)
+        elif type(one) is Delivery and one.stored is not last:
+            last = one.stored
+            size += last.chunk.payload_bytes if isinstance(last, ChunkMessages) else 0
+    return size
+
+
+def read_bodies(engine: Engine, answer: T) -> T:
+    """The answer of a request that was gathered, with the payloads that were too much to be read with it."""
+    return with_bodies(engine, {id(one): one for one in _unread_of(answer)}.values(), answer)
+
+
+def _unread_of(answer: Any) -> Iterator[ChunkMessages]:
+    for one in answer if type(answer) is list else ():
+        if type(one) is list:
+            yield from _unread_of(one)
+        elif isinstance(one, Delivery) and isinstance(one.stored, ChunkMessages) and not one.stored.payloads:
+            yield one.stored
 
 
 def _without_lost(answer: Any) -> Any:

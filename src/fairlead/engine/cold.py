@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, LaneName
 from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, StreamRead
-from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.state import MemberRow, OwnState, RunRow
 from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_runs, read_states
 from fairlead.store.stream_rows import Members, read_members
@@ -41,10 +41,11 @@ WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
 #: Lanes, or streams, that one hold of the lock reads from disk: each is a look-up of its own. And how many messages
 #: it reads ahead of all of them together.
-STEP_LANES = 50
-STEP_READ_AHEAD = 1000
-#: Chunks that one hold reads for messages that nobody has asked for yet.
-STEP_CHUNKS = 100
+STEP_LANES = 30
+STEP_READ_AHEAD = 500
+#: Chunks that one hold reads at most, where one with many messages counts for several: one more for each so many.
+STEP_CHUNKS = 200
+MESSAGES_OF_STEP = 64
 #: Messages that a stream is read ahead by. They may be in as many chunks.
 STREAM_MESSAGES = 16
 
@@ -58,18 +59,36 @@ def bring_chunks(
     memory: Memory, store: KeyValueStore, numbers: Iterable[int], home_id: int | None = None
 ) -> None:
     """Have the chunks of these messages in memory, in one read."""
-    if not memory.cold_count:
-        return
+    if memory.cold_count and (blocks := unknown_blocks(memory, numbers)):
+        bring_blocks(memory, store, blocks, home_id)
+
+
+def unknown_blocks(memory: Memory, numbers: Iterable[int]) -> list[int]:
+    """The blocks of chunks of these messages that memory lacks, in order."""
     known, ended = memory.chunks, memory.changes.ended_blocks
     # Not a difference with the keys of the chunks, which would walk over all of them.
     wanted = {number >> BLOCK_SHIFT for number in numbers}
-    blocks = [block for block in wanted if block not in known and block not in ended]
-    if not blocks:
-        return
+    return sorted([block for block in wanted if block not in known and block not in ended])
+
+
+def bring_blocks(
+    memory: Memory, store: KeyValueStore, blocks: Sequence[int], home_id: int | None = None
+) -> None:
     homes = memory.homes_with_cold() if home_id is None else [home_id]
-    chunks = read_cold_chunks(store, homes, sorted(blocks))
+    chunks = read_cold_chunks(store, homes, blocks)
     if chunks:
         memory.apply(ChunksRead(chunks))
+    for chunk in chunks:
+        if chunk.has_runs and chunk.count > 1:
+            # Here, where a hold reads few chunks: one may settle messages of hundreds.
+            chunk.count_in_lanes(is_ordered=memory.by_id[chunk.queue_id].is_ordered)
+
+
+def most_chunks(memory: Memory, queue: Queue) -> int:
+    """How many chunks of a queue one hold reads at most, by the messages that they have on average."""
+    counts = memory.by_id[queue.home_id].counts
+    average = min(MAX_CHUNK_MESSAGES, counts.messages // max(1, counts.cold))
+    return max(1, STEP_CHUNKS // (1 + average // MESSAGES_OF_STEP))
 
 
 def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id: int | None = None) -> None:
@@ -91,6 +110,11 @@ def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id:
         known |= read_states(store, wanted)
     if known:
         memory.apply(StatesRead(known))
+
+
+def is_quick(memory: Memory, queue: Queue, needs: Mapping[LaneName, int]) -> bool:
+    """Whether one hold may read so many messages of these lanes, each of which may be in a chunk of its own."""
+    return len(needs) <= STEP_LANES and sum(needs.values()) <= most_chunks(memory, queue)
 
 
 class Part(NamedTuple):
@@ -130,7 +154,11 @@ def read_parts(
     brought = set[int]()
     pieces = {}
     for lane, rows in runs.items():
-        most = len(rows) if needs is None else _count_rows(rows, needs[lane], memory.chunks, brought)
+        most = (
+            len(rows)
+            if needs is None
+            else _count_rows(rows, needs[lane], memory.chunks, brought, most_chunks(memory, queue))
+        )
         pieces[lane] = _piece(rows, starts[lane], limit, end, most)
     bring(memory, store, [number for piece in pieces.values() for number in piece.wanted()], queue.home_id)
 
@@ -195,8 +223,8 @@ class _Piece(NamedTuple):
         return Part([number for _, number in entries], self.horizon or 0)
 
 
-def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought: set[int]) -> int:
-    """How many rows a read takes: those that lead to the messages that are wanted, and more until they lead to too many
+def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought: set[int], most: int) -> int:
+    """How many rows a read takes: those that lead to the messages that are wanted, and more until they lead to `most`
     chunks that are not known. `brought` are those so far, of all lanes.
     """
     total = 0
@@ -204,7 +232,7 @@ def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought
         block, row = one.place >> BLOCK_SHIFT, one.row
         if row.count and not row.is_alone and block not in known and block not in brought:
             is_next_place = count > 0 and rows[count - 1].place < one.place
-            if len(brought) >= STEP_CHUNKS and total >= wanted and is_next_place:
+            if len(brought) >= most and total >= wanted and is_next_place:
                 return count
             brought.add(block)
         total += row.count or 1

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.decide.sessions import check_numbers, check_session
-from fairlead.engine.chunk_messages import ChunkMessages, with_bodies
+from fairlead.engine.chunk_messages import ChunkMessages, is_much, with_bodies
 from fairlead.engine.cold import load_lanes
 from fairlead.engine.consumer_steps import run_consumers_due
 from fairlead.engine.demotion import demote_idle
@@ -29,6 +29,7 @@ from fairlead.engine.moves import may_be_due, run_due
 from fairlead.engine.observers import FactObserver, Observers, TimingObserver
 from fairlead.engine.operations import LongOperations
 from fairlead.engine.queue import Queue
+from fairlead.engine.read_ahead import read_for
 from fairlead.engine.reduce.chunks import hold_scattered
 from fairlead.engine.reduce.cooling import cool_chunks
 from fairlead.engine.reduce.lanes import fill_lanes
@@ -42,9 +43,10 @@ from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
-from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, Transaction
+from fairlead.engine.transaction import NO_ANSWERS, Breakers, HookAnswers, StoredAhead, Transaction
 from fairlead.engine.waiting import Waiters, wait_for
 from fairlead.engine.work import WORK, WORK_IN_STEPS
+from fairlead.engine.work.ahead import is_large_payload, stored_ahead
 from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.large import IN_PARTS, is_large
 from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
@@ -119,6 +121,8 @@ class Engine:
         self.lock = FairLock()
         self.waiters = Waiters()
         self._open: Transaction | None = None
+        #: By the identity of an enqueue under way: its payload, which is stored already.
+        self.stored_ahead: dict[int, StoredAhead] = {}
         #: Messages of the next answer whose payloads are not in memory, by block.
         self.unread: dict[int, ChunkMessages] = {}
         self.closed = False
@@ -155,12 +159,12 @@ class Engine:
         """Run a request as a transaction of its own, or as a part of the one that this thread has open.
 
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
-        calls `confirm` before it gives durable answers.
+        calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
         """
         if caller is not LOCAL and caller.session is not None:
             caller = self._numbered_caller(request, caller)
-        short_way = SHORT_WAYS.get(type(request))
-        if short_way is not None:
+        short_way, has_read = SHORT_WAYS.get(type(request)), False
+        while short_way is not None:
             lock = self.lock
             if not lock.acquire_now(False):
                 lock.acquire()
@@ -173,11 +177,21 @@ class Engine:
                 if self._must_sync and request.durable and not gathered:
                     self.confirm(commit)
                 return found
+            # Once: memory may have no room to keep what was read.
+            if has_read or not read_for(self, request):
+                break
+            has_read = True
+        else:
+            read_for(self, request)
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
         if type(request) not in WORK:
             return self._do_in_steps(request, caller)
+        is_large_one = type(request) is Enqueue and is_large_payload(request)
+        if is_large_one and not self.lock.is_owned and id(request) not in self.stored_ahead:
+            with stored_ahead(self, cast(Any, request)):
+                return self.do(request, caller, gathered=gathered)
         is_numbered = caller is not LOCAL and caller.session is not None
         if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
@@ -186,7 +200,10 @@ class Engine:
         with self.lock:
             if self._open is not None:
                 answer = self._run(request, self._open, caller)
-                return with_bodies(self, self.take_unread(), answer) if self.unread else answer
+                unread = self.take_unread()
+                if not unread or (gathered and is_much(unread)):
+                    return answer
+                return with_bodies(self, unread, answer)
             asks = self.hooking.is_used or type(request) in ASKS_ALWAYS
             if not asks:
                 answer = self._transact(request, caller, NO_ANSWERS)
@@ -199,7 +216,7 @@ class Engine:
                 answer = self._transact(request, caller, answers)
                 answer = answer if answer or gathered else self._wait_for(request, answer, caller)
                 commit, unread = self._must_keep, self.take_unread()
-        if unread:
+        if unread and not (gathered and is_much(unread)):
             answer = with_bodies(self, unread, answer)
         if request.durable and self._must_sync and not gathered:
             self.confirm(commit)
@@ -384,6 +401,7 @@ class Engine:
         """A step of a verb inside the transaction that this thread has open already."""
         tx.start_request(tx.caller)
         try:
+            tx.add_gathered()
             hold_scattered(self.memory)
             yield tx
             update_fronts(self.memory)
@@ -394,6 +412,8 @@ class Engine:
     def _transact(self, request: Request[Answer], caller: Caller, hooks: HookAnswers = NO_ANSWERS) -> Answer:
         tx = self._begin(hooks)
         tx.caller = caller
+        if self.stored_ahead:
+            tx.ahead = self.stored_ahead.get(id(request))
         try:
             answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:
@@ -458,8 +478,10 @@ class Engine:
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
         try:
-            if self.memory.changes.scattered and type(request) not in _ENQUEUES:
-                hold_scattered(self.memory)
+            if type(request) not in _ENQUEUES:
+                tx.add_gathered()
+                if self.memory.changes.scattered:
+                    hold_scattered(self.memory)
             answer: Answer = _carry_out(tx, request)
             update_fronts(self.memory)
             return answer
@@ -501,6 +523,7 @@ class Engine:
         if is_marked:
             tx.add(self._mark())
         try:
+            tx.add_gathered()
             if memory.touched_streams or memory.ended_deliveries or memory.thinned_lanes:
                 update_fronts(memory)
             if memory.changes.chunks:

@@ -47,6 +47,25 @@ def full_id(engine: Engine, text: str, queue_name: str | None, is_visible: IsVis
     return show_id(raw_id)
 
 
+def queues_of_leases(engine: Engine, raw_ids: Sequence[bytes]) -> set[str]:
+    """The queues that these messages are in, if all of them are leased, as those of a settle nearly always are; empty
+    otherwise, and for very many. It takes a fraction of the time of `queues_of`, because memory has every lease.
+    """
+    if len(raw_ids) > STEP_MESSAGES:
+        return set()
+    found: set[int] = set()
+    with engine.lock:
+        memory = engine.memory
+        for raw_id in raw_ids:
+            held = memory.find_lease(raw_id)
+            if held is None:
+                return set()
+            found.add(held[1].terms.queue_id)
+        queues = [memory.by_id.get(queue_id) for queue_id in found]
+    # None: it is being deleted.
+    return set() if None in queues else {queue.name for queue in queues if queue is not None}
+
+
 def queues_of(engine: Engine, raw_ids: Sequence[bytes]) -> list[str | None]:
     """The queue that each message is in now; None: there is no such message."""
     name_of = names_of(engine)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fairlead.decide.access import allows
 from fairlead.engine.memory import Memory
 from fairlead.errors import KeyNotFound, Unavailable
-from fairlead.model.access import Grant, KeyInfo, KeyRecord, read_grants
+from fairlead.model.access import Grant, KeyInfo, KeyRecord, Right, read_grants
 from fairlead.model.api_keys import (
     ADOPTED,
     MAX_USE_LAG_MS,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 
 _ADOPTED = ADOPTED.encode()
+#: Answers about one key that are kept.
+_MAX_ALLOWED = 1000
 
 
 def find_key(memory: Memory, key_id: object) -> KeyRecord | None:
@@ -74,6 +77,22 @@ def _key_adopted(record: KeyRecord, *, replaced: Iterable[str]) -> RecordsChange
     return RecordsChanged(Table.API_KEYS, {**changed.records, _ADOPTED: record})
 
 
+class _Known:
+    """What was found out about a key: it holds as long as memory has this record, and in this span of time."""
+
+    __slots__ = ("allowed", "from_ms", "record", "row_key", "until_ms")
+
+    def __init__(self, record: KeyRecord) -> None:
+        self.record = record
+        self.row_key = record.key_id.encode()
+        self.from_ms = record.last_used_ms - MAX_USE_LAG_MS
+        self.until_ms = record.last_used_ms + MAX_USE_LAG_MS
+        if record.expires_ms:
+            self.until_ms = min(self.until_ms, record.expires_ms - 1)
+        #: By right and queue.
+        self.allowed: dict[tuple[Right, str], bool] = {}
+
+
 class KeyRing:
     """`broker.key_ring`. It does not ask who calls: the verbs do.
 
@@ -84,6 +103,8 @@ class KeyRing:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._note_uses_from_ms = 0
+        #: By id, of keys that were used: every request asks for its key several times.
+        self._known: dict[str, _Known] = {}
 
     def authenticate(self, token: str) -> KeyRecord:
         """The key that a secret belongs to, or `Unauthenticated`."""
@@ -94,11 +115,32 @@ class KeyRing:
 
     def current(self, key_id: str) -> KeyRecord:
         """The key as it is now: `Unauthenticated` once it was revoked or is over."""
-        now_ms = self._engine.clock.now_ms()
+        return self._current(key_id).record
+
+    def allows(self, key_id: str, right: Right, queue: str) -> bool:
+        """Whether the key as it is now has the right on a queue, or on all queues of a pattern."""
+        known = self._current(key_id)
+        allowed = known.allowed.get((right, queue))
+        if allowed is None:
+            if len(known.allowed) >= _MAX_ALLOWED:
+                known.allowed.clear()
+            allowed = known.allowed[right, queue] = allows(known.record.grants, right, queue)
+        return allowed
+
+    def _current(self, key_id: str) -> _Known:
+        now_ms, known = self._engine.clock.now_ms(), self._known.get(key_id)
+        if (
+            known is not None
+            and known.from_ms <= now_ms <= known.until_ms
+            and self._engine.memory.records[Table.API_KEYS].get(known.row_key) is known.record
+        ):
+            return known
+        self._known.pop(key_id, None)
         record = check_valid(self.find(key_id), now_ms)
         if is_use_unrecorded(record, now_ms) and now_ms >= self._note_uses_from_ms:
             self._note_use(key_id, now_ms)
-        return record
+        known = self._known[key_id] = _Known(record)
+        return known
 
     def find(self, key_id: object) -> KeyRecord | None:
         return find_key(self._engine.memory, key_id)

@@ -21,13 +21,14 @@ from fairlead.engine.moves import fail_together
 from fairlead.engine.reduce.hot_room import must_scatter
 from fairlead.engine.room import LEASE_BYTES, MESSAGE_BYTES
 from fairlead.engine.transaction import by_block
+from fairlead.engine.work.ahead import LARGE_PAYLOAD_BYTES
 from fairlead.engine.work.claim import is_good_at_a_glance
 from fairlead.engine.work.enqueue import own_where, to_columns, waiting_states
 from fairlead.engine.work.large import SETTLE_PART
 from fairlead.engine.work.large_enqueue import LARGE_BYTES
 from fairlead.engine.work.settle import find_completed, find_failed
 from fairlead.errors import InvalidRequest
-from fairlead.model.checks import find_columns, is_bare_but_delay
+from fairlead.model.checks import CheckedColumns, find_columns, is_bare_but_delay
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.ids import show_id
@@ -36,7 +37,15 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
 from fairlead.records.chunk import OWN, Chunk, Columns, Head
 from fairlead.records.facts import ChunkEnqueued, Claimed, LeaseCompleted, StateFact
-from fairlead.records.ids import BLOCK_SHIFT, COMMIT_SHIFT, claim_group, id_of, id_prefix, shown_ids
+from fairlead.records.ids import (
+    BLOCK_SHIFT,
+    COMMIT_SHIFT,
+    claim_group,
+    find_number,
+    id_of,
+    id_prefix,
+    shown_ids,
+)
 from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease, LeaseTerms
 from fairlead.records.state import OwnState
 from fairlead.store.kv.port import Table
@@ -52,6 +61,9 @@ if TYPE_CHECKING:
 ShortWay = Callable[["Engine", Any, int, int, int, str | None], tuple[StateFact, Any] | None]
 
 _INTENTS = Table.INTENTS
+_LISTS = (list, CheckedColumns)
+#: An id, and its first half, which is that of its chunk.
+_ID_BYTES, _PREFIX_BYTES = 16, 8
 #: Messages of a batch: more of them gain next to nothing.
 MAX_MESSAGES = 500
 
@@ -69,7 +81,7 @@ def _enqueue_one(
     ):
         return None
     payload, delay_ms = request.payload, 0 if request.delay is None else _find_delay(request.delay)
-    if delay_ms is None:
+    if delay_ms is None or len(payload) > LARGE_PAYLOAD_BYTES:
         return None
     engine.store.check_room(len(payload) + MESSAGE_BYTES)
     columns = Columns(((request.fairness_key,),), None, request.weight, None, [len(payload)])
@@ -95,12 +107,17 @@ def _enqueue_many(
     engine: Engine, request: EnqueueMany, commit: int, now_ms: int, id_ms: int, token: str | None
 ) -> tuple[StateFact, list[str]] | None:
     messages = request.messages
-    if type(request.queue) is not str or type(messages) is not list or not 0 < len(messages) <= MAX_MESSAGES:
+    if (
+        type(request.queue) is not str
+        or type(messages) not in _LISTS
+        or not 0 < len(messages) <= MAX_MESSAGES
+    ):
         return None
-    first = messages[0]
-    # If the first one is not plain, do not look at all of them in vain.
-    if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
-        return None
+    if type(messages) is list:
+        first = messages[0]
+        # If the first one is not plain, do not look at all of them in vain.
+        if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
+            return None
     queue = engine.memory.by_name.get(request.queue)
     if queue is None or not queue.takes_all:
         return None
@@ -130,6 +147,11 @@ def _claim(
     memory, limit = engine.memory, request.limit
     if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
         return None
+    if request.token is not None:
+        # It may have taken messages before. In a session there is none.
+        if token is not None or request.token in memory.by_token:
+            return None
+        token = request.token
     name: Any = request.queue
     queue = memory.by_name.get(name)
     if queue is None or not queue.counts.ready or queue.is_dead_letter_queue:
@@ -146,20 +168,31 @@ def _claim(
     if engine.store.room(in_reserve=True) < (len(memory.held) + limit) * LEASE_BYTES:
         return None
     plan = queue.schedule.plan(limit, now_ms)
-    while 0 < len(plan.needs) <= cold.STEP_LANES:
+    if plan.needs and cold.is_quick(memory, queue, plan.needs):
         cold.read_on(memory, engine.store, queue, plan.needs)
         plan = queue.schedule.plan(limit, now_ms)
     numbers = plan.numbers
     if plan.needs or not numbers:
         return None
-    if memory.cold_count:
-        cold.bring_chunks(memory, engine.store, numbers, queue.home_id)
+    if memory.cold_count and (blocks := cold.unknown_blocks(memory, numbers)):
+        if len(blocks) > cold.most_chunks(memory, queue) // 2:
+            return None
+        cold.bring_blocks(memory, engine.store, blocks, queue.home_id)
     lease_ms, group = record.config.visibility_timeout_ms, claim_group(engine.epoch, commit, 1)
     until_ms, queue_id = now_ms + lease_ms, record.queue_id
     own = memory.own
     found: list[Delivery] = []
     terms = LeaseTerms(
-        group, group, queue_id, queue_id, now_ms, until_ms, lease_ms, "", token or "", request.started
+        group,
+        group,
+        queue_id,
+        queue_id,
+        now_ms,
+        until_ms,
+        lease_ms,
+        request.consumer,
+        token or "",
+        request.started,
     )
     if len(numbers) == 1 and not own:
         # The same as below, without its loops.
@@ -206,18 +239,26 @@ def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[Settl
     """`_complete_many` without its loops."""
     memory = engine.memory
     delivery: Any = item.delivery
-    if type(delivery) is LeaseRef:
-        return _complete_many(engine, [item])
-    if type(delivery) is not Delivery or item.progress != 0:
+    if item.progress != 0:
         return None
-    number, stored = delivery.number, delivery.stored
+    if type(delivery) is LeaseRef:
+        raw_id = delivery.raw_id
+        if type(raw_id) is not bytes or len(raw_id) != _ID_BYTES or type(delivery.claim_id) is not int:
+            return None
+        number, prefix = find_number(raw_id), raw_id[:_PREFIX_BYTES]
+        if number is None:
+            return None
+    elif type(delivery) is Delivery and type(delivery.stored) is ChunkMessages:
+        number, prefix = delivery.number, delivery.stored.chunk.prefix
+    else:
+        return None
     lease, chunk = memory.held.get(number), memory.chunks.get(number >> BLOCK_SHIFT)
     if lease is None or lease.terms.claim_id != delivery.claim_id:
         return None
     if lease.terms.expires_ms == NEVER_EXPIRES_MS:
         return None
     # Another engine may have given out the same numbers.
-    if chunk is None or type(stored) is not ChunkMessages or chunk.prefix != stored.chunk.prefix:
+    if chunk is None or chunk.prefix != prefix:
         return None
     queue = memory.by_id[lease.terms.queue_id]
     if queue.record.config.retain_completed_ms or queue.streams.may_be_on_disk:

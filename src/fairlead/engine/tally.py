@@ -104,6 +104,9 @@ class Tally:
         if only is not None and only.columns.lane_at is None:
             by_key[only.columns.lanes[0][0]] += 1
             return
+        if memory.cold_count and len({number >> BLOCK_SHIFT for number in numbers}) > len(numbers) // 4:
+            by_key.update(_keys_of(memory, numbers))
+            return
         for block, members in by_chunk(numbers):
             chunk = memory.find_touched_chunk(block)
             if chunk is None:
@@ -122,6 +125,15 @@ class Tally:
                 lanes = Counter([columns.lane_at[number & BLOCK_MASK] for number in members])
             for lane, count in lanes.items():
                 by_key[columns.lanes[lane][0]] += count
+
+
+def _keys_of(memory: Memory, numbers: Sequence[int]) -> list[str]:
+    """The keys of messages that are scattered over many chunks."""
+    chunks, found = memory.chunks, memory.find_touched_chunk
+    pairs = [
+        (chunks.get(number >> BLOCK_SHIFT) or found(number >> BLOCK_SHIFT), number) for number in numbers
+    ]
+    return [chunk.lane_of(number)[0] for chunk, number in pairs if chunk is not None]
 
 
 _NOTES: dict[type, Callable[[Tally, Any, Memory], None]] = {

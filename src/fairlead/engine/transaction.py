@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.config import Settings
 from fairlead.decide.failure_breaker import BreakerState
@@ -28,8 +28,9 @@ from fairlead.errors import ExternalQueue, FairleadError, QueueNotFound, Unavail
 from fairlead.model.checks import MessageColumns
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
+from fairlead.model.ids import show_id
 from fairlead.model.limits import COUNT_LIMIT
-from fairlead.model.names import check_queue_name, taken_name
+from fairlead.model.names import Scoped, check_queue_name, taken_name
 from fairlead.records.chunk import Chunk, Columns, LaneName
 from fairlead.records.facts import StateFact
 from fairlead.records.ids import (
@@ -40,6 +41,7 @@ from fairlead.records.ids import (
     MAX_CLAIMS,
     claim_group,
     find_number,
+    id_of,
     id_prefix,
 )
 from fairlead.records.lease import GroupLease
@@ -74,6 +76,15 @@ class HookAnswers:
 
 
 NO_ANSWERS = HookAnswers()
+
+
+class StoredAhead(NamedTuple):
+    """A large payload that was stored before the transaction of its enqueue, as the only part of a staged write."""
+
+    payload: bytes
+    write: Scoped
+
+
 #: Requests that join one transaction, bytes of messages that they enqueue, and milliseconds of their work, before it
 #: is full. A request may overshoot; `turns.runs_alone` names those that would overshoot by much.
 MAX_TURN_REQUESTS = 1000
@@ -85,8 +96,8 @@ Breakers = dict[tuple[int, FailureReason], BreakerState]
 
 
 class Transaction:
-    __slots__ = ("_blocks", "_claims", "_engine", "_growing", "_place", "_start", "_wall_ms", "began_ms", "bytes", "caller",
-                 "commit", "epoch", "facts", "hooks", "id_ms", "lost", "memory", "now_ms",
+    __slots__ = ("_blocks", "_claims", "_engine", "_gathered", "_growing", "_place", "_start", "_wall_ms", "ahead", "began_ms", "bytes", "caller",
+                 "commit", "epoch", "facts", "has_gathered", "hooks", "id_ms", "lost", "memory", "now_ms",
                  "reopened", "requests", "store")  # fmt: skip
 
     def __init__(
@@ -110,7 +121,11 @@ class Transaction:
         self._place = 0
         #: By queue: the last chunk that enqueues of this transaction made.
         self._growing: dict[int, Chunk | GrowingChunk] = {}
-        #: How many facts there were when the request that runs began.
+        #: Whether messages are gathered that no fact has yet; and how many changes there were that have no fact of their
+        #: own, less the facts that all of them share.
+        self.has_gathered = False
+        self._gathered = 0
+        #: How many changes there were when the request that runs began.
         self._start = 0
         #: By queue and stream: the fairness key of the first message that the request that runs returns to a stream
         #: without live messages. Facts are added when all of them are known, so streams do not know it yet.
@@ -122,6 +137,8 @@ class Transaction:
         self.began_ms = 0
         #: Who asked for the request that runs.
         self.caller = LOCAL
+        #: The payload of the request that runs, if it was stored before.
+        self.ahead: StoredAhead | None = None
         #: Why nothing of it will be written; None while it goes on.
         self.lost: str | None = None
 
@@ -167,7 +184,7 @@ class Transaction:
             raise self.lost_error()
         self.caller = caller
         self.requests += 1
-        self._start = len(self.facts)
+        self._start = len(self.facts) + self._gathered
         if self.reopened:
             self.reopened = {}
 
@@ -184,8 +201,8 @@ class Transaction:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the request that runs has added a fact: then it can no longer be refused alone."""
-        return len(self.facts) != self._start
+        """Whether the request that runs has changed anything: then it can no longer be refused alone."""
+        return len(self.facts) + self._gathered != self._start
 
     def queue(self, name: object) -> Queue:
         queue = self.memory.by_name.get(name) if isinstance(name, str) else None
@@ -336,6 +353,7 @@ class Transaction:
 
     def next_block(self) -> int:
         """The first number of a fresh chunk: greater than every number given out before, less than every later one."""
+        self.add_gathered()
         self._growing.clear()
         return self.next_shared_block()
 
@@ -359,20 +377,52 @@ class Transaction:
 
     def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
         """The chunk that messages with these columns can join; None: they need a chunk of their own."""
+        growing = self._find_growing(queue)
+        return growing if growing is not None and may_grow(self.memory, growing.chunk, columns) else None
+
+    def _find_growing(self, queue: Queue) -> GrowingChunk | None:
         if not self._growing:
             return None
         growing = self._growing.get(queue.record.queue_id)
         if isinstance(growing, Chunk):
             # Most transactions enqueue once, so the first enqueue makes no object for the second one.
             growing = self._growing[queue.record.queue_id] = GrowingChunk(growing)
-        return growing if growing is not None and may_grow(self.memory, growing.chunk, columns) else None
+        return growing
 
     def let_grow(self, chunk: Chunk) -> None:
         """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
         self._growing[chunk.queue_id] = chunk
 
+    def gather(self, queue: Queue, payload: bytes, key: str, weight: int) -> str | None:
+        """The id of a plain message that joins a growing chunk, at the latest before anybody looks for messages: to add
+        many at once costs a fraction of adding each. None: it must be added now.
+        """
+        growing = self._find_growing(queue)
+        if growing is None:
+            return None
+        number = growing.gather(self.memory, self.settings, payload, key, weight)
+        if number is None:
+            self.add_gathered()
+            return None
+        self._gathered += 1
+        self.has_gathered = True
+        return show_id(id_of(growing.chunk.prefix, number))
+
+    def add_gathered(self) -> None:
+        """Before whatever is no enqueue of a plain message."""
+        if not self.has_gathered:
+            return
+        self.has_gathered = False
+        for growing in self._growing.values():
+            fact = growing.take_gathered() if isinstance(growing, GrowingChunk) else None
+            if fact is not None:
+                # What it stands for has been counted.
+                self._gathered -= 1
+                self.add(fact)
+
     def let_none_grow(self, queue: Queue) -> None:
         """No later enqueue joins a chunk of the queue that is there now."""
+        self.add_gathered()
         self._growing.pop(queue.record.queue_id, None)
 
     def next_place(self) -> int:

@@ -15,9 +15,11 @@ from typing import Any
 
 from fairlead.engine.transaction import MAX_TURN_BYTES
 from fairlead.engine.work import WORK
+from fairlead.engine.work.ahead import is_large_payload
+from fairlead.model.checks import CheckedColumns
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
-from fairlead.verbs.enqueue import EnqueueMany, Quarantine
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.settle import Settle
 
@@ -31,6 +33,8 @@ def runs_alone(request: Request[Any]) -> bool:
     """
     if type(request) not in WORK:
         return True
+    if isinstance(request, Enqueue):
+        return is_large_payload(request)
     if isinstance(request, Claim):
         return isinstance(request.limit, int) and request.limit > MAX_TURN_ITEMS
     if isinstance(request, Settle):
@@ -47,6 +51,8 @@ def _count(items: object) -> int:
 
 
 def _bytes(messages: object) -> int:
+    if isinstance(messages, CheckedColumns):
+        return sum(map(len, messages.columns.payloads))
     if not isinstance(messages, Sequence):
         return 0
     payloads = [getattr(message, "payload", None) for message in messages]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
 from fairlead.request import Answer, Caller, Handler, Request
 
 
 class Places(Protocol):
-    """Counts calls for all doors of a server. Both methods raise before anything was carried out."""
+    """Counts calls for all doors of a server. To begin raises before anything was carried out."""
 
-    def call(self, size: int = 0) -> AbstractContextManager[None]: ...
+    def begin_call(self, size: int = 0) -> None: ...
 
-    def waiting_call(self) -> AbstractContextManager[None]: ...
+    def end_call(self, size: int = 0) -> None: ...
+
+    def begin_waiting(self) -> bool:
+        """False: it is counted already, and `end_waiting` must not be called."""
+
+    def end_waiting(self) -> None: ...
 
 
 class Limits:
@@ -28,19 +32,31 @@ class Limits:
         self._places = places
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
+        # Pairs of calls and no `with`: each request would pay for two generators.
+        places, size = self._places, caller.size
         if request.patience_ms() is not None:
-            with self._places.waiting_call():
+            is_counted = places.begin_waiting()
+            try:
                 return self._inner(request, caller)
-        with self._places.call(caller.size):
+            finally:
+                if is_counted:
+                    places.end_waiting()
+        places.begin_call(size)
+        try:
             answer = self._inner(request, caller)
+        finally:
+            places.end_call(size)
         if request.paged:
             return cast(Answer, self._pages(cast("Iterator[Any]", answer)))
         return answer
 
     def _pages(self, pages: Iterator[Any]) -> Iterator[Any]:
         while True:
-            with self._places.call():
+            self._places.begin_call()
+            try:
                 page = next(pages, None)
+            finally:
+                self._places.end_call()
             if page is None:
                 return
             yield page

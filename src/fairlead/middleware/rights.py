@@ -6,16 +6,15 @@ a queue exists. Messages of other callers' queues are answered as if they did no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.decide.access import allows, rights_on
-from fairlead.errors import FairleadError, Forbidden, InvalidRequest
+from fairlead.decide.access import rights_on
+from fairlead.errors import Forbidden, InvalidRequest
 from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, KeyRecord, Right
 from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
@@ -49,7 +48,8 @@ class Rights:
         return EVERY_RIGHT if own is None else own.grants
 
     def may(self, right: Right, queue: str) -> bool:
-        return self._caller.key_id is None or allows(self.grants(), right, queue)
+        key_id = self._caller.key_id
+        return key_id is None or self._broker.key_ring.allows(key_id, right, queue)
 
     def sees(self, queue: str) -> bool:
         """Whether the caller has any right on the queue."""
@@ -96,6 +96,8 @@ class Rights:
         key_id = self._caller.key_id
         if key_id is None:
             return name
+        if not name and may_be_empty and type(name) is str:
+            return f"{key_id}/"
         scoped = f"{key_id}/{check_text(name, field, max_bytes, may_be_empty=may_be_empty)}".encode()
         if len(scoped) > max_bytes:
             end = sha256(scoped).hexdigest().encode()
@@ -125,12 +127,21 @@ class Rights:
 
         The engine refuses values that are no list.
         """
-        if self._consumes_everything() or not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        is_listed = type(items) is list or (
+            isinstance(items, Sequence) and not isinstance(items, (str, bytes))
+        )
+        if not is_listed or self._consumes_everything():
             return items
         ids = [_id_of(item) for item in items]
-        places = iter(self._broker.queues_of([raw_id for raw_id in ids if raw_id is not None]))
+        known_ids = [raw_id for raw_id in ids if raw_id is not None]
+        leased_in = self._broker.queues_of_leases(known_ids)
+        if leased_in and all(self.may(Right.CONSUME, name) for name in leased_in):
+            return items
+        places = iter(self._broker.queues_of(known_ids))
         names = [next(places) if raw_id is not None else None for raw_id in ids]
         may = {name: self.may(Right.CONSUME, name) for name in set(names) if name is not None}
+        if all(may.values()):
+            return items
         return [
             item if name is None or may[name] else msgspec.structs.replace(item, delivery=_NO_DELIVERY)
             for item, name in zip(items, names, strict=True)
@@ -138,6 +149,8 @@ class Rights:
 
     def with_given_ids(self, items: Sequence[Any], results: Sequence[SettleResult]) -> list[SettleResult]:
         """Each result with the id that the caller asked about."""
+        if all(result.raw_id != _NOBODY for result in results):
+            return [*results]
         return [
             result
             if result.raw_id != _NOBODY
@@ -148,24 +161,14 @@ class Rights:
     def still_own(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Without deliveries of queues that the caller may no longer consume; those go back to their places."""
         allowed = {queue: self.may(Right.CONSUME, queue) for queue in {one.queue for one in deliveries}}
-        lost = [one for one in deliveries if not allowed[one.queue]]
-        if lost:
-            self.release(lost)
+        if all(allowed.values()):
+            return [*deliveries]
+        self.release([one for one in deliveries if not allowed[one.queue]])
         return [one for one in deliveries if allowed[one.queue]]
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Return deliveries that the caller never got. Its key may have ended, so no right is asked for."""
         self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])
-
-    @contextmanager
-    def releasing(self, deliveries: Sequence[Delivery]) -> Iterator[None]:
-        """Releases the deliveries when a check fails."""
-        try:
-            yield
-        except FairleadError:
-            if deliveries:
-                self.release(deliveries)
-            raise
 
     def readable(self, infos: Sequence[MessageInfo]) -> dict[str, bool]:
         """For each queue of these messages, whether the caller may read what they contain."""
@@ -204,7 +207,7 @@ class Rights:
         return self._broker.kinds_of_write(token, queue)
 
     def _consumes_everything(self) -> bool:
-        return any(grant.pattern == EVERYTHING and grant.right is Right.CONSUME for grant in self.grants())
+        return self.may(Right.CONSUME, EVERYTHING)
 
 
 _NO_DELIVERY = LeaseRef(_NOBODY, -1)

@@ -65,13 +65,15 @@ class Layers:
         self._engine: Handler = broker.do
         self._stacks: dict[type[Request[Any]], Handler] = {}
         self._stacks_again: dict[type[Request[Any]], Handler] = {}
+        self._stacks_unaudited: dict[type[Request[Any]], Handler] = {}
 
     def around(self, engine: Handler) -> Layers:
         """The same layers around a handler that stands in for the broker, such as one that gathers requests
         of several callers into one.
         """
         changed = copy(self)
-        changed._engine, changed._stacks, changed._stacks_again = engine, {}, {}
+        changed._engine = engine
+        changed._stacks, changed._stacks_again, changed._stacks_unaudited = {}, {}, {}
         return changed
 
     def admit(self, authorization: str | None, source: str, size: int = 0) -> AdmittedCaller:
@@ -91,6 +93,14 @@ class Layers:
         stack = self._stacks_again.get(kind)
         if stack is None:
             stack = self._stacks_again[kind] = self.stack(kind, counted=False)
+        return stack(request, caller)
+
+    def handle_unaudited(self, request: Request[Answer], caller: Caller) -> Answer:
+        """For a look of a door, which shows its caller no message but those that were delivered to it."""
+        kind = type(request)
+        stack = self._stacks_unaudited.get(kind)
+        if stack is None:
+            stack = self._stacks_unaudited[kind] = self.stack(kind, audited=False)
         return stack(request, caller)
 
     def stack(self, kind: type[Request[Any]], *, audited: bool = True, counted: bool = True) -> Handler:

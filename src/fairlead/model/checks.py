@@ -101,6 +101,12 @@ class CheckedColumns(Sequence[NewMessage]):
     def __len__(self) -> int:
         return self.columns.length
 
+    def __eq__(self, other: object) -> bool:
+        """Also to a list of the same messages."""
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
     @overload
     def __getitem__(self, at: int) -> NewMessage: ...
     @overload

@@ -344,11 +344,12 @@ class RecordsChanged(msgspec.Struct, frozen=True):
 
 
 class PagesStaged(msgspec.Struct, frozen=True):
-    """Payloads of staged messages are stored in pages under this number; None: the pages are gone."""
+    """Payloads of staged messages are stored in pages under this number, from one page on; None: all pages are gone."""
 
     queue_id: int
     number: int
     pages: Sequence[Sequence[bytes]] | None
+    first_page: int = 0
 
 
 StateFact = (

@@ -14,7 +14,6 @@ A message is saved if the head of its chunk and its page of payloads are. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from fairlead.decide.fronts import find_front
 from fairlead.model.ids import show_id
 from fairlead.model.queue import QueueConfig, QueueRecord
-from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_starts
+from fairlead.records.chunk import GONE, IMPLIED, OWN, Chunk, Head, page_sizes, page_starts
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, COMMIT_SHIFT, find_number, id_of
 from fairlead.records.lease import LeaseRow
@@ -227,11 +226,9 @@ class _RowsRebuild:
 
     def _save_staged(self, pages: dict[bytes, int]) -> None:
         def has_pages(where: tuple[int, int], part: StagedPart) -> bool:
-            starts = [*page_starts(part.sizes), len(part.sizes)]
-            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(starts) - 1)]
-            return [pages.get(key) for key in keys] == [
-                sum(part.sizes[start:end]) for start, end in pairwise(starts)
-            ]
+            sizes = page_sizes(page_starts(part.sizes), part.sizes)
+            keys = [made_key(*where) + page.to_bytes(2, "big") for page in range(len(sizes))]
+            return [pages.get(key) for key in keys] == sizes
 
         parts = {_body_of(key): part for key, part, _ in self._decoded(Table.STAGED_PARTS)}
         found = StagedRows(
@@ -289,7 +286,7 @@ class _RowsRebuild:
                     self._lose(chunk, number, "its payload cannot be read")
                     chunk.mark([number], GONE)
                     chunk.live -= 1
-            self._lost_pages[key] = sum([chunk.columns.sizes[number & BLOCK_MASK] for number in numbers])
+            self._lost_pages[key] = page_sizes(chunk.page_starts(), chunk.columns.sizes)[page]
 
     def _lose(self, chunk: Chunk, number: int, where: str) -> None:
         queue = self._queues[chunk.queue_id]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from fairlead.decide.staging import OWN_TOKENS
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.names import Scoped
 from fairlead.model.staging import Published, Publishing, StagedChunk
@@ -78,10 +79,15 @@ def keep_staged(
     begun = {record.write: record for record in found.publishing.values() if record.write not in done}
     kept = StagedRows({}, {}, {}, found.published)
     names: dict[Scoped, set[str]] = {}
+    cut_off: set[Where] = set()
     for key, chunk in found.chunks.items():
         parts = _parts_left(chunk, begun.get(chunk.write))
         # A write that is done has no chunks any more: these are left over from before.
         if chunk.write in done:
+            continue
+        # What an enqueue of many steps had staged when it was cut off: nobody publishes it.
+        if chunk.token.startswith(OWN_TOKENS) and chunk.write not in begun:
+            cut_off |= {(chunk.queue_id, number) for number, _ in chunk.parts}
             continue
         is_whole = chunk.count == sum(count for _, count in chunk.parts) and all(
             _is_whole(chunk, (chunk.queue_id, number), count, found.parts, queue_ids, used, has_pages)
@@ -98,7 +104,7 @@ def keep_staged(
     for key, record in found.publishing.items():
         if record.write not in done:
             kept.publishing[key] = _what_is_left(record, names.get(record.write, set()), report)
-    lost = found.parts.keys() - kept.parts.keys() - set(used)
+    lost = found.parts.keys() - kept.parts.keys() - set(used) - cut_off
     if lost:
         report.other.append(
             f"{len(lost)} parts of staged chunks are gone: no staged chunk that is whole has them"

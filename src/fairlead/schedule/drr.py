@@ -60,6 +60,8 @@ class Scheduler:
         self._state = SchedulerState(
             place_of, buckets, quantum=quantum, max_unsettled_per_key=max_unsettled_per_key
         )
+        #: The last plan of a queue that lacks messages, with its limit: it is asked for again when they are read.
+        self._last: tuple[int, ClaimPlan] | None = None
 
     # The decision
 
@@ -81,8 +83,13 @@ class Scheduler:
         """
         state = self._state
         if followers is None and up_to is None and _is_usual(state, now_ms):
+            last = self._last
+            if last is not None and last[0] == limit and last[1].version == state.version:
+                return last[1]
             rounds = plan_rounds(state, limit)
-            return ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
+            plan = ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
+            self._last = (limit, plan) if state.cold else None
+            return plan
         draft = Draft(state, now_ms)
         if followers is None:
             draft.take(limit, up_to)

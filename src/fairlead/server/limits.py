@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
@@ -166,7 +166,9 @@ def _sum(read: Read, channel: OpenChannel) -> Read:
 class Limits:
     def __init__(self, settings: LimitSettings | None = None) -> None:
         self.settings = settings or LimitSettings()
-        self._changed = threading.Condition()
+        # A lock itself is entered without a call of Python.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._calls = 0
         self._waiting = 0
         self._of_thread = threading.local()
@@ -188,11 +190,11 @@ class Limits:
         self.watched = False
         self._was_read: dict[str, Read] = {}
 
-    @contextmanager
-    def call(self, size: int = 0) -> Iterator[None]:
-        """For as long as one call is worked on; `size` is what its request holds in memory."""
-        with self._changed:
-            self._check_open()
+    def begin_call(self, size: int = 0) -> None:
+        """One call is worked on until `end_call`; `size` is what its request holds in memory."""
+        with self._lock:
+            if self._closed:
+                raise ServerStopping
             if self._calls >= self.settings.max_calls:
                 self._refuse(Limit.CALLS, "calls at a time", self.settings.max_calls)
             # A request larger than the limit must pass when it is alone, or it never would.
@@ -200,23 +202,50 @@ class Limits:
                 self._refuse(Limit.INFLIGHT_BYTES, "bytes in flight", self.settings.max_inflight_bytes)
             self._calls += 1
             self._bytes += size
+
+    def end_call(self, size: int = 0) -> None:
+        with self._lock:
+            self._calls -= 1
+            self._bytes -= size
+            if self._closed:
+                self._changed.notify_all()
+
+    @contextmanager
+    def call(self, size: int = 0) -> Iterator[None]:
+        """`begin_call` and `end_call`."""
+        self.begin_call(size)
         try:
             yield
         finally:
-            with self._changed:
-                self._calls -= 1
-                self._bytes -= size
+            self.end_call(size)
+
+    def begin_waiting(self) -> bool:
+        """A claim that may wait begins; False: this thread has said so already. In flight like any other, but as it costs
+        only its thread it takes no place of `max_calls`.
+        """
+        with self._lock:
+            if self._closed:
+                raise ServerStopping
+            if getattr(self._of_thread, "hands_out", False):
+                return False
+            self._waiting += 1
+            return True
+
+    def end_waiting(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._closed:
                 self._changed.notify_all()
 
     @contextmanager
     def waiting_call(self) -> Iterator[None]:
-        """For a claim that may wait. In flight like any other, but as it costs only its thread it takes no
-        place of `max_calls`.
-        """
-        with self._changed:
-            self._check_open()
-        with nullcontext() if getattr(self._of_thread, "hands_out", False) else self._waits():
+        """`begin_waiting` and `end_waiting`."""
+        is_counted = self.begin_waiting()
+        try:
             yield
+        finally:
+            if is_counted:
+                self.end_waiting()
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
@@ -232,14 +261,12 @@ class Limits:
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        with self._changed:
+        with self._lock:
             self._waiting += 1
         try:
             yield
         finally:
-            with self._changed:
-                self._waiting -= 1
-                self._changed.notify_all()
+            self.end_waiting()
 
     @contextmanager
     def unread(self) -> Iterator[Callable[[int], None]]:

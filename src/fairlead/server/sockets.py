@@ -40,8 +40,8 @@ _TCP_INFO_BYTES = 136
 _OVERHEAD, _OVERHEAD_BYTES = 1.1, 2048
 _SPARES = 3
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
-#: Descriptors that stay free for the store and the rest of the process, as a part of all.
-_DOOR_SHARE = 4
+#: A quarter of all descriptors stays free for the store and the rest of the process; doors share the others.
+_SHARE_OF_REST = 4
 
 
 class Connection(msgspec.Struct):
@@ -137,7 +137,11 @@ class SocketWatch:
         # A door on a busy machine takes a while to let go of a closed connection, which must not be counted twice.
         live = [one for one in found if not one.cut]
         for one, limit in too_many(
-            live, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit
+            live,
+            self._limits.settings,
+            _room_for_connections(len(self._doors)),
+            time.monotonic(),
+            greets=self._names_fit,
         ):
             if self._cut(one):
                 one.cut = True
@@ -316,9 +320,12 @@ def _plain(host: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def _room_for_connections() -> int:
+def _room_for_connections(doors: int) -> int:
+    """For each of so many doors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, soft // _DOOR_SHARE)
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 30
+    return max(1, (soft - soft // _SHARE_OF_REST) // max(1, doors))
 
 
 def raise_descriptor_limit() -> None:

@@ -67,6 +67,11 @@ class Standing(Call):
     def carry_out(self, handle: Handler) -> list[Delivery]:
         return self.subscription.claim(self, handle)
 
+    def take_read(self, answer: list[Delivery]) -> None:
+        left = {one.number for one in answer}
+        self.started = sum([one.number in left for one in self.deliveries[: self.started]])
+        self.answer = answer
+
     @property
     def deliveries(self) -> list[Delivery]:
         return self.answer or []
@@ -125,6 +130,11 @@ class Subscription:
 
     def over(self, call: Standing | GivingBack) -> None:
         """One of its calls is over. After an error, `is_over` says so."""
+        self.note(call)
+        self.stand()
+
+    def note(self, call: Standing | GivingBack) -> None:
+        """The first half of `over`, for whoever sends the messages before `stand`."""
         if isinstance(call, GivingBack):
             return
         self._standing = None
@@ -139,12 +149,18 @@ class Subscription:
             call.error = ServerStopping()
         if call.error is not None:
             self.end()
-        else:
-            self._stand()
+
+    def stand(self) -> None:
+        """Wait in line, behind those who wait, if there is credit. Doing it twice is fine."""
+        while self._sent and not self._is_held(self._sent[0], with_started=True):
+            self._sent.popleft()
+        if self._standing is None and self.credit and not self._is_paused and not self.is_over:
+            self._standing = Standing(self, self._claim, self.caller)
+            self._turns.stand(self._standing)
 
     def grant(self, count: int) -> None:
         self.credit += check_count(count, "count", most=MAX_CLAIM - self.credit)
-        self._stand()
+        self.stand()
 
     def pause(self) -> None:
         """Nobody reads what is sent."""
@@ -153,7 +169,7 @@ class Subscription:
 
     def resume(self) -> None:
         self._is_paused = False
-        self._stand()
+        self.stand()
 
     def end(self) -> GivingBack | None:
         """The call with which it has given back what was not started; None: nothing is to be given back, or it ended
@@ -212,14 +228,6 @@ class Subscription:
         )
 
     # Between turns
-
-    def _stand(self) -> None:
-        """Wait in line, behind those who wait."""
-        while self._sent and not self._is_held(self._sent[0], with_started=True):
-            self._sent.popleft()
-        if self._standing is None and self.credit and not self._is_paused and not self.is_over:
-            self._standing = Standing(self, self._claim, self.caller)
-            self._turns.stand(self._standing)
 
     def _step_aside(self) -> None:
         if self._standing is not None:

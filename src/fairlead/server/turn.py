@@ -67,13 +67,23 @@ class Call:
         return handle(self.request, self.caller)
 
     @property
+    def is_audited(self) -> bool:
+        """Whether it is recorded, if its verb is; of calls that run alone."""
+        return True
+
+    def take_read(self, answer: Any) -> None:
+        """Its answer with all payloads: without deliveries that somebody else has ended meanwhile."""
+        self.answer = answer
+
+    @property
     def is_durable(self) -> bool:
         """Whether its answer must not leave before it is confirmed."""
         return self.error is None and self.request.durable
 
 
 class Turned(NamedTuple):
-    #: Calls that are over, in the order in which they were carried out.
+    #: Calls that are over, in the order in which they are to be answered: first claims that waited, whose consumers do
+    #: nothing meanwhile, then the others, in the order in which they were carried out.
     over: list[Call]
     #: Claims that were woken and are to run alone once more.
     again: list[Call]
@@ -145,6 +155,7 @@ class Turns:
     def _run_together(self, woken: list[WaitingCall]) -> list[Call]:
         """The calls that are over."""
         over: list[Call] = []
+        handed_over: list[Call] = []
         arrived: list[Call] = []
         tried: list[WaitingCall] = []
         try:
@@ -153,7 +164,7 @@ class Turns:
                     call = self._calls.popleft()
                     arrived.append(call)
                     self._carry_out(call, over)
-                self._hand_over(tx, woken, tried, over)
+                self._hand_over(tx, woken, tried, handed_over)
         except FairleadError as lost:
             if not arrived and not tried:
                 # It has not even begun: the engine is closed, or is another's.
@@ -162,7 +173,7 @@ class Turns:
                 return self._undo(lost, arrived, tried, goes_on=False)
             untried = [waits for waits in woken if waits not in tried]
             return self._undo(lost, arrived, [*tried, *untried], goes_on=bool(arrived))
-        return over
+        return [*handed_over, *over]
 
     def _undo(
         self, lost: FairleadError, arrived: list[Call], waiting: list[WaitingCall], *, goes_on: bool
@@ -203,6 +214,7 @@ class Turns:
         """Try the claims that were woken, then those that wait for queues of which this turn changed anything.
         `tried` gets those that are over then.
         """
+        tx.add_gathered()
         for waits in woken:
             if tx.is_full:
                 self.waiting.try_soon(waits)
@@ -253,6 +265,8 @@ class Turns:
         patience_ms = request.patience_ms()
         try:
             handle = self._alone.handle if call.waits is None else self._alone.handle_again
+            if not call.is_audited:
+                handle = self._alone.handle_unaudited
             call.answer = handle(replace(request, wait=None) if patience_ms else request, call.caller)
         except FairleadError as refused:
             call.error = refused

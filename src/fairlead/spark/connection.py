@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fairlead
 from fairlead.client.addresses import read_endpoint
+from fairlead.client.finding import find_connect
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host
 from fairlead.spark.options import Options
@@ -98,7 +98,7 @@ def _warn_if_only_local(options: Options) -> None:
 
 
 def _connect(way: Way, api_key: str | None) -> Client:
-    return fairlead.connect(
+    return find_connect()(
         way.endpoint,
         retry_for=way.timeout,
         heartbeat_cap=None,

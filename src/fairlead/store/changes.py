@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import Chunk, LaneName
-from fairlead.records.facts import ScatteredEnqueued
+from fairlead.records.facts import PagesStaged, ScatteredEnqueued
 from fairlead.records.lease import GroupLease
+from fairlead.records.session import RememberedAnswer
 from fairlead.records.state import Counts, DedupRow, MemberRow, OwnState, RunRow
 from fairlead.records.stream import StreamRow
 from fairlead.schedule.throttle import Bucket
@@ -17,6 +18,7 @@ from fairlead.store.kv.port import Table
 
 class Changes:
     __slots__ = (
+        "answers",
         "buckets",
         "chunks",
         "config",
@@ -77,14 +79,16 @@ class Changes:
         self.streams: dict[tuple[int, str], StreamRow | None] = {}
         #: (queue, end of the window, key)
         self.ended_windows: set[tuple[int, int, str]] = set()
-        #: By table and key; None: the row goes.
+        #: Of the other tables of records, by table and key; None: the row goes.
         self.records: dict[tuple[Table, bytes], Any] = {}
         #: By (queue, number of the part); None: the rows go.
-        self.staged_pages: dict[tuple[int, int], Sequence[Sequence[bytes]] | None] = {}
+        self.staged_pages: dict[tuple[int, int], PagesStaged | None] = {}
         self.config: dict[str, str | None] = {}
         self.buckets: dict[str, Bucket | None] = {}
         self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}
+        #: Records of `Table.ANSWERS` by key; None: the row goes. Nearly every request of a client has some.
+        self.answers: dict[bytes, RememberedAnswer | None] = {}
         #: Queues that are gone, each with its dead-letter queue.
         self.deleted_queues: list[QueueRecord] = []
         #: The highest id that a queue had, if queues are gone.
@@ -126,6 +130,15 @@ class Changes:
         self.new_leases.clear()
         self.ended_leases.clear()
         self.counts.clear()
+        self.answers.clear()
+
+    def records_of(self, table: Table, keys: Iterable[bytes] | None = None) -> Mapping[bytes, Any]:
+        """What changed of a table of records, of these keys at least."""
+        if table is Table.ANSWERS:
+            return self.answers
+        if keys is not None:
+            return {key: self.records[table, key] for key in keys if (table, key) in self.records}
+        return {key: record for (where, key), record in self.records.items() if where is table}
 
     def forget(self, home: QueueRecord) -> None:
         """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.model.lane import lane_end, lane_key, lane_throttle_keys, pack_lane
-from fairlead.records.chunk import Chunk, Head, LaneName
+from fairlead.records.chunk import Chunk, Head, LaneName, cut_pages, page_starts
 from fairlead.records.facts import ScatteredEnqueued
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState, RunRow
@@ -32,7 +32,6 @@ _PLACE_BYTES = 9
 #: Behind all places of a lane.
 _BEHIND_PLACES = b"\xff" * _PLACE_BYTES
 #: The end of the key of the first page of a chunk.
-_FIRST_PAGE = bytes(2)
 #: Rows, or lanes, that one read finds at most, and the rows of the first read.
 _PAGE_ROWS = 1000
 _MIN_ROWS = 8
@@ -71,7 +70,8 @@ def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
         run = of_lanes + pack_lane(lane[0], lane[1:]) + _run_suffix(head.first, False)
         batch.put(Table.RUNS, run, _encode(run_of_one(head)))
         if head.inline is None:
-            batch.put(Table.PAGES, key + _FIRST_PAGE, payload)
+            for page, payloads in enumerate(cut_pages([payload], page_starts([len(payload)]))):
+                batch.put(Table.PAGES, key + page.to_bytes(2, "big"), b"".join(payloads))
 
 
 def write_runs(batch: Batch, changes: Changes) -> None:

@@ -13,7 +13,7 @@
 | chunks   | queue, first number         | `Head`: columns; small chunks with their payloads                |
 | cold     | queue, first number         | `Head` of a chunk that is not read at open                       |
 | runs     | home queue, queue, lane, place, 0 or 1 | `RunRow`: ready messages of a lane, of a cold chunk (0) or one with a row of its own (1) |
-| pages    | queue, number of a body, page | payloads of consecutive messages, one behind the other; about 16 KiB, written once |
+| pages    | queue, number of a body, page | payloads one behind the other, about 16 KiB, or a piece of a large one; written once |
 | states   | queue, first number         | a byte per message: implied, has a row of its own, gone          |
 | own      | queue, number               | `OwnState` of a message that something happened to               |
 | due      | queue, due time, number     | nothing; one row per message that waits                          |
@@ -50,7 +50,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -67,7 +66,17 @@ from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.throttle import Closure
-from fairlead.records.chunk import IMPLIED, OWN, PAGE_BYTES, Chunk, Head
+from fairlead.records.chunk import (
+    IMPLIED,
+    OWN,
+    PAGE_BYTES,
+    PIECE_BYTES,
+    Chunk,
+    Head,
+    count_pieces,
+    cut_pages,
+    page_sizes,
+)
 from fairlead.records.consumer import ChosenParts, RecordedCall
 from fairlead.records.facts import (
     BucketChanged,
@@ -80,6 +89,7 @@ from fairlead.records.facts import (
     DueRead,
     LivesEnded,
     MessageMoved,
+    PagesStaged,
     PassAllowed,
     QueueDeleted,
     QueueStored,
@@ -222,7 +232,7 @@ TABLES_OF_A_QUEUE = (
 )
 #: The tables of nearly every commit: to read a member of an enumeration costs as much as the call of a function.
 _CHUNKS, _COLD, _STATES = Table.CHUNKS, Table.COLD, Table.STATES
-_LEASES, _COUNTERS = Table.LEASES, Table.COUNTERS
+_LEASES, _COUNTERS, _ANSWERS = Table.LEASES, Table.COUNTERS, Table.ANSWERS
 _LAST_QUEUE_ID = b"last_queue_id"
 
 #: Rows of one bounded scan while a queue is loaded.
@@ -337,6 +347,11 @@ def write_changes(batch: Batch, changes: Changes) -> None:
                 deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
     for queue_id, counts in changes.counts.items():
         puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
+    for row_key, answer in changes.answers.items():
+        if answer is None:
+            deletes.append((_ANSWERS, row_key))
+        else:
+            puts.append((_ANSWERS, row_key, _encode(answer)))
     changes.has_others = any(changes.others)
     if changes.has_others:
         _write_others(batch, changes)
@@ -371,8 +386,8 @@ def _write_others(batch: Batch, changes: Changes) -> None:
     if changes.records:
         _write_records(batch, changes)
     if changes.staged_pages:
-        for (queue_id, number), pages in changes.staged_pages.items():
-            _write_staged_pages(batch, queue_id, number, pages)
+        for (queue_id, number), staged in changes.staged_pages.items():
+            _write_staged_pages(batch, queue_id, number, staged)
     if changes.queues or changes.deleted_queues:
         _write_queues(batch, changes)
 
@@ -454,9 +469,8 @@ def _write_pages(batch: Batch, chunk: Chunk) -> None:
     payloads = chunk.payloads
     assert payloads is not None, "a new chunk has its payloads"
     starts = chunk.page_starts()
-    keys = _page_keys(chunk, len(starts))
-    for key, start, end in zip(keys, starts, [*starts[1:], chunk.count], strict=True):
-        batch.put(Table.PAGES, key, b"".join(payloads[start:end]))
+    for key, page in zip(_page_keys(chunk, len(starts)), cut_pages(payloads, starts), strict=True):
+        batch.put(Table.PAGES, key, b"".join(page))
 
 
 def _delete_pages(batch: Batch, chunk: Chunk) -> None:
@@ -465,13 +479,11 @@ def _delete_pages(batch: Batch, chunk: Chunk) -> None:
             batch.delete(Table.PAGES, key)
 
 
-def _write_staged_pages(
-    batch: Batch, queue_id: int, number: int, pages: Sequence[Sequence[bytes]] | None
-) -> None:
-    if pages is None:
+def _write_staged_pages(batch: Batch, queue_id: int, number: int, staged: PagesStaged | None) -> None:
+    if staged is None or staged.pages is None:
         batch.delete_range(Table.PAGES, _key(queue_id, number), _key(queue_id, number + 1))
         return
-    for page, payloads in enumerate(pages):
+    for page, payloads in enumerate(staged.pages, staged.first_page):
         batch.put(Table.PAGES, _key(queue_id, number) + page.to_bytes(2, "big"), b"".join(payloads))
 
 
@@ -510,10 +522,20 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
         if inline is None:
             raise BrokenInvariant(f"chunk {chunk.first} of queue {chunk.queue_id} has no payloads")
         return inline
-    pages = store.get_many(Table.PAGES, _page_keys(chunk, len(chunk.page_starts())))
+    pages = _read_pages(store, chunk, range(len(chunk.page_starts())))
     if None in pages:
         raise BrokenInvariant(f"a page of chunk {chunk.first} of queue {chunk.queue_id} is missing")
     return _unpack(chunk, b"".join(cast("list[bytes]", pages)), chunk.columns.sizes)
+
+
+def _read_pages(store: KeyValueStore, chunk: Chunk, pages: Sequence[int]) -> list[bytes | None]:
+    """In steps of about a piece, each of which holds the interpreter lock."""
+    keys = [_page_key(chunk, page) for page in pages]
+    at_once = max(1, PIECE_BYTES * len(chunk.page_starts()) // chunk.payload_bytes)
+    if len(keys) <= at_once:
+        return store.get_many(Table.PAGES, keys)
+    steps = [keys[start : start + at_once] for start in range(0, len(keys), at_once)]
+    return [raw for step in steps for raw in store.get_many(Table.PAGES, step)]
 
 
 def _unpack(chunk: Chunk, raw: bytes, sizes: Sequence[int]) -> PackedPayloads:
@@ -543,13 +565,16 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
         return [None if inline is None else inline[index] for index in indexes]
     starts, sizes = chunk.page_starts(), chunk.columns.sizes
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
-    wanted = list(dict.fromkeys(page_of.values()))
-    raw_pages = store.get_many(Table.PAGES, [_page_key(chunk, page) for page in wanted])
+    ends = [*starts[1:], chunk.count]
+    # Each with the pages behind it that have the rest of its last payload.
+    runs = {page: range(page, page + count_pieces(sizes[ends[page] - 1])) for page in page_of.values()}
+    wanted = [page for run in runs.values() for page in run]
+    raw_pages = dict(zip(wanted, _read_pages(store, chunk, wanted), strict=True))
     pages: dict[int, PackedPayloads] = {}
-    for page, raw in zip(wanted, raw_pages, strict=True):
-        if raw is not None:
-            end = starts[page + 1] if page + 1 < len(starts) else chunk.count
-            pages[page] = _unpack(chunk, raw, sizes[starts[page] : end])
+    for page, run in runs.items():
+        parts = [raw for raw in map(raw_pages.__getitem__, run) if raw is not None]
+        if len(parts) == len(run):
+            pages[page] = _unpack(chunk, b"".join(parts), sizes[starts[page] : ends[page]])
     return [
         pages[page_of[index]][index - starts[page_of[index]]] if page_of[index] in pages else None
         for index in indexes
@@ -571,14 +596,11 @@ def read_dedup(
 def read_records(store: KeyValueStore, changes: Changes, table: Table, keys: Sequence[bytes]) -> list[Any]:
     """Records beside the messages as this transaction sees them, in the order of the keys; None: there is none."""
     decode = _decode_record[table]
-    unknown = [key for key in keys if (table, key) not in changes.records]
+    changed = changes.records_of(table, keys)
+    unknown = [key for key in keys if key not in changed]
     stored = dict(zip(unknown, store.get_many(table, unknown) if unknown else (), strict=True))
     return [
-        changes.records[table, key]
-        if (table, key) in changes.records
-        else None
-        if (raw := stored[key]) is None
-        else decode(raw)
+        changed[key] if key in changed else None if (raw := stored[key]) is None else decode(raw)
         for key in keys
     ]
 
@@ -597,8 +619,8 @@ def scan_records(
     decode = _decode_record[table]
     changed = {
         key: record
-        for (where, key), record in changes.records.items()
-        if where is table and start <= key and (end is None or key < end)
+        for key, record in changes.records_of(table).items()
+        if start <= key and (end is None or key < end)
     }
     # As many more as the transaction may have taken away.
     rows = store.scan(table, start, end, limit=limit + len(changed), reverse=reverse)
@@ -787,12 +809,8 @@ def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> 
     """For verification: pages of a chunk that are not there. `has_page` gets a key and the bytes of all payloads."""
     if chunk.is_inline:
         return []
-    bounds = [*chunk.page_starts(), chunk.count]
-    return [
-        page
-        for page, (start, end) in enumerate(pairwise(bounds))
-        if not has_page(_page_key(chunk, page), sum(chunk.columns.sizes[start:end]))
-    ]
+    sizes = page_sizes(chunk.page_starts(), chunk.columns.sizes)
+    return [page for page, size in enumerate(sizes) if not has_page(_page_key(chunk, page), size)]
 
 
 def own_key(chunk: Chunk, number: int) -> bytes:
@@ -800,9 +818,9 @@ def own_key(chunk: Chunk, number: int) -> bytes:
 
 
 def payload_range(chunk: Chunk, page: int) -> tuple[Sequence[int], bytes]:
-    """For repair: the messages whose payloads are in a page, and the key of the page."""
-    starts = [*chunk.page_starts(), chunk.count]
-    return chunk.numbers[starts[page] : starts[page + 1]], _page_key(chunk, page)
+    """For repair: the messages whose payloads, or of whose payload a piece, are in a page, and the key of the page."""
+    start, end = [*chunk.page_starts(), chunk.count][page : page + 2]
+    return chunk.numbers[min(start, end - 1) : end], _page_key(chunk, page)
 
 
 def encode_value(value: Any) -> bytes:

@@ -217,15 +217,12 @@ def _index_streams(
 
 
 def find_wrong_indexes(store: KeyValueStore, find_front: FindFront) -> list[str]:
-    """Rows that are missing, or lead nowhere. The rows of a chunk may stay until it is gone."""
+    """Rows that are missing, or lead nowhere. Those of the ends of lives in a chunk may stay until it is gone."""
     expected = index_rows(store, find_front)
     allowed = {table: set(rows) for table, rows in expected.items()}
     for chunk in {message.chunk.first: message.chunk for message in read_messages(store)}.values():
         home_id = chunk.queue_id
         allowed[Table.LIVES] |= {pack_key(home_id, end_ms, chunk.first) for end_ms in chunk.ends_of_life()}
-        if chunk.has_runs:
-            firsts = chunk.first_of_lanes().items()
-            allowed[Table.RUNS] |= {run_key(home_id, home_id, lane, first, False) for lane, first in firsts}
     found = []
     for table, rows in expected.items():
         stored = dict(read_table(store, table))

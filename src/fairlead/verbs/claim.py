@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.errors import FairleadError
 from fairlead.fields import Consumer, MaxPerStream, Wait
 from fairlead.model.access import Right
 from fairlead.model.delivery import Delivery
@@ -67,8 +68,11 @@ class Claim(Request[list[Delivery]], frozen=True):
         the caller has lost: those go back to their places."""
         if not answer:
             return answer
-        with rights.releasing(answer):
+        try:
             if self.wait is not None:
                 for queue in self.queues():
                     rights.need(Right.CONSUME, queue)
             return rights.still_own(answer)
+        except FairleadError:
+            rights.release(answer)
+            raise

@@ -32,7 +32,8 @@ class Settle(Request[list[SettleResult]], frozen=True):
     items: Annotated[Sequence[Settlement], Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES)]
 
     def authorize(self, rights: Rights) -> Settle:
-        return msgspec.structs.replace(self, items=rights.own_items(self.items))
+        items = rights.own_items(self.items)
+        return self if items is self.items else msgspec.structs.replace(self, items=items)
 
     def visible(self, answer: list[SettleResult], rights: Rights) -> list[SettleResult]:
         return rights.with_given_ids(self.items, answer)

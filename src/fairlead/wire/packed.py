@@ -3,7 +3,9 @@
 A request is a map of its fields, those with their default values left out. Fields of many values are compact:
 
     messages   a list of arrays [payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl],
-               or of maps with these names; what is left out at the end of an array has its default
+               or of maps with these names; what is left out at the end of an array has its default. Of messages with
+               nothing but a payload, a key and a weight a map of columns: {payload: list, fairness_key: list,
+               weight: list}, in which a list of one value says that all messages have it
     items      a list of arrays [action, id, lease, error, reason, progress, retry_in_ms, dead, keep_order, duration_ms,
                carry, retry_after_ms, close]: the action is its place in `ACTIONS`, the id has 16 bytes, the lease is a whole number
     requests   a list of arrays [verb, map of fields]
@@ -33,6 +35,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, LeaseRef, Settlement, SettleResult
 from fairlead.request import VERBS, Answer, Request
 from fairlead.wire.packed_deliveries import decode_deliveries, encode_deliveries
+from fairlead.wire.packed_plain import MessageLists, encode_plain, find_plain, message_lists
 from fairlead.wire.plain import changed_fields, decode_map, encode_map, make_request, plain
 from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, Row, read_settlement, settlement_row
 
@@ -62,7 +65,11 @@ class _ResultRow(msgspec.Struct, array_like=True, gc=False):
 
 def encode_request(request: Request[Any]) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
-    return encode_map(_fields_on_the_way(request))
+    try:
+        plain_one = encode_plain(request)
+    except (TypeError, ValueError, OverflowError):
+        plain_one = None
+    return encode_map(_fields_on_the_way(request)) if plain_one is None else plain_one
 
 
 def _fields_on_the_way(request: Request[Any]) -> dict[str, object]:
@@ -70,7 +77,12 @@ def _fields_on_the_way(request: Request[Any]) -> dict[str, object]:
 
 
 def _message_rows(messages: object) -> object:
-    if not isinstance(messages, (list, tuple)) or not all(type(one) is NewMessage for one in messages):
+    if not isinstance(messages, (list, tuple)):
+        return plain(messages)
+    lists = message_lists(messages)
+    if lists is not None:
+        return lists
+    if not all(type(one) is NewMessage for one in messages):
         return plain(messages)
     return [_message_row(one) for one in messages]
 
@@ -93,8 +105,6 @@ def _item_row(item: object) -> object:
     if type(item) is Complete and type(item.delivery) is Delivery and item.progress == 0:
         return (COMPLETE, item.delivery.raw_id, item.delivery.claim_id)
     if type(item) is Row:
-        if item.action == COMPLETE and item.progress is None:
-            return item.action, item.id, item.lease
         return _trimmed(astuple(item), (None,) * _ITEM_FIELDS)
     if not isinstance(item, Settlement):
         return plain(item)
@@ -119,12 +129,15 @@ _ON_THE_WAY = {"messages": _message_rows, "items": _item_rows, "requests": _requ
 
 
 def decode_request(kind: type[R], raw: bytes) -> R:
-    return request_of(kind, decode_map(raw))
+    found = find_plain(kind, raw)
+    return request_of(kind, decode_map(raw)) if found is None else found
 
 
 def request_of(kind: type[R], fields: dict[str, Any]) -> R:
     """From names and plain values, rows among them. The engine says whether its values are right."""
-    if isinstance(fields.get("messages"), list):
+    if isinstance(fields.get("messages"), dict):
+        fields["messages"] = _messages_of(fields["messages"])
+    elif isinstance(fields.get("messages"), list):
         fields["messages"] = _bounded(fields["messages"], _message_of, "messages")
     if isinstance(fields.get("items"), list):
         fields["items"] = _bounded(fields["items"], _item_of, "items")
@@ -138,6 +151,16 @@ def _bounded(rows: list[Any], read: Any, field: str) -> list[Any]:
     if len(rows) > MAX_BATCH_MESSAGES:
         raise InvalidRequest(field, f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(rows)}")
     return [read(row) for row in rows]
+
+
+def _messages_of(columns: dict[str, Any]) -> Sequence[NewMessage]:
+    try:
+        messages = msgspec.convert(columns, MessageLists).messages()
+    except msgspec.ValidationError as wrong:
+        raise InvalidRequest("messages", "a list, or a map of columns", str(wrong)) from None
+    if messages is None:
+        raise InvalidRequest("messages", f"columns of one length, at most {MAX_BATCH_MESSAGES}", "others")
+    return messages
 
 
 def _message_of(row: Any) -> Any:
@@ -226,14 +249,13 @@ def _decoder_of(kind: type[Request[Any]]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def _encode_results(request: Request[Any], answer: Iterable[SettleResult], now_ms: int) -> bytes:
-    return _encode((now_ms, [_result_row(one) for one in answer]))
-
-
-def _result_row(result: SettleResult) -> Sequence[object]:
-    number = _NUMBERS[result.outcome]
-    if result.rule or result.due_ms or result.lease_until or result.error:
-        return result.raw_id, number, result.rule, result.due_ms, result.lease_until, result.error
-    return result.raw_id, number
+    rows = [
+        (one.raw_id, _NUMBERS[one.outcome], one.rule, one.due_ms, one.lease_until, one.error)
+        if one.rule or one.due_ms or one.lease_until or one.error
+        else (one.raw_id, _NUMBERS[one.outcome])
+        for one in answer
+    ]
+    return _encode((now_ms, rows))
 
 
 _results = msgspec.msgpack.Decoder(tuple[int, list[_ResultRow]])

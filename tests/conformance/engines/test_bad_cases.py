@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage
-from fairlead.engine import moves, operations
+from fairlead.engine import moves, operations, short_ways
 from fairlead.engine.broker import Broker
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.work import large, settle
@@ -75,6 +75,7 @@ def counts(broker: Broker) -> tuple[int, int, int]:
 def test_a_large_claim_is_filled_in_parts_in_the_order_of_a_whole_one(
     broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(short_ways, "MAX_MESSAGES", PART)
     found: list[Delivery] = []
     assert commits(broker, lambda: found.extend(claim_all(broker, token="t"))) == SIZE // PART
     assert [one.id for one in claim_all(broker, token="t")] == [one.id for one in found]

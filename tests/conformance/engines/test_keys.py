@@ -91,6 +91,33 @@ def test_a_key_ends_with_its_time(engine: Engine, ring: KeyRing, clock: ManualCl
     assert "expired" in why_refused(ring, made.secret)
 
 
+def test_a_right_that_was_asked_for_before_goes_with_its_grant_its_key_and_its_time(
+    engine: Engine, ring: KeyRing, clock: ManualClock
+) -> None:
+    made, other = (engine.do(KeysCreate(name, ["produce:q"], expires_in="5s")) for name in ("a", "b"))
+
+    def allowed(key_id: str = made.info.id) -> list[bool]:
+        return [ring.allows(key_id, right, "q") for right in (Right.PRODUCE, Right.CONSUME)]
+
+    assert [allowed(), allowed(), allowed(other.info.id)] == [[True, False]] * 3
+    engine.do(KeysSetGrants(made.info.id, ["consume:*"]))
+    assert allowed() == [False, True]
+    engine.do(KeysRevoke(made.info.id))
+    with pytest.raises(Unauthenticated):
+        allowed()
+    clock.advance(ms=5_000)
+    with pytest.raises(Unauthenticated):
+        allowed(other.info.id)
+
+
+def test_any_number_of_queues_may_be_asked_about(engine: Engine, ring: KeyRing) -> None:
+    key_id = engine.do(KeysCreate("a", ["produce:a.*"])).info.id
+    names = [f"{project}.{n}" for n in range(1500) for project in "ab"]
+    for _ in range(2):
+        allowed = [name for name in names if ring.allows(key_id, Right.PRODUCE, name)]
+        assert allowed == [name for name in names if name.startswith("a.")]
+
+
 def test_the_last_use_is_written_at_most_once_a_minute(
     engine: Engine, ring: KeyRing, clock: ManualClock
 ) -> None:

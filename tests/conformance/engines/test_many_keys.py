@@ -14,11 +14,13 @@ from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.engine.memory import Memory
 from fairlead.engine.queue import Queue
+from fairlead.engine.read_ahead import read_ahead
 from fairlead.engine.reduce.queues import sweep_states, take_discarded
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.engine.work import inspect, large, queues
 from fairlead.errors import StoreFull
 from fairlead.records.lease import GroupLease
+from fairlead.request import LOCAL
 from fairlead.schedule.drr import Container, Scheduler
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Row, Table
@@ -27,9 +29,11 @@ from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRegister
 from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.inspect import Peek, Stats
 from fairlead.verbs.operate import Drop
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, Purge, UpdateQueue
+from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Settle
 
 KEYS = 20
@@ -188,6 +192,59 @@ def test_a_claim_reads_few_lanes_at_a_time(
     assert found == payloads[:limit]
     assert sum(reads) >= KEYS
     assert max(reads) <= LANES
+    assert broken_laws(engine) == []
+
+
+@pytest.mark.parametrize("way", ["in a session", "in an exchange", "of two queues"])
+def test_a_claim_that_is_one_write_reads_few_lanes_at_a_time(
+    engine: Engine, reads: list[int], way: str
+) -> None:
+    payloads = enqueue(engine)
+    if way == "in a session":
+        engine.do(OpenSession("s"))
+        found = engine.do(Claim("q", 2 * KEYS), LOCAL._replace(session="s", number=1))
+    elif way == "in an exchange":
+        (found,) = engine.do(Exchange([Claim("q", 2 * KEYS)]))
+    else:
+        engine.do(CreateQueue("other"))
+        payloads += enqueue(engine, "other")
+        found = engine.do(Claim(["q", "other"], 2 * KEYS))
+    assert sorted(one.payload for one in found) == sorted(payloads)
+    assert sum(reads) >= KEYS
+    assert max(reads) <= LANES
+    assert broken_laws(engine) == []
+
+
+@pytest.mark.parametrize(("messages", "most"), [(1, 4), (2, 2), (200, 1)])
+def test_a_claim_reads_few_chunks_at_a_time_and_fewer_large_ones(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, messages: int, most: int
+) -> None:
+    """All messages are of one key, and one claim takes the first ones."""
+    monkeypatch.setattr(cold, "HOT_MESSAGES", 0)
+    monkeypatch.setattr(cold, "CACHED_MESSAGES", 0)
+    monkeypatch.setattr(cold, "STEP_CHUNKS", 4)
+    monkeypatch.setattr(cold, "MESSAGES_OF_STEP", 2)
+    for _ in range(KEYS):
+        engine.do(EnqueueMany("q", [NewMessage(b"x", fairness_key=f"k{n}") for n in range(messages)]))
+    held, chunks = [0], engine.store.get_many
+    begin = Engine._begin
+
+    def begun(self: Engine, hooks: HookAnswers) -> Transaction:
+        held.append(0)
+        return begin(self, hooks)
+
+    def read(table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        held[-1] += len(keys) if table is Table.COLD else 0
+        return chunks(table, keys)
+
+    monkeypatch.setattr(Engine, "_begin", begun)
+    monkeypatch.setattr(engine.store, "get_many", read)
+    monkeypatch.setattr(cold, "CACHED_MESSAGES", 100_000)
+    read_ahead(engine, ["q"], KEYS)
+    assert sum(held) >= KEYS // messages
+    assert max(held) <= most
+    assert len(engine.do(Claim("q", KEYS))) == KEYS
+    assert max(held) <= most
     assert broken_laws(engine) == []
 
 

@@ -13,7 +13,7 @@ from fairlead import Complete, Delivery, Fail, NewMessage, Release
 from fairlead.engine import cold
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
-from fairlead.errors import QueueNotFound, Unavailable
+from fairlead.errors import InvalidRequest, QueueNotFound, Unavailable
 from fairlead.records.chunk import MAX_SHARED_BYTES
 from fairlead.records.ids import MAX_CHUNK_MESSAGES
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
@@ -238,6 +238,19 @@ def test_a_refused_enqueue_leaves_the_growing_chunk_as_it_was(engine: Engine) ->
             engine.do(Enqueue("unknown", b"refused"))
         engine.do(Enqueue("q", b"1"))
     assert chunk_sizes(engine) == [2]
+
+
+def test_a_request_that_is_refused_behind_enqueues_is_refused_alone(engine: Engine) -> None:
+    with engine.transaction():
+        for n in range(3):
+            engine.do(Enqueue("q", b"%d" % n))
+        with pytest.raises(InvalidRequest):
+            engine.do(EnqueueMany("q", [5]))  # type: ignore[list-item]
+        with pytest.raises(QueueNotFound):
+            engine.do(Stats("unknown"))
+        engine.do(Enqueue("q", b"3"))
+    assert chunk_sizes(engine) == [4]
+    assert payloads(reopened(engine)) == [b"%d" % n for n in range(4)]
 
 
 def test_what_differs_between_messages_of_a_shared_chunk_survives_a_reopening() -> None:

@@ -203,6 +203,23 @@ def test_a_claim_that_waits_goes_with_its_connection(door: RespDoor, broker: Bro
     assert broker.stats(queue).ready == 1
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [pack("PING"), pack("PING") * 50, pack("FL.CLAIM", "no-queue", "WAIT", "30s")],
+    ids=["a command", "many", "a claim"],
+)
+def test_a_claim_with_commands_behind_it_goes_with_its_connection(
+    door: RespDoor, wire: Wire, broker: Broker, queue: str, behind: bytes
+) -> None:
+    with wires(door.address, 1) as (gone,):
+        gone.send(packed(Claim(queue, wait="30s")))
+        wait_until(lambda: waiting_claims(broker, queue) == 1)
+        gone.send(behind)
+        # Now the door has read it.
+        wire.ask("PING")
+    wait_until(lambda: waiting_claims(broker, queue) == 0)
+
+
 def test_a_client_may_close_its_side_and_read_the_rest(wire: Wire, queue: str) -> None:
     wire.send(
         pack("FL.ENQUEUE", queue, "1") + pack("FL.CLAIM", queue) + pack("FL.CLAIM", queue, "WAIT", "30s")

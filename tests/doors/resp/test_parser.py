@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.server.resp.parser import Command, CommandReader
+from fairlead.server.resp import parser
+from fairlead.server.resp.parser import Command, CommandReader, LargeWord, join_words, size_of
 from tests.doors.resp.wire import pack
 
 _MAX_BYTES = 1000
@@ -100,3 +102,24 @@ def test_a_line_is_cut_into_words_as_redis_does(line: bytes, words: Command) -> 
 @pytest.mark.parametrize("line", [b'"a\r\n', b"a'b\r\n", b'"a"b\r\n'])
 def test_a_line_with_odd_quotes_is_refused(line: bytes) -> None:
     assert read([line])[1] != "None"
+
+
+@given(commands, st.lists(st.integers(0, 200), max_size=10), st.integers(0, 20))
+def test_large_arguments_are_the_same_once_they_are_joined(
+    given_: list[Command], cuts: list[int], large: int
+) -> None:
+    raw = b"".join(pack(*command) for command in given_)
+    places = sorted({0, len(raw), *[cut % (len(raw) + 1) for cut in cuts]})
+    with mock.patch.object(parser, "LARGE_BYTES", large):
+        found, error = read([raw[start:stop] for start, stop in pairwise(places)])
+    assert ([join_words(one) for one in found], error) == (given_, "None")
+    assert [size_of(one) for one in found] == [sum(map(len, one)) for one in given_]
+    for one in found:
+        assert all(word.pieces for word in one if isinstance(word, LargeWord))
+
+
+def test_a_large_argument_without_a_line_end_is_refused() -> None:
+    with mock.patch.object(parser, "LARGE_BYTES", 3):
+        found, error = read([b"*1\r\n$5\r\nab", b"cde", b"xx*1\r\n"])
+    assert found == []
+    assert "line end" in error

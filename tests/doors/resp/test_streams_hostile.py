@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import hiredis
 import pytest
 from redis import ResponseError
 
-from fairlead import Broker
+from fairlead import Broker, NewMessage
 from fairlead.middleware.stack import Layers
 from fairlead.server.resp.door import RespDoor
+from fairlead.server.resp.streams import pending
 from fairlead.server.resp.streams.commands import COMMANDS, REFUSED
 from fairlead.testing import open_in_memory
 from tests.doors.resp.conftest import opened
@@ -116,3 +119,62 @@ hostile g c hostile g c 0 1 - + > * $ 1-1 (1-1 0-0 COUNT NOACK STREAMS GROUP GRO
 FATAL IDLE MAXLEN MINID ~ = LIMIT IDMP IDMPAUTO NOMKSTREAM MKSTREAM CREATE DESTROY DELCONSUMER SETID LASTID FORCE RETRYCOUNT
 CLAIM FULL payload 99999999999999999999 -1 18446744073709551615-18446744073709551615
 """
+
+
+def test_what_programs_poll_is_not_in_the_audit_and_ranges_are(guarded: tuple[Broker, RespDoor]) -> None:
+    broker, _ = guarded
+    broker.create_queue("polled")
+    admin = _client(guarded, "produce:polled", "consume:polled", "read-payload:polled")
+    admin.xgroup_create("polled", "g")
+    ids = [admin.xadd("polled", {"payload": "secret"}) for _ in range(3)]
+    admin.read("g", "ann", {"polled": ">"})
+
+    def looks() -> list[str]:
+        return [
+            entry.verb for entry in broker.audit.read() if entry.queue == "polled" and entry.who != "local"
+        ]
+
+    before = looks()
+    assert admin.xpending("polled", "g")["pending"] == 3
+    assert len(admin.xpending_range("polled", "g", "-", "+", 10, "ann")) == 3
+    assert len(admin.read("g", "ann", {"polled": "0"})["polled"]) == 3
+    assert len(admin.xautoclaim("polled", "g", "ann", 0)[1]) == 3
+    assert len(admin.xclaim("polled", "g", "ann", 0, ids)) == 3
+    assert looks() == before
+    assert len(admin.xrange("polled")) == 3
+    assert "browse" in looks()
+
+
+def test_many_pending_entries_are_looked_at_by_threads_of_the_pool(
+    guarded: tuple[Broker, RespDoor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, door = guarded
+    broker.create_queue("many", visibility_timeout="10m")
+    client = _client(guarded, "produce:many", "consume:many", "read-payload:many")
+    client.xgroup_create("many", "g")
+    broker.enqueue_many("many", [NewMessage(b"x")] * 2500)
+    entries = [
+        entry_id
+        for _ in range(5)
+        for entry_id, _ in client.read("g", "ann", {"many": ">"}, count=500)["many"]
+    ]
+    threads: set[int] = set()
+    make_pending = pending._pending
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        threads.add(threading.get_ident())
+        return make_pending(*arguments, **options)
+
+    monkeypatch.setattr(pending, "_pending", watched)
+    found = client.xpending("many", "g")
+    assert (found["pending"], found["min"], found["max"]) == (2500, entries[0], entries[-1])
+    assert [
+        one["message_id"] for one in client.xpending_range("many", "g", entries[1200], "+", 3)
+    ] == entries[1200:1203]
+    assert [
+        entry_id for entry_id, _ in client.read("g", "ann", {"many": entries[9]}, count=5)["many"]
+    ] == entries[10:15]
+    cursor, claimed, _ = client.xautoclaim("many", "g", "ann", 0, count=100)
+    assert (cursor, [entry_id for entry_id, _ in claimed]) == (entries[100], entries[:100])
+    assert threads
+    assert door._event_loop.thread_id not in threads

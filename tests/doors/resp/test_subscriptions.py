@@ -10,7 +10,7 @@ from typing import Any
 import hiredis
 import pytest
 
-from fairlead import Broker, Complete, NewMessage, errors
+from fairlead import Broker, Complete, NewMessage, Settings, errors
 from fairlead.config import LimitSettings
 from fairlead.middleware.stack import Layers
 from fairlead.server.limits import Limit
@@ -255,6 +255,20 @@ def test_a_consumer_that_does_not_read_gets_one_push_and_is_closed_in_the_end() 
         wait_until(lambda: door.connection_count == 0)
         assert door.limits.refusals == {Limit.UNREAD_BYTES: 1}
         wait_until(lambda: broker.stats("q").ready >= count - 1)
+        consumer.close()
+
+
+@pytest.mark.parametrize("cached_bytes", [0, 64 << 20])
+def test_large_messages_come_one_after_the_other(cached_bytes: int) -> None:
+    broker = open_in_memory(settings=Settings(body_cache_bytes=cached_bytes))
+    broker.create_queue("q")
+    given = [b"%d" % n + b"x" * (3 << 20) for n in range(3)]
+    for payload in given:
+        broker.enqueue("q", payload)
+    with opened(broker) as door:
+        consumer = Consumer(door)
+        consumer.ask_packed(Consume("q", credit=3))
+        assert consumer.payloads(3) == given
         consumer.close()
 
 

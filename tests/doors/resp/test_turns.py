@@ -96,7 +96,7 @@ def test_a_claim_waits_and_an_enqueue_and_its_delivery_are_one_write(scene: Scen
     assert scene.turns.run().over == []
     before = scene.writes
     [put] = scene.ask(Enqueue("q", b"1"))
-    assert scene.turns.run().over == [put, waiting]
+    assert scene.turns.run().over == [waiting, put]
     assert scene.writes == before + 1
     assert [one.payload for one in waiting.answer] == [b"1"]
     assert not scene.turns.has_work, "nobody is woken for a message that was handed over"
@@ -106,7 +106,7 @@ def test_claims_get_messages_in_the_order_of_their_arrival(scene: Scene) -> None
     waiting = scene.ask(*[claim(limit=2) for _ in range(3)])
     scene.turns.run()
     [put] = scene.ask(EnqueueMany("q", [NewMessage(b"%d" % n) for n in range(3)]))
-    assert scene.turns.run().over == [put, *waiting[:2]]
+    assert scene.turns.run().over == [*waiting[:2], put]
     assert [[one.payload for one in call.answer] for call in waiting[:2]] == [[b"0", b"1"], [b"2"]]
 
 
@@ -208,7 +208,7 @@ def test_a_lost_transaction_refuses_all_who_joined_and_waiting_claims_go_on(scen
     assert all(call.answer is None for call in calls)
     assert scene.turns.run().over == []
     [put] = scene.ask(Enqueue("q", b"3"))
-    assert scene.turns.run().over == [put, waiting]
+    assert scene.turns.run().over == [waiting, put]
     assert [one.payload for one in waiting.answer] == [b"3"]
 
 

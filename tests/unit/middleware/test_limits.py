@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -25,22 +24,24 @@ class Places:
         self.held: list[str] = []
         self.refusal: Exception | None = None
 
-    def call(self, size: int = 0) -> AbstractContextManager[None]:
-        return self._place(f"call of {size}")
+    def begin_call(self, size: int = 0) -> None:
+        self._begin(f"call of {size}")
 
-    def waiting_call(self) -> AbstractContextManager[None]:
-        return self._place("waiting")
+    def end_call(self, size: int = 0) -> None:
+        self.held.remove(f"call of {size}")
 
-    @contextmanager
-    def _place(self, name: str) -> Iterator[None]:
+    def begin_waiting(self) -> bool:
+        self._begin("waiting")
+        return True
+
+    def end_waiting(self) -> None:
+        self.held.remove("waiting")
+
+    def _begin(self, name: str) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.taken.append(name)
         self.held.append(name)
-        try:
-            yield
-        finally:
-            self.held.remove(name)
 
 
 class Engine:

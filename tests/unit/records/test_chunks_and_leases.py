@@ -7,7 +7,19 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.records.chunk import GONE, OWN, PAGE_BYTES, Chunk, Columns, Head, by_chunk, page_starts
+from fairlead.records.chunk import (
+    GONE,
+    OWN,
+    PAGE_BYTES,
+    PIECE_BYTES,
+    Chunk,
+    Columns,
+    Head,
+    by_chunk,
+    cut_pages,
+    page_sizes,
+    page_starts,
+)
 from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.lease import to_runs
 
@@ -81,3 +93,17 @@ def test_pages_begin_where_the_next_payload_has_no_room() -> None:
     for _ in range(2000):
         sizes = chance.choices(edges, k=chance.randrange(30))
         assert page_starts(sizes) == one_by_one(sizes)
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, PAGE_BYTES, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]), max_size=8)
+)
+def test_large_payloads_are_cut_into_pieces_and_joined_again(sizes: list[int]) -> None:
+    payloads = [bytes([index % 256]) * size for index, size in enumerate(sizes)]
+    starts = page_starts(sizes)
+    if not sizes:
+        return
+    pages = [*cut_pages(payloads, starts)]
+    assert [sum(map(len, page)) for page in pages] == page_sizes(starts, sizes)
+    assert max(sum(map(len, page)) for page in pages) <= PIECE_BYTES
+    assert b"".join([b"".join(page) for page in pages]) == b"".join(payloads)

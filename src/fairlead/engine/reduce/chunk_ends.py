@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fairlead.engine import cold
 from fairlead.engine.queue import Queue
 from fairlead.engine.reduce.kept_chunks import count_cold, drop_body, drop_cold
-from fairlead.engine.reduce.lanes import delete_runs
 from fairlead.engine.reduce.states import mark
 from fairlead.engine.thinning import is_sparse
 from fairlead.records.chunk import GONE, Chunk
@@ -76,5 +75,3 @@ def _end_chunk(memory: Memory, chunk: Chunk) -> None:
         return
     drop_cold(memory, chunk)
     count_cold(memory, home, -1)
-    if chunk.has_runs:
-        delete_runs(memory, chunk)

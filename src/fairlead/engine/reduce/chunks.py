@@ -174,11 +174,6 @@ def _wait_from_now(
 
 def thinned(memory: Memory, fact: ChunkThinned) -> None:
     before, after = fact.before, fact.after
-    if before.has_runs:
-        lanes = set(map(after.lane_of, after.implied()))
-        for lane, first in before.first_of_lanes().items():
-            if lane not in lanes:
-                memory.changes.runs[before.queue_id, before.queue_id, lane, first, False] = None
     for end_ms in before.ends_of_life() - after.ends_of_life():
         memory.changes.lives[before.queue_id, end_ms, before.first] = False
     if before.is_cold:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.engine.queue import Queue
 from fairlead.engine.reduce.kept_chunks import count_cold, keep_cold
-from fairlead.engine.reduce.lanes import delete_runs, demote_lanes, find_in_lanes
+from fairlead.engine.reduce.lanes import demote_lanes, find_in_lanes
 from fairlead.engine.reduce.stream_members import add_members, hot_members, note_member
 from fairlead.records.chunk import Chunk
 from fairlead.records.facts import ChunkDemoted
@@ -49,7 +49,6 @@ def cool_chunks(memory: Memory) -> None:
         if _must_stay_hot(memory, home, chunk):
             continue
         if chunk.has_runs:
-            delete_runs(memory, chunk)
             chunk.has_runs = False
             memory.changes.cooled.add(chunk)
         elif not chunk.is_cold:

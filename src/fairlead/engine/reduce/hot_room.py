@@ -63,6 +63,15 @@ def may_grow(memory: Memory, chunk: Chunk, more: Columns) -> bool:
     return _fits(memory, memory.by_id[chunk.queue_id], memory.hot_weight(more) * count, more)
 
 
+def has_room_to_gather(memory: Memory, chunk: Chunk, count: int, size: int) -> bool:
+    """`may_grow` for so many plain messages in any lanes, of which a queue with lanes on disk says no."""
+    if memory.chunks.get(chunk.block) is not chunk or chunk.is_cold:
+        return False
+    if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
+        return False
+    return has_room_for(memory, count) and not memory.by_id[chunk.queue_id].schedule.cold_lanes
+
+
 def _fits(memory: Memory, queue: Queue, weight: int, columns: Columns) -> bool:
     """Whether new messages that weigh so much may be hot."""
     if not has_room_for(memory, weight):

@@ -148,12 +148,6 @@ def _delete_run(memory: Memory, queue: Queue, number: int) -> None:
     memory.changes.runs[queue.home_id, queue.record.queue_id, lane, place, True] = None
 
 
-def delete_runs(memory: Memory, chunk: Chunk) -> None:
-    """No lane leads to a cold chunk any more."""
-    for lane, first in chunk.first_of_lanes().items():
-        memory.changes.runs[chunk.queue_id, chunk.queue_id, lane, first, False] = None
-
-
 def enter_lane_as_front(memory: Memory, queue: Queue, number: int) -> None:
     """A message is the front of its stream now."""
     lane, weight = memory.lane_and_weight(number)

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def records_changed(memory: Memory, fact: RecordsChanged) -> None:
-    memory.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
     if fact.table is Table.ANSWERS:
+        memory.changes.answers.update(fact.records)
         memory.sessions.answers_changed(fact.records)
         return
+    memory.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
     kept = memory.records.get(fact.table, {})
     for key, record in fact.records.items():
         if fact.table is Table.CONSUMERS:
@@ -70,4 +71,4 @@ def bucket_changed(memory: Memory, fact: BucketChanged) -> None:
 
 
 def pages_staged(memory: Memory, fact: PagesStaged) -> None:
-    memory.changes.staged_pages[fact.queue_id, fact.number] = fact.pages
+    memory.changes.staged_pages[fact.queue_id, fact.number] = fact

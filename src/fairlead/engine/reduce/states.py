@@ -12,7 +12,7 @@ from fairlead.engine.queue import Queue
 from fairlead.engine.reduce.stream_members import member_rows, note_member
 from fairlead.records.chunk import IMPLIED, OWN, Chunk
 from fairlead.records.facts import DoneRead, DueRead, MessageRestated, StatesRead
-from fairlead.records.ids import BLOCK_SHIFT
+from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 from fairlead.records.state import OwnState
 
 if TYPE_CHECKING:
@@ -70,11 +70,24 @@ def mark_own(memory: Memory, chunk: Chunk, number: int) -> None:
 
 
 def mark(memory: Memory, chunk: Chunk, numbers: Sequence[int], state: int) -> None:
-    """Messages of a chunk are implied no longer: the row of a stream goes with the last one that was."""
+    """Messages of a chunk are implied no longer: the rows of a lane and of a stream go with the last one that was."""
+    if not chunk.is_cold:
+        chunk.mark(numbers, state)
+        memory.changes.chunks.add(chunk)
+        return
+    is_ordered = memory.by_id[chunk.queue_id].is_ordered
+    streams = chunk.columns.streams if is_ordered else None
+    in_lanes = numbers
+    if chunk.states is not None:
+        in_lanes = [number for number in numbers if chunk.state_of(number) == IMPLIED]
     names: set[str] = set()
-    if chunk.is_cold and chunk.columns.streams is not None and memory.by_id[chunk.queue_id].is_ordered:
-        names = {chunk.stream_of(number) for number in numbers if chunk.state_of(number) == IMPLIED}
-        names.discard("")
+    if streams is not None:
+        names = set(map(chunk.stream_of, in_lanes)) - {""}
+        in_lanes = [number for number in in_lanes if not streams[number & BLOCK_MASK]]
+    if chunk.has_runs and in_lanes:
+        home_id, runs = chunk.queue_id, memory.changes.runs
+        for lane, first in chunk.left_lanes(in_lanes, is_ordered=is_ordered):
+            runs[home_id, home_id, lane, first, False] = None
     chunk.mark(numbers, state)
     memory.changes.chunks.add(chunk)
     for name in names:

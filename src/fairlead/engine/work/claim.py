@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from itertools import takewhile
 
 from fairlead.decide.arguments import check_bool, check_consumer, check_count, check_token
-from fairlead.engine import cold
 from fairlead.engine.moves import (
     end_keeping,
     end_lives,
@@ -24,20 +22,21 @@ from fairlead.engine.waiting import allowance
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES
 from fairlead.records.facts import Claimed
 from fairlead.records.ids import BLOCK_MASK
 from fairlead.records.lease import GroupLease, LeaseTerms
+from fairlead.request import patience_of
 from fairlead.schedule.draft import Followers, Run
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.verbs.claim import Claim
 
-if TYPE_CHECKING:
-    from fairlead.engine.engine import Engine
+#: Characters of a name or a token that need no closer look.
+_SHORT = min(MAX_CONSUMER_BYTES, MAX_CLAIM_TOKEN_BYTES)
 
 
 def claim(tx: Transaction, request: Claim) -> list[Delivery]:
-    if is_good_at_a_glance(request):
+    if request.token is None and is_good_at_a_glance(request):
         return claim_now(tx, [tx.queue(request.queue)], request)
     names = check_claim(request)
     if request.token:
@@ -108,13 +107,21 @@ def check_claim(request: Claim) -> Sequence[str]:
 
 
 def is_good_at_a_glance(request: Claim) -> bool:
-    """Whether nothing is there to be checked, as in nearly every claim: one queue, and no token, name or wait."""
+    """Whether all values are right, told from types and lengths alone, as in nearly every claim: one queue, and a short
+    name and token or none.
+    """
     if type(request.queue) is not str or type(request.started) is not bool:
         return False
     if type(request.limit) is not int or not 0 < request.limit <= MAX_CLAIM:
         return False
-    is_for_nobody = request.consumer == "" and request.token is None and request.wait is None
-    return is_for_nobody and type(request.max_per_stream) is int and request.max_per_stream == 1
+    if type(request.max_per_stream) is not int or request.max_per_stream != 1:
+        return False
+    consumer, token = request.consumer, request.token
+    if consumer != "" and not (type(consumer) is str and consumer.isascii() and len(consumer) <= _SHORT):
+        return False
+    if token is not None and not (type(token) is str and token.isascii() and 0 < len(token) <= _SHORT):
+        return False
+    return request.wait is None or patience_of(request.wait) > 0
 
 
 def still_leased(tx: Transaction, token: str | None) -> list[Delivery]:
@@ -193,28 +200,6 @@ def _may_have_runs(queue: Queue, up_to: int | None) -> bool:
     and no key sits out.
     """
     return queue.streams.has_any or queue.schedule.has_throttled or up_to is not None
-
-
-def read_ahead(engine: Engine, names: Iterable[str], limit: int) -> None:
-    """Before a claim of that many messages: read most of the lanes that it lacks, in short steps that let others pass.
-    What others change in between costs the claim reads of its own, and nothing else.
-    """
-    for _ in range(limit // cold.STEP_LANES if engine.memory.cold_count else 0):
-        with engine.transaction() as tx:
-            queues = [queue for queue in map(tx.memory.by_name.get, names) if queue is not None]
-            if not any(_read_some_lanes(tx, queue, limit) for queue in queues):
-                return
-
-
-def _read_some_lanes(tx: Transaction, queue: Queue, limit: int) -> bool:
-    """False: the next claim lacks so few lanes that it reads them itself, or none will be planned now."""
-    if queue.record.paused or queue.schedule.cold_lanes <= cold.STEP_LANES:
-        return False
-    needs = queue.schedule.plan(limit, tx.now_ms).needs
-    if len(needs) <= cold.STEP_LANES:
-        return False
-    tx.read_on(queue, dict(islice(needs.items(), cold.STEP_LANES)))
-    return True
 
 
 def _followers(tx: Transaction, queue: Queue, most: int, up_to: int | None) -> Followers:

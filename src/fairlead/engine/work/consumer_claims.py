@@ -16,10 +16,11 @@ from fairlead.decide.arguments import check_count
 from fairlead.decide.numbered_claims import check_next, check_whole, read_consumer
 from fairlead.engine.consumer_steps import leases_of, save
 from fairlead.engine.queue import Queue
+from fairlead.engine.read_ahead import read_ahead
 from fairlead.engine.room import leases_that_fit
 from fairlead.engine.transaction import StepsTable, Transaction, block_of
 from fairlead.engine.waiting import allowance, wait_for
-from fairlead.engine.work.claim import plan_within, read_ahead, run_queues_due, up_to_place
+from fairlead.engine.work.claim import plan_within, run_queues_due, up_to_place
 from fairlead.engine.work.consumers import at_rest, consumer_of
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.consumer import ConsumerRecord, NumberedClaim

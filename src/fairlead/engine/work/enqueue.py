@@ -29,10 +29,18 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_DEDUP_KEY_BYTES
 from fairlead.records.chunk import IMPLIED, OWN, Chunk, Columns, Head, LaneName
-from fairlead.records.facts import ChunkEnqueued, ChunkGrown, KeysRemembered, ScatteredEnqueued
+from fairlead.records.facts import (
+    ChunkEnqueued,
+    ChunkGrown,
+    KeysRemembered,
+    RecordsChanged,
+    ScatteredEnqueued,
+)
 from fairlead.records.ids import MAX_CHUNK_MESSAGES, id_of, ids_of, shown_ids
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import DedupRow, OwnState
+from fairlead.store.kv.port import Table
+from fairlead.store.rows import chunk_key, part_key
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 
 #: More lanes than this do not fit in a byte per message.
@@ -43,6 +51,7 @@ def enqueue(tx: Transaction, request: Enqueue) -> str:
     if not tx.hooks.messages:
         if is_bare(request):
             return _enqueue_bare(tx, tx.queue(request.queue), request)
+        tx.add_gathered()
         columns = find_plain(request)
         if columns is not None:
             return add(tx, prepare(tx, request.queue, columns))[0]
@@ -61,6 +70,10 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
         check_bounds(tx, queue, 1, size)
     tx.store.check_room(size + MESSAGE_BYTES)
     tx.bytes += size
+    if not (config.max_messages or config.max_bytes or config.ttl_ms):
+        joined = tx.gather(queue, payload, request.fairness_key, request.weight)
+        if joined is not None:
+            return joined
     lane = (request.fairness_key,)
     check_lanes(tx, queue, 1, lambda: {lane})
     expires = [tx.now_ms + config.ttl_ms] if config.ttl_ms else None
@@ -71,8 +84,8 @@ def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
         number = chunk.first + chunk.count
         tx.add(ChunkGrown(chunk, growing.fit(columns), [payload], {}))
         return show_id(id_of(chunk.prefix, number))
-    first, prefix = tx.next_shared_block(), tx.next_prefix()
-    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None), (payload,))
+    first, prefix, body = tx.next_shared_block(), tx.next_prefix(), _take_over(tx, queue, (payload,))
+    chunk = Chunk.of(queue.record.queue_id, Head(first, prefix, tx.now_ms, columns, None, body), (payload,))
     tx.add(ChunkEnqueued(chunk))
     tx.let_grow(chunk)
     return show_id(id_of(prefix, first))
@@ -83,6 +96,7 @@ def enqueue_many(tx: Transaction, request: EnqueueMany) -> list[str]:
 
 
 def _append(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[str]:
+    tx.add_gathered()
     decided = tx.hooks.messages.get(id(request))
     return add(tx, prepare(tx, request.queue, check_columns(messages) if decided is None else decided))
 
@@ -268,7 +282,8 @@ def _add_chunk(
         waiting = _waiting(tx, queue, messages, numbers)
         tx.add(ChunkGrown(chunk, growing.fit(columns), messages.payloads, waiting))
         return chunk.prefix, numbers
-    head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None)
+    body = _take_over(tx, queue, messages.payloads)
+    head = Head(tx.next_shared_block(), tx.next_prefix(), tx.now_ms, columns, None, body)
     states = None
     if messages.delays is not None:
         states = own_where(messages.delays)
@@ -276,6 +291,23 @@ def _add_chunk(
     tx.add(ChunkEnqueued(chunk, _waiting(tx, queue, messages, chunk.numbers)))
     tx.let_grow(chunk)
     return chunk.prefix, chunk.numbers
+
+
+def _take_over(tx: Transaction, queue: Queue, payloads: Sequence[bytes]) -> int:
+    """The number that the payload of the request is stored under already; 0: it is to be stored."""
+    ahead = tx.ahead
+    if ahead is None or len(payloads) != 1 or payloads[0] is not ahead.payload:
+        return 0
+    tx.ahead = None
+    queue_id = queue.record.queue_id
+    for staged in tx.memory.staged.chunks_of(ahead.write).values():
+        # Those of a queue that was deleted, and made again since, are gone.
+        if staged.queue_id == queue_id:
+            [(number, _)] = staged.parts
+            tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(queue_id, number): None}))
+            tx.add(RecordsChanged(Table.STAGED, {chunk_key(staged.write, staged.chunk): None}))
+            return number
+    return 0
 
 
 def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: range) -> dict[int, OwnState]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.decide.exchange import check_item_count, check_items
-from fairlead.engine import cold
 from fairlead.engine.chunk_messages import with_bodies
+from fairlead.engine.read_ahead import read_ahead
 from fairlead.engine.transaction import NO_ANSWERS
-from fairlead.engine.work.claim import check_claim, claim_now, read_ahead, still_leased
+from fairlead.engine.work.claim import check_claim, claim_now, still_leased
 from fairlead.engine.work.large_enqueue import (
     enqueue_in_parts,
     is_large_enqueue,
@@ -50,8 +50,7 @@ def is_large(request: Request[Any]) -> bool:
     if type(request) is Claim:
         # A longer run of a stream would end with its part.
         is_long_run = isinstance(request.max_per_stream, int) and request.max_per_stream > CLAIM_PART
-        most = min(CLAIM_PART, cold.STEP_LANES)
-        return isinstance(request.limit, int) and request.limit > most and not is_long_run
+        return isinstance(request.limit, int) and request.limit > CLAIM_PART and not is_long_run
     items = request.items if type(request) is Settle else ()
     # A list is a sequence: asking the abstract class costs more than all the rest.
     if not (type(items) is list or isinstance(items, Sequence)):
@@ -65,14 +64,9 @@ def _part_of(items: Sequence[Any]) -> int:
     return COMPLETE_PART if set(map(type, items)) == {Complete} else SETTLE_PART
 
 
-def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Delivery] | None:
-    """The first part waits, if need be. An error in a later part ends the claim with what it has. None: it is one
-    transaction, for which lanes on disk have been read now.
-    """
+def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Delivery]:
+    """The first part waits, if need be. An error in a later part ends the claim with what it has."""
     names = check_claim(request)
-    if request.limit <= CLAIM_PART:
-        read_ahead(engine, names, request.limit)
-        return None
     if request.token:
         with engine.transaction() as tx:
             held, unread = still_leased(tx, request.token), engine.take_unread()

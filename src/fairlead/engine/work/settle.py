@@ -218,6 +218,9 @@ def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
     given: Any = raw_ids
     if set(map(type, given)) != {bytes} or set(map(len, given)) != {16}:
         return []
+    whole = _find_whole_claim(memory, given)
+    if whole:
+        return whole
     found: Any = [*map(find_number, given)]
     if None in found:
         return []
@@ -226,6 +229,22 @@ def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
     # The second half of an id is the number's own, and the first half that of its chunk.
     prefixes = {block: None if chunk is None else chunk.prefix for block, chunk in chunks.items()}
     if [prefixes[number >> BLOCK_SHIFT] for number in numbers] != [raw_id[:8] for raw_id in given]:
+        return []
+    return numbers
+
+
+def _find_whole_claim(memory: Memory, raw_ids: list[bytes]) -> list[int]:
+    """`find_referred` for all messages of a claim, as they came: to make the ids of some numbers takes less than to find
+    the numbers in their ids. None of them, if these are not so, or of several chunks.
+    """
+    first = find_number(raw_ids[0])
+    lease = None if first is None else memory.held.get(first)
+    if lease is None or len(lease.numbers) != len(raw_ids):
+        return []
+    numbers = [*lease.numbers]
+    block = min(numbers) >> BLOCK_SHIFT
+    chunk = memory.chunks.get(block)
+    if chunk is None or max(numbers) >> BLOCK_SHIFT != block or ids_of(chunk.prefix, numbers) != raw_ids:
         return []
     return numbers
 

@@ -7,7 +7,7 @@ published, before anything changes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import add
 from typing import TYPE_CHECKING, TypeVar
@@ -45,6 +45,7 @@ from fairlead.errors import (
     QueueNotFound,
     StagedChunkMissing,
     StagedQueueGone,
+    Unavailable,
 )
 from fairlead.model.checks import MessageColumns, check_columns, check_each_column
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_WRITE_CHUNKS
@@ -59,7 +60,7 @@ from fairlead.model.staging import (
     StageResult,
     read_deaths,
 )
-from fairlead.records.chunk import PAGE_BYTES, LaneName, page_starts
+from fairlead.records.chunk import PAGE_BYTES, PIECE_BYTES, LaneName, cut_pages, page_starts
 from fairlead.records.facts import PagesStaged, RecordsChanged
 from fairlead.records.staging import StagedPart
 from fairlead.request import Caller
@@ -113,7 +114,7 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
         ttl_ms,
         bool(deaths),
     )
-    if len(parts) <= 1:
+    if len(parts) <= 1 and made.bytes <= PART_BYTES:
         with engine.transaction() as tx:
             if (placed := _find_place(tx, made, engine.settings.max_staged_bytes)) is not None:
                 save_chunk(tx, placed, parts)
@@ -170,8 +171,9 @@ def own_write(queue: str) -> Scoped:
 
 
 def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> None:
-    """A part as a chunk of a write of the broker's own, in one short transaction."""
+    """A part as a chunk of a write of the broker's own, in short transactions: one for each piece of a large payload."""
     staged, payloads, stored_bytes = part
+    steps = _steps_of_pages(part)
     with engine.transaction() as tx:
         if queue_id not in tx.memory.by_id:
             raise QueueNotFound(write.queue)
@@ -189,7 +191,34 @@ def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Pa
             tx.now_ms + _OWN_KEPT_MS,
             bool(staged.deaths),
         )
-        save_chunk(tx, made, [part])
+        number = _save_part(tx, queue_id, staged, next(steps))
+        made = msgspec.structs.replace(made, parts=((number, len(payloads)),))
+        save_record(tx, made)
+    for first_page, pages in steps:
+        with engine.transaction() as tx:
+            if tx.memory.staged.chunks_of(write).get(name) != made or queue_id not in tx.memory.by_id:
+                raise Unavailable(
+                    f"queue {write.queue!r} was deleted, or a large message took too long to store"
+                )
+            tx.add(PagesStaged(queue_id, number, pages, first_page))
+
+
+def _steps_of_pages(part: Part) -> Iterator[tuple[int, Pages]]:
+    """The pages of a part in runs of about PIECE_BYTES, each with the number of its first page. There is at least one."""
+    staged, payloads, _ = part
+    if staged.inline is not None:
+        yield 0, []
+        return
+    run: list[Sequence[bytes]] = []
+    first = size = 0
+    for page in cut_pages(payloads, page_starts(staged.sizes)):
+        page_bytes = sum(map(len, page))
+        if run and size + page_bytes > PIECE_BYTES + PAGE_BYTES:
+            yield first, run
+            first, run, size = first + len(run), [], 0
+        run.append(page)
+        size += page_bytes
+    yield first, run
 
 
 def drop_own(engine: Engine, write: Scoped) -> None:
@@ -205,6 +234,7 @@ def drop_own(engine: Engine, write: Scoped) -> None:
 
 #: A part with its payloads, and what it takes on disk.
 Part = tuple[StagedPart, Sequence[bytes], int]
+Pages = Sequence[Sequence[bytes]]
 
 
 def to_parts(given: MessageColumns, deaths: list[Death]) -> list[Part]:
@@ -277,15 +307,18 @@ def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
     drop_before(tx, made)
     numbers = []
     for part, payloads, _ in parts:
-        number = tx.next_block()
-        numbers.append((number, len(payloads)))
-        if part.inline is None:
-            starts = page_starts(part.sizes)
-            ends = [*starts[1:], len(payloads)]
-            pages = [payloads[start:end] for start, end in zip(starts, ends, strict=True)]
-            tx.add(PagesStaged(made.queue_id, number, pages))
-        tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(made.queue_id, number): part}))
+        pages = [] if part.inline is not None else [*cut_pages(payloads, page_starts(part.sizes))]
+        numbers.append((_save_part(tx, made.queue_id, part, (0, pages)), len(payloads)))
     save_record(tx, msgspec.structs.replace(made, parts=tuple(numbers)))
+
+
+def _save_part(tx: Transaction, queue_id: int, part: StagedPart, pages: tuple[int, Pages]) -> int:
+    """With its first pages, or all of them; returns its number."""
+    number = tx.next_block()
+    if part.inline is None:
+        tx.add(PagesStaged(queue_id, number, pages[1]))
+    tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(queue_id, number): part}))
+    return number
 
 
 # Publishing

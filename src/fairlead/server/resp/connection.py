@@ -18,15 +18,19 @@ from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.request import Caller, Request
 from fairlead.server.limits import Limit
 from fairlead.server.resp.arguments import read_words
-from fairlead.server.resp.commands import NO_PLACE, ONCE, PREFIX, REQUESTS, read_once, run_command
+from fairlead.server.resp.commands import NO_PLACE, ONCE, PREFIX, REQUESTS, Place, read_once, run_command
 from fairlead.server.resp.parser import (
     MAX_ARGUMENTS,
     MAX_ARGUMENTS_OF_STRANGERS,
     MAX_BYTES_OF_STRANGERS,
     Command,
     CommandReader,
+    LargeCommand,
+    LargeWord,
+    join_words,
+    size_of,
 )
-from fairlead.server.resp.replies import bulk, error_reply, reply_of
+from fairlead.server.resp.replies import Written, bulk_reply, error_reply, reply_of
 from fairlead.server.resp.streams.commands import Running, find_command
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import StreamCommand
@@ -34,6 +38,7 @@ from fairlead.server.resp.subscriptions import PushedSubscription
 from fairlead.server.resp.subscriptions import run_command as run_subscription_command
 from fairlead.server.subscriptions import Standing
 from fairlead.server.turn import Call
+from fairlead.verbs.inspect import Peek
 from fairlead.wire.packed import decode_request, encode_answer, tells_time
 from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
 from fairlead.wire.subscriptions import Consume
@@ -45,17 +50,31 @@ _log = logging.getLogger("fairlead.resp")
 
 #: Commands of one connection that have started and are not answered.
 MAX_UNANSWERED = 1000
+#: Commands that have not started, and their bytes, before a connection is not read any more.
+MAX_QUEUED = 100
+MAX_QUEUED_BYTES = 64 * 1024
 #: A command that is not whole must bring so much in each period of the greeting.
 LEAST_BYTES = 1024
 _TLS_BUFFER_BYTES = 64 * 1024
 #: What a browser says; a page that a user visits could make it send requests here.
 _OF_HTTP = (b"POST", b"HOST:")
+_UNREADABLE = "a command could not be read, for a reason that nobody foresaw"
 
 
 class Asked(Call):
     """A call of a connection, and its reply once it is there."""
 
-    __slots__ = ("connection", "is_packed", "protocol", "reply", "running", "whole_reply")
+    __slots__ = (
+        "connection",
+        "is_packed",
+        "late",
+        "protocol",
+        "reply",
+        "running",
+        "step",
+        "whole_reply",
+        "written",
+    )
 
     def __init__(
         self, connection: Connection, request: Request[Any], caller: Caller, *, is_packed: bool
@@ -64,10 +83,51 @@ class Asked(Call):
         self.connection = connection
         self.is_packed = is_packed
         self.protocol = connection.protocol
-        self.reply: bytes | None = None
+        self.reply: Written | None = None
+        #: The reply, once a thread has made it.
+        self.written: Written | None = None
+        #: The kind and the words of the request, if they are large and a thread is to read it.
+        self.late: tuple[type[Request[Any]], Command] | None = None
         #: The command that makes one request after the other, and what it replies in the end.
         self.running: Running | None = None
+        #: What it does next, once that is known: a request, or its reply.
+        self.step: Request[Any] | bytes | None = None
         self.whole_reply: bytes | None = None
+
+    def read_late(self) -> None:
+        """In a thread. Its request, or the error of it."""
+        if self.late is None:
+            return
+        (kind, words), self.late = self.late, None
+        try:
+            self.request = _read_request(kind, join_words(words), is_packed=self.is_packed)
+        except FairleadError as refused:
+            self.error = refused
+        except Exception as unexpected:
+            _log.exception(_UNREADABLE)
+            self.error = unexpected
+
+    def write(self) -> None:
+        """In a thread: make the reply, or let the command go on with the answer."""
+        if self.running is None:
+            self.written = self.connection.reply_of(self)
+        else:
+            self.go_on(self.running)
+
+    def go_on(self, running: Running) -> None:
+        """In any thread: the next step of the command."""
+        try:
+            self.step, self.error = running.advance(self.answer, self.error), None
+        except FairleadError as refused:
+            self.step, self.error = b"", refused
+        except Exception as unexpected:
+            _log.exception("a command failed in a way it should not")
+            self.step, self.error = b"", unexpected
+
+    @property
+    def is_audited(self) -> bool:
+        """Programs poll with `XPENDING` and `XAUTOCLAIM`, which show no message but those that were delivered to them."""
+        return self.running is None or type(self.request) is not Peek
 
     @property
     def lost_deliveries(self) -> list[Delivery]:
@@ -195,7 +255,7 @@ class Connection(asyncio.Protocol):
     @property
     def arriving(self) -> int:
         """Bytes of commands that have not started."""
-        return self._reader.buffered + sum([len(word) for command in self._commands for word in command])
+        return self._reader.buffered + sum(map(size_of, self._commands))
 
     @property
     def unsent(self) -> int:
@@ -224,6 +284,9 @@ class Connection(asyncio.Protocol):
         """False: not before earlier calls of the connection are over."""
         name = words[0].upper()
         place = NO_PLACE
+        is_late = type(words) is LargeCommand
+        if is_late and any(type(word) is LargeWord for word in words[: 5 if name == ONCE else 1]):
+            words, is_late = join_words(words), False
         try:
             if name == ONCE:
                 place, words = read_once(words)
@@ -235,6 +298,7 @@ class Connection(asyncio.Protocol):
                     return True
                 if self._open and name in (b"AUTH", b"HELLO", b"RESET", b"QUIT"):
                     return False
+                words = join_words(words) if is_late else words
                 if name in SUBSCRIPTION_COMMANDS:
                     return self._start_about_subscription(name, words)
                 if name.startswith(b"X") and (command := find_command(name)) is not None:
@@ -247,8 +311,10 @@ class Connection(asyncio.Protocol):
             self._refuse(refused)
             return True
         is_packed = len(words) == 2 and words[1][:1] in _MAPS
+        if is_late:
+            return self._start_late(kind, words, place, is_packed=is_packed)
         try:
-            request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
+            request = _read_request(kind, words, is_packed=is_packed)
             joins = self.door.turns.joins(request)
             if not joins and self._open:
                 return False
@@ -258,21 +324,35 @@ class Connection(asyncio.Protocol):
             self._refuse(refused, is_packed=is_packed)
             return True
         except Exception as unexpected:
-            _log.exception("a command could not be read, for a reason that nobody foresaw")
+            _log.exception(_UNREADABLE)
             self.reply(error_reply(unexpected, packed=is_packed))
             return True
-        size = sum(map(len, words))
-        caller = self.caller._replace(
-            session=place.session, number=place.number, arrived=place.arrived, size=size
-        )
-        asked = Asked(self, request, caller, is_packed=is_packed)
+        asked = Asked(self, request, self._caller_at(place, words), is_packed=is_packed)
+        self._begin(asked, joins=joins, holds=not joins or request.patience_ms() is not None)
+        return True
+
+    def _start_late(self, kind: type[Request[Any]], words: Command, place: Place, *, is_packed: bool) -> bool:
+        """A large command, which a thread reads and carries out."""
+        if self._open:
+            return False
+        unread = cast("Request[Any]", None)
+        asked = Asked(self, unread, self._caller_at(place, words), is_packed=is_packed)
+        asked.late = kind, words
+        self._begin(asked, joins=False, holds=True)
+        return True
+
+    def _caller_at(self, place: Place, words: Command) -> Caller:
+        assert self.caller is not None
+        key_id, name_of_key, source = self.caller[:3]
+        return Caller(key_id, name_of_key, source, *place, size_of(words))
+
+    def _begin(self, asked: Asked, *, joins: bool, holds: bool) -> None:
         asked.joins, asked.may_wait = joins, not self._is_ending
-        if not joins or request.patience_ms() is not None:
+        if holds:
             self._holder = asked
         self._open += 1
         self._replies.append(asked)
         self.door.ask(asked)
-        return True
 
     def _start_about_subscription(self, name: bytes, words: Command) -> bool:
         """False: not before earlier calls are over."""
@@ -302,7 +382,7 @@ class Connection(asyncio.Protocol):
         except FairleadError:
             raise
         except Exception as unexpected:
-            _log.exception("a command could not be read, for a reason that nobody foresaw")
+            _log.exception(_UNREADABLE)
             self.reply(error_reply(unexpected))
             return True
         if isinstance(first, bytes):
@@ -315,13 +395,9 @@ class Connection(asyncio.Protocol):
         if not first.durable:
             self.door.check_unread()
         asked = Asked(self, first, self.caller._replace(size=sum(map(len, words))), is_packed=False)
-        asked.running, asked.joins, asked.may_wait = running, joins, not self._is_ending
-        if not joins or not first.durable:
-            # A look comes before other requests, which must not be overtaken; most XADD and XACK make one request.
-            self._holder = asked
-        self._open += 1
-        self._replies.append(asked)
-        self.door.ask(asked)
+        asked.running = running
+        # A look comes before other requests, which must not be overtaken; most XADD and XACK make one request.
+        self._begin(asked, joins=joins, holds=not joins or not first.durable)
         return True
 
     def _goes_on(self, asked: Asked, running: Running) -> bool:
@@ -329,21 +405,14 @@ class Connection(asyncio.Protocol):
         if self.is_lost:
             running.close()
             return False
-        try:
-            found = running.advance(asked.answer, asked.error)
-        except FairleadError as refused:
-            asked.error = refused
+        if asked.step is None:
+            asked.go_on(running)
+        step, asked.step = asked.step, None
+        if step is None or isinstance(step, bytes):
+            asked.whole_reply = step
             return False
-        except Exception as unexpected:
-            _log.exception("a command failed in a way it should not")
-            asked.error = unexpected
-            return False
-        asked.error = None
-        if isinstance(found, bytes):
-            asked.whole_reply = found
-            return False
-        asked.request, asked.answer = found, None
-        asked.joins = self.door.turns.joins(found)
+        asked.request, asked.answer = step, None
+        asked.joins = self.door.turns.joins(step)
         # What comes behind it must not be carried out before its last request.
         self._holder = asked
         self.door.ask(asked)
@@ -402,10 +471,11 @@ class Connection(asyncio.Protocol):
         if self.is_lost:
             self.door.put_back(asked)
             return
-        asked.reply = self._reply_of(asked)
+        asked.reply = self.reply_of(asked) if asked.written is None else asked.written
         self.door.soon(self)
 
-    def _reply_of(self, asked: Asked) -> bytes:
+    def reply_of(self, asked: Asked) -> Written:
+        """In any thread."""
         try:
             if asked.error is not None:
                 if isinstance(asked.error, FairleadError):
@@ -415,7 +485,7 @@ class Connection(asyncio.Protocol):
                 return asked.whole_reply
             if asked.is_packed:
                 now_ms = self.door.now_ms() if tells_time(type(asked.request)) else 0
-                return bulk(encode_answer(asked.request, asked.answer, now_ms))
+                return bulk_reply(encode_answer(asked.request, asked.answer, now_ms))
             return reply_of(asked.answer, asked.protocol)
         except Exception as unexpected:
             _log.exception(
@@ -427,16 +497,25 @@ class Connection(asyncio.Protocol):
         """Pushes, and the replies that are next in order, as one write; then commands that were held up."""
         if self.is_lost:
             return
-        ready, self._pushes = self._pushes, []
+        ready: list[bytes] = [*self._pushes]
+        self._pushes.clear()
         sent: list[Asked | Standing] = [*self._pushed]
         self._pushed.clear()
+        is_large = False
         while self._replies and (reply := self._replies[0].reply) is not None:
             one = self._replies.popleft()
-            ready.append(reply)
+            if isinstance(reply, list):
+                ready += reply
+                is_large = True
+            else:
+                ready.append(reply)
             if isinstance(one, Asked):
                 sent.append(one)
         if ready:
-            self._transport.write(b"".join(ready))
+            if is_large:
+                self._transport.writelines(ready)
+            else:
+                self._transport.write(b"".join(ready))
             if self.is_stuck:
                 self._unsent += [one for one in sent if one.lost_deliveries]
         if self._is_ending and not self._replies and not self._commands:
@@ -445,7 +524,7 @@ class Connection(asyncio.Protocol):
             self.start_commands()
 
     def _pause_or_resume(self) -> None:
-        must_pause = bool(self._commands) or self.is_stuck
+        must_pause = self.is_stuck or self._has_many_commands()
         if must_pause == self._is_paused or self.is_lost or self._transport.is_closing():
             return
         self._is_paused = must_pause
@@ -453,6 +532,10 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def _has_many_commands(self) -> bool:
+        """With few that wait for a claim it goes on reading: how else would it notice that the client has left?"""
+        return len(self._commands) > MAX_QUEUED or (bool(self._commands) and self.arriving > MAX_QUEUED_BYTES)
 
     # For commands
 
@@ -514,6 +597,10 @@ class Connection(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         return not self._replies and not self.unsent and not self.subscriptions
+
+
+def _read_request(kind: type[Request[Any]], words: Command, *, is_packed: bool) -> Request[Any]:
+    return decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
 
 
 #: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind

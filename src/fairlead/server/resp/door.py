@@ -1,7 +1,8 @@
 """The door that speaks Redis: connections on an event loop, turns, one sync a turn, and a few threads for the rest.
 
 All that has arrived when the loop looks is one turn (`server.turn`). Durable answers leave when a helper thread has
-synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool.
+synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool, which also reads large commands
+and writes large answers: a step of the loop copies nothing that is large.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fairlead.engine.broker import Broker
+from fairlead.engine.chunk_messages import bytes_of_bodies, read_bodies
 from fairlead.errors import FairleadError, Overloaded
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.stack import Layers
@@ -25,10 +27,13 @@ from fairlead.model.addresses import join_address, split_address
 from fairlead.server.event_loop import EventLoop
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits
 from fairlead.server.resp.connection import Asked, Connection
+from fairlead.server.resp.parser import LARGE_BYTES
 from fairlead.server.resp.streams.session import Shared
 from fairlead.server.subscriptions import GivingBack, Standing
 from fairlead.server.sync_thread import SyncThread
 from fairlead.server.turn import Call, Turned, Turns
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.exchange import Exchange
 
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
@@ -286,8 +291,16 @@ class RespDoor:
             connection.send_replies()
 
     def _run_alone(self, asked: Asked) -> None:
-        future = self._loop.run_in_executor(self._pool, self.turns.run_alone, asked)
+        future = self._loop.run_in_executor(self._pool, self._carry_out, asked)
         future.add_done_callback(lambda done: self._ran_alone(asked, is_over=done.result()))
+
+    def _carry_out(self, asked: Asked) -> bool:
+        """In a thread; see `Turns.run_alone`."""
+        asked.read_late()
+        is_over = asked.error is not None or self.turns.run_alone(asked)
+        if is_over:
+            asked.write()
+        return is_over
 
     def _ran_alone(self, asked: Asked, *, is_over: bool) -> None:
         if asked.connection.is_lost:
@@ -330,6 +343,9 @@ class RespDoor:
             return
         self._finish(done)
         self._send()
+        for call in done.over:
+            if isinstance(call, Standing):
+                call.subscription.stand()
         for call in done.again:
             assert isinstance(call, Asked)
             self._run_alone(call)
@@ -343,7 +359,7 @@ class RespDoor:
             if done.commit is not None and call.is_durable:
                 held.append(call)
             else:
-                _tell(call)
+                self._over(call)
         if held:
             assert done.commit is not None
             self._unsynced.append((done.commit, held))
@@ -374,8 +390,31 @@ class RespDoor:
             for call in self._unsynced.popleft()[1]:
                 if failed is not None:
                     call.answer, call.error = None, failed
-                _tell(call)
+                self._over(call)
         self._sync()
+
+    def _over(self, call: Call) -> None:
+        """It has its answer, and may be told. To read and write a large one is for a thread."""
+        is_large = isinstance(call.request, (Claim, Exchange)) and bytes_of_bodies(call.answer) > LARGE_BYTES
+        if not is_large:
+            _tell(call)
+            return
+        future = self._loop.run_in_executor(self._pool, self._finish_large, call)
+        future.add_done_callback(lambda done: self._finished_large(call))
+
+    def _finished_large(self, call: Call) -> None:
+        _tell(call)
+        # A subscription stands in line again.
+        self.turn_if_needed()
+
+    def _finish_large(self, call: Call) -> None:
+        """In a thread."""
+        try:
+            call.take_read(read_bodies(self._broker.engine, call.answer))
+        except FairleadError as failed:
+            call.answer, call.error = None, failed
+        if isinstance(call, Asked):
+            call.write()
 
 
 def _tell(call: Call) -> None:

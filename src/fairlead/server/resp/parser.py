@@ -16,6 +16,8 @@ MAX_ARGUMENTS = 1024 * 1024
 MAX_ARGUMENTS_OF_STRANGERS = 16
 MAX_BYTES_OF_STRANGERS = 16 * 1024
 MAX_LINE_BYTES = 64 * 1024
+#: A longer argument stays in the pieces in which it came.
+LARGE_BYTES = 512 * 1024
 
 _array = re.compile(rb"\*(-?\d{1,10})\r\n").match
 _bulk = re.compile(rb"\$(\d{1,10})\r\n").match
@@ -26,6 +28,26 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 _HEADER_BYTES = 16
 
 Command = list[bytes]
+
+
+class LargeWord(bytes):
+    """An argument in the pieces in which it came. Its own bytes are none of it but the first one, if that is there."""
+
+    pieces: list[bytes]
+    size: int
+
+
+class LargeCommand(Command):
+    """Has a `LargeWord`. To join its pieces takes milliseconds: that is for a thread, see `join_words`."""
+
+
+def join_words(words: Command) -> Command:
+    # Where there is much to copy, `join` gives up the interpreter lock.
+    return [b"".join(word.pieces) if type(word) is LargeWord else word for word in words]
+
+
+def size_of(words: Command) -> int:
+    return sum([word.size if type(word) is LargeWord else len(word) for word in words])
 
 
 class CommandReader:
@@ -43,6 +65,9 @@ class CommandReader:
         self._pieces: list[bytes] = []
         self._size = 0
         self._needed = 0
+        #: Of the large argument under way: its pieces, and how many bytes it lacks.
+        self._large: list[bytes] = []
+        self._lacks = 0
 
     @property
     def buffered(self) -> int:
@@ -57,6 +82,13 @@ class CommandReader:
         """The commands that are whole now."""
         if self.error is not None:
             return []
+        if self._lacks:
+            piece, data = data[: self._lacks], data[self._lacks :]
+            self._large.append(piece)
+            self._lacks -= len(piece)
+            self._taken += len(piece)
+            if not data:
+                return []
         if self._pieces:
             self._pieces.append(data)
             self._size += len(data)
@@ -77,6 +109,12 @@ class CommandReader:
         """Returns where the first byte is that is not read yet."""
         at, end = 0, len(data)
         while at < end:
+            if self._large:
+                if end - at < 2:
+                    return self._wait(at, 2)
+                self._end_large()
+                at = self._end_argument(data, at, commands)
+                continue
             if not self._left:
                 header = _array(data, at)
                 if header is None:
@@ -106,17 +144,36 @@ class CommandReader:
                 raise LimitReached("bytes in one request", self.max_bytes)
             stop = start + length
             if stop + 2 > end:
-                return self._wait(at, stop + 2 - at)
-            if data[stop : stop + 2] != b"\r\n":
-                raise InvalidRequest("command", "a line end behind a bulk string", data[stop : stop + 2])
+                if length <= LARGE_BYTES:
+                    return self._wait(at, stop + 2 - at)
+                self._begin_large(data[start:stop], length)
+                at = min(stop, end)
+                continue
             self._command.append(data[start:stop])
             self._taken += length
-            at = stop + 2
-            self._left -= 1
-            if not self._left:
-                commands.append(self._command)
-                self._command, self._taken = [], 0
+            at = self._end_argument(data, stop, commands)
         return at
+
+    def _end_argument(self, data: bytes, at: int, commands: list[Command]) -> int:
+        """Returns what is behind it."""
+        if data[at : at + 2] != b"\r\n":
+            raise InvalidRequest("command", "a line end behind a bulk string", data[at : at + 2])
+        self._left -= 1
+        if not self._left:
+            commands.append(self._command)
+            self._command, self._taken = [], 0
+        return at + 2
+
+    def _begin_large(self, piece: bytes, length: int) -> None:
+        self._large = [piece]
+        self._taken += len(piece)
+        self._lacks = length - len(piece)
+
+    def _end_large(self) -> None:
+        word = LargeWord(next(filter(None, self._large))[:1])
+        word.pieces, self._large = self._large, []
+        word.size = sum(map(len, word.pieces))
+        self._command = LargeCommand([*self._command, word])
 
     def _check_line(self, size: int) -> None:
         most = min(MAX_LINE_BYTES, self.max_bytes)

@@ -15,6 +15,10 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.settle import SettleResult
 from fairlead.wire.error_lines import error_line
 
+#: A large one is a list of parts, which are sent one behind the other: to copy them would take milliseconds.
+Written = bytes | list[bytes]
+_LARGE_BYTES = 64 * 1024
+
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 
@@ -50,42 +54,60 @@ def bulk(raw: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
 
-def reply_of(answer: Any, protocol: int) -> bytes:
+def bulk_reply(raw: bytes) -> Written:
+    return bulk(raw) if len(raw) <= _LARGE_BYTES else [b"$%d\r\n" % len(raw), raw, b"\r\n"]
+
+
+def reply_of(answer: Any, protocol: int) -> Written:
     """The answer to a command in plain words."""
-    return OK if answer is None else value_of(answer, protocol)
+    if answer is None:
+        return OK
+    parts: list[bytes] = []
+    _add(parts, answer, protocol)
+    return parts if len(max(parts, key=len)) > _LARGE_BYTES else b"".join(parts)
 
 
 def value_of(value: Any, protocol: int) -> bytes:
     """`protocol` is 2 or 3; RESP2 has neither maps nor numbers with fractions."""
+    parts: list[bytes] = []
+    _add(parts, value, protocol)
+    return b"".join(parts)
+
+
+def _add(parts: list[bytes], value: Any, protocol: int) -> None:
     match value:
         case None:
-            return b"_\r\n" if protocol == 3 else b"$-1\r\n"
-        case bool():
-            return (b"#t\r\n" if value else b"#f\r\n") if protocol == 3 else b":%d\r\n" % value
+            parts.append(b"_\r\n" if protocol == 3 else b"$-1\r\n")
+        case bool() if protocol == 3:
+            parts.append(b"#t\r\n" if value else b"#f\r\n")
         case bytes():
-            return bulk(value)
+            parts += (b"$%d\r\n" % len(value), value, b"\r\n")
         case str():
-            return bulk(value.encode(errors="replace"))
+            parts.append(bulk(value.encode(errors="replace")))
         case FailureReason():
-            return bulk(value.word.encode())
+            parts.append(bulk(value.word.encode()))
         case Enum() if not isinstance(value, int):
-            return value_of(value.value, protocol)
+            _add(parts, value.value, protocol)
         case int():
-            return b":%d\r\n" % value
+            parts.append(b":%d\r\n" % value)
         case float():
-            return b",%b\r\n" % repr(value).encode() if protocol == 3 else bulk(repr(value).encode())
+            shown = repr(value).encode()
+            parts.append(b",%b\r\n" % shown if protocol == 3 else bulk(shown))
         case Mapping():
-            parts = b"".join(
-                [value_of(name, protocol) + value_of(one, protocol) for name, one in value.items()]
-            )
-            return (b"%%%d\r\n" % len(value) if protocol == 3 else b"*%d\r\n" % (2 * len(value))) + parts
+            parts.append(b"%%%d\r\n" % len(value) if protocol == 3 else b"*%d\r\n" % (2 * len(value)))
+            for name, one in value.items():
+                _add(parts, name, protocol)
+                _add(parts, one, protocol)
         case list() | tuple() | set() | frozenset():
-            return b"*%d\r\n" % len(value) + b"".join([value_of(one, protocol) for one in value])
+            parts.append(b"*%d\r\n" % len(value))
+            for one in value:
+                _add(parts, one, protocol)
         case Iterator():
-            return value_of([one for page in value for one in page], protocol)
+            _add(parts, [one for page in value for one in page], protocol)
         case PurePath():
-            return bulk(str(value).encode(errors="replace"))
-    return value_of(_fields_of(value), protocol)
+            parts.append(bulk(str(value).encode(errors="replace")))
+        case _:
+            _add(parts, _fields_of(value), protocol)
 
 
 def _fields_of(value: Any) -> Mapping[str, Any]:

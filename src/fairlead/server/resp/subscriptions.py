@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import FairleadError, InvalidRequest
-from fairlead.server.resp.replies import OK, bulk, error_reply, reply_of
+from fairlead.server.resp.replies import OK, bulk, error_reply, value_of
 from fairlead.server.subscriptions import GivingBack, Standing, Subscription
 from fairlead.verbs.claim import Claim
 from fairlead.wire.error_lines import error_line
@@ -46,8 +46,9 @@ class PushedSubscription(Subscription):
         self._due: dict[Standing | GivingBack, Reply] = {}
 
     def over(self, call: Standing | GivingBack) -> None:
+        """What it sent leaves first; then the door lets it `stand`."""
         was_over = self.is_over
-        super().over(call)
+        self.note(call)
         reply = self._due.pop(call, None)
         if self.connection.is_lost:
             return
@@ -103,7 +104,7 @@ class PushedSubscription(Subscription):
         if self._is_packed:
             raw = bulk(encode_deliveries(found, self.connection.door.now_ms()))
         else:
-            raw = reply_of(found, self.connection.protocol)
+            raw = value_of(found, self.connection.protocol)
         return self._frame(4, DELIVER) + b":%d\r\n" % call.started + raw
 
     def _frame(self, parts: int, kind: bytes) -> bytes:

@@ -17,7 +17,7 @@ from fairlead.server.resp.replies import value_of
 from fairlead.server.resp.streams.entries import Entry, delivered_entry, shown_entry
 from fairlead.server.resp.streams.entry_ids import read_entry_id, read_start
 from fairlead.server.resp.streams.groups import missing_group
-from fairlead.server.resp.streams.pending import Pending, pending_entries
+from fairlead.server.resp.streams.pending import First, Pending, pending_entries
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
@@ -49,8 +49,10 @@ def xclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
             ids.append(read_entry_id(given.take()))
     if missing := (yield from missing_group(session, queue, group)):
         return missing
-    held = yield from _held(session, queue, consumer, min_idle_ms)
-    by_id = {one.entry_id: one for one in held}
+    asked_for = set(ids)
+    found = First(len(ids), lambda one: one.entry_id in asked_for and one.idle_ms >= min_idle_ms)
+    yield from pending_entries(session, queue, found.add, of_holder=session.holder(consumer))
+    by_id = {one.entry_id: one for one in found.entries}
     wanted = [by_id[one] for one in dict.fromkeys(ids) if one in by_id]
     kept = yield from _extend(session, queue, consumer, wanted)
     return value_of(_shown(kept, just_ids=just_ids), session.protocol)
@@ -74,7 +76,10 @@ def xautoclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
         raise InvalidRequest("COUNT", "1 or greater", count)
     if missing := (yield from missing_group(session, queue, group)):
         return missing
-    held = [one for one in (yield from _held(session, queue, consumer, min_idle_ms)) if one.entry_id >= start]
+    # One more than it takes: the next call begins there.
+    found = First(count + 1, lambda one: one.entry_id >= start and one.idle_ms >= min_idle_ms)
+    yield from pending_entries(session, queue, found.add, of_holder=session.holder(consumer))
+    held = found.entries
     kept = yield from _extend(session, queue, consumer, held[:count])
     entries = _shown(kept, just_ids=just_ids)
     if len(held) > count:
@@ -83,12 +88,6 @@ def xautoclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     taken = [delivered_entry(one) for one in come_back]
     entries += [entry_id for entry_id, _ in taken] if just_ids else taken
     return value_of([_NOTHING_MORE, entries, []], session.protocol)
-
-
-def _held(session: Session, queue: str, consumer: str, min_idle_ms: int) -> Steps[list[Pending]]:
-    holder = session.holder(consumer)
-    found = yield from pending_entries(session, queue, of_holder=holder)
-    return [one for one in found if one.idle_ms >= min_idle_ms]
 
 
 def _extend(session: Session, queue: str, consumer: str, held: Sequence[Pending]) -> Steps[list[Pending]]:

@@ -13,7 +13,7 @@ from fairlead.server.resp.replies import value_of
 from fairlead.server.resp.streams.entries import Entry, delivered_entry, shown_entry
 from fairlead.server.resp.streams.entry_ids import EntryId, read_entry_id
 from fairlead.server.resp.streams.groups import missing_group
-from fairlead.server.resp.streams.pending import pending_entries
+from fairlead.server.resp.streams.pending import First, pending_entries
 from fairlead.server.resp.streams.replies import NO_ARRAY, no_group
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import Steps
@@ -101,8 +101,9 @@ def _read_new(session: Session, reading: _Reading) -> Steps[bytes]:
 def _history(session: Session, queue: str, consumer: str, after: EntryId, count: int) -> Steps[list[Entry]]:
     """What the consumer holds, behind an id."""
     holder = session.holder(consumer)
-    found = yield from pending_entries(session, queue, of_holder=holder)
-    return [shown_entry(one.info) for one in found if one.info is not None and one.entry_id > after][:count]
+    found = First(count, lambda one: one.entry_id > after)
+    yield from pending_entries(session, queue, found.add, of_holder=holder)
+    return [shown_entry(one.info) for one in found.entries if one.info is not None]
 
 
 def _streams_of(words: Sequence[bytes]) -> tuple[list[str], Sequence[bytes]]:

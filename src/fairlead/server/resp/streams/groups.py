@@ -6,13 +6,13 @@ never takes a claim: its name is kept with the queue, outlives restarts, goes wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fairlead.errors import ConsumerNotFound, InvalidRequest, QueueNotFound
 from fairlead.model.consumer import ConsumerInfo
-from fairlead.model.settle import Release, SettleResult
+from fairlead.model.settle import Release, Settlement, SettleResult
 from fairlead.server.resp.replies import OK
-from fairlead.server.resp.streams.pending import pending_entries
+from fairlead.server.resp.streams.pending import Pending, pending_entries
 from fairlead.server.resp.streams.produce import make_queue
 from fairlead.server.resp.streams.replies import BUSY_GROUP, NO_KEY_FOR_GROUP, no_group
 from fairlead.server.resp.streams.session import Session
@@ -118,8 +118,12 @@ def _delete_consumer(session: Session, given: Words) -> Steps[bytes]:
     given.end()
     if missing := (yield from missing_group(session, queue, group)):
         return missing
-    held = yield from pending_entries(session, queue, of_holder=session.holder(consumer))
-    leases = [session.find_lease(queue, one.entry_id.raw_id, consumer) for one in held]
-    known = [Release(lease) for lease in leases if lease is not None]
+    known: list[Settlement] = []
+
+    def find_leases(entries: Iterable[Pending]) -> None:
+        leases = [session.find_lease(queue, one.entry_id.raw_id, consumer) for one in entries]
+        known.extend([Release(lease) for lease in leases if lease is not None])
+
+    yield from pending_entries(session, queue, find_leases, of_holder=session.holder(consumer))
     results: list[SettleResult] = (yield Settle(known)) if known else []
     return b":%d\r\n" % sum([result.ok for result in results])

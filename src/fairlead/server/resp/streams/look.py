@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,7 +21,14 @@ from fairlead.server.resp.streams.entry_ids import (
     read_start,
 )
 from fairlead.server.resp.streams.groups import find_group, missing_group
-from fairlead.server.resp.streams.pending import Pending, details_of, pending_entries, summary_of
+from fairlead.server.resp.streams.pending import (
+    First,
+    Pending,
+    Summary,
+    details_of,
+    pending_entries,
+    summary_of,
+)
 from fairlead.server.resp.streams.replies import NO_KEY
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import Steps
@@ -76,19 +83,22 @@ def xpending(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     if given.is_over:
         if missing := (yield from missing_group(session, queue, group)):
             return missing
-        return summary_of(session, (yield from pending_entries(session, queue)))
+        summary = Summary()
+        yield from pending_entries(session, queue, summary.add)
+        return summary_of(session, summary)
     min_idle_ms = given.number("IDLE") if given.option(b"IDLE") else 0
     start, end, count = read_start(given.take()), read_end(given.take()), given.number("count")
     holder = None if given.is_over else session.holder(given.text("consumer"))
     given.end()
     if missing := (yield from missing_group(session, queue, group)):
         return missing
-    found = [
-        one
-        for one in (yield from pending_entries(session, queue))
-        if start <= one.entry_id <= end and one.idle_ms >= min_idle_ms and holder in (None, one.holder)
-    ]
-    return details_of(session, found[:count])
+
+    def is_wanted(one: Pending) -> bool:
+        return start <= one.entry_id <= end and one.idle_ms >= min_idle_ms and holder in (None, one.holder)
+
+    found = First(count, is_wanted)
+    yield from pending_entries(session, queue, found.add)
+    return details_of(session, found.entries)
 
 
 def xinfo(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
@@ -139,12 +149,13 @@ def _group_infos(session: Session, queue: str) -> Steps[bytes]:
     group = yield from find_group(session, queue)
     if not group:
         return value_of([], session.protocol)
-    found = yield from pending_entries(session, queue)
+    found = Summary()
+    yield from pending_entries(session, queue, found.add)
     about: dict[str, Any] = {
         "name": group,
-        "consumers": len({one.holder for one in found}),
-        "pending": len(found),
-        "last-delivered-id": found[-1].entry_id.shown if found else FIRST.shown,
+        "consumers": len(found.by_holder),
+        "pending": found.count,
+        "last-delivered-id": found.last.shown,
         "entries-read": None,
         "lag": stats.ready + stats.waiting,
     }
@@ -153,13 +164,13 @@ def _group_infos(session: Session, queue: str) -> Steps[bytes]:
 
 def _consumer_infos(session: Session, queue: str) -> Steps[bytes]:
     """Consumers that hold something."""
-    held: dict[str, list[Pending]] = defaultdict(list)
-    for one in (yield from pending_entries(session, queue)):
-        held[session.own_name(one.holder)].append(one)
-    infos = []
-    for name, entries in sorted(held.items()):
-        idle_ms = min([one.idle_ms for one in entries])
-        infos.append({"name": name, "pending": len(entries), "idle": idle_ms, "inactive": idle_ms})
+    found = Summary()
+    yield from pending_entries(session, queue, found.add)
+    by_name = {session.own_name(holder): held for holder, held in found.by_holder.items()}
+    infos = [
+        {"name": name, "pending": held.count, "idle": held.idle_ms, "inactive": held.idle_ms}
+        for name, held in sorted(by_name.items())
+    ]
     return value_of(infos, session.protocol)
 
 

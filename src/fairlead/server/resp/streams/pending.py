@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 from typing import NamedTuple
 
 from fairlead.errors import LimitReached, QueueNotFound
-from fairlead.model.limits import MAX_ANSWER_BYTES
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_DURATION_MS
 from fairlead.model.views import MessageInfo, QueueInfo
 from fairlead.server.resp.replies import value_of
-from fairlead.server.resp.streams.entry_ids import EntryId, entry_id_of_text
+from fairlead.server.resp.streams.entry_ids import FIRST, LAST, EntryId, entry_id_of_text
 from fairlead.server.resp.streams.session import Session
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.verbs.inspect import Peek
@@ -36,31 +37,84 @@ def find_queue_info(queue: str) -> Steps[QueueInfo | None]:
     return next((info for info in listed if info.name == queue), None)
 
 
-def pending_entries(session: Session, queue: str, *, of_holder: str | None = None) -> Steps[list[Pending]]:
-    """All that is leased, or what one holder has with its bodies, in the order of ids. Leases of the full visibility
-    timeout are assumed: what was extended for another time has another idle time.
+def pending_entries(
+    session: Session,
+    queue: str,
+    keep: Callable[[Iterable[Pending]], object],
+    *,
+    of_holder: str | None = None,
+) -> Steps[None]:
+    """Gives `keep` all that is leased, or what one holder has with its bodies, page by page and in any order: there may be
+    very much of it, and a step that looked at all of it would hold up everybody. Leases of the full visibility timeout
+    are assumed: what was extended for another time has another idle time.
     """
     about = yield from find_queue_info(queue)
     if about is None:
         raise QueueNotFound(queue)
     timeout_ms = about.config.visibility_timeout_ms
-    found: list[Pending] = []
-    size, after = 0, None
+    count, after = 0, None
     while page := (yield Peek(queue, _PAGE, "leased", after=after)):
         now_ms = session.now_ms()
-        found += [
+        found = [
             _pending(info, timeout_ms, now_ms, is_whole=of_holder is not None)
             for info in page
             if of_holder in (None, info.consumer)
         ]
-        if len(found) > MAX_PENDING:
+        count += len(found)
+        if count > MAX_PENDING:
             raise LimitReached("pending entries for this command", MAX_PENDING)
-        if of_holder is not None:
-            size += sum([len(info.payload) for info in page if info.consumer == of_holder])
-        if size > MAX_ANSWER_BYTES:
-            raise LimitReached("bytes of pending entries for this command", MAX_ANSWER_BYTES)
+        keep(found)
         after = page[-1].id
-    return sorted(found, key=lambda one: one.entry_id)
+
+
+class First:
+    """The first entries in the order of ids, of those that it is given and `wanted`."""
+
+    def __init__(self, count: int, wanted: Callable[[Pending], bool] = lambda one: True) -> None:
+        self.entries: list[Pending] = []
+        self._count = count
+        self._wanted = wanted
+
+    def add(self, entries: Iterable[Pending]) -> None:
+        more = [one for one in entries if self._wanted(one)]
+        if not more:
+            return
+        self.entries = nsmallest(self._count, [*self.entries, *more], key=_entry_id_of)
+        if _body_bytes(self.entries) > MAX_ANSWER_BYTES:
+            raise LimitReached("bytes of pending entries for this command", MAX_ANSWER_BYTES)
+
+
+class Held:
+    """What a holder has: how many entries, and how long the one has been idle that it got last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.idle_ms = MAX_DURATION_MS
+
+
+class Summary:
+    """What is known of all entries together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first, self.last = LAST, FIRST
+        self.by_holder: defaultdict[str, Held] = defaultdict(Held)
+
+    def add(self, entries: Iterable[Pending]) -> None:
+        for one in entries:
+            self.count += 1
+            self.first, self.last = min(self.first, one.entry_id), max(self.last, one.entry_id)
+            held = self.by_holder[one.holder]
+            held.count += 1
+            held.idle_ms = min(held.idle_ms, one.idle_ms)
+
+
+def _entry_id_of(one: Pending) -> EntryId:
+    return one.entry_id
+
+
+def _body_bytes(entries: Iterable[Pending]) -> int:
+    return sum([len(one.info.payload) for one in entries if one.info is not None])
 
 
 def _pending(info: MessageInfo, timeout_ms: int, now_ms: int, *, is_whole: bool) -> Pending:
@@ -69,14 +123,11 @@ def _pending(info: MessageInfo, timeout_ms: int, now_ms: int, *, is_whole: bool)
     return Pending(entry_id_of_text(info.id), info.consumer or "", idle_ms, info.deliveries, kept)
 
 
-def summary_of(session: Session, found: Sequence[Pending]) -> bytes:
-    if not found:
+def summary_of(session: Session, found: Summary) -> bytes:
+    if not found.count:
         return value_of([0, None, None, None], session.protocol)
-    counts = Counter([session.own_name(one.holder) for one in found])
-    by_name = [[name, str(count)] for name, count in sorted(counts.items())]
-    return value_of(
-        [len(found), found[0].entry_id.shown, found[-1].entry_id.shown, by_name], session.protocol
-    )
+    by_name = sorted([[session.own_name(name), str(held.count)] for name, held in found.by_holder.items()])
+    return value_of([found.count, found.first.shown, found.last.shown, by_name], session.protocol)
 
 
 def details_of(session: Session, found: Sequence[Pending]) -> bytes:
