@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 import fairlead
+from bench.flight_client import FlightClient
 from bench.resp_client import RespClient
 from fairlead import Complete, Delivery, Fail
-from fairlead.client import client as bulk_client
 from fairlead.config import ServerSettings
 from fairlead.config.server import Address
 from fairlead.server import flight as flight_door
@@ -126,7 +126,7 @@ def walk_everywhere(home: Path) -> dict[str, dict[str, Walk]]:
         with fairlead.open(home / "in-process", durability="os") as broker:
             in_process = walk_steps(broker, tracer)
         with _server_in_thread(home / "served", tracer) as addresses:
-            with bulk_client.connect(addresses["flight"]) as client:
+            with FlightClient(addresses["flight"]) as client:
                 served = walk_steps(client, tracer)
                 client.delete_queue("walk")
             with RespClient(addresses["resp"]) as light:

@@ -1,5 +1,5 @@
-"""fairlead through its Flight door, which is for bulk: `fairlead serve` in a process of its own, and the Python
-client.
+"""fairlead through its Flight door, which is for bulk: `fairlead serve` in a process of its own, and a client that
+gathers nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import fairlead
 from bench.doors.engine import KEYS, Verbs
 from bench.doors.servers import cpu_s
-from fairlead.client.client import connect
+from bench.flight_client import FlightClient
 from fairlead.testing.server import ServerProcess, free_ports
 
 
@@ -30,7 +30,7 @@ class Flight(Verbs):
         )
         self.server.start()
         self._stack.callback(self.server.stop)
-        super().__init__(self._stack.enter_context(connect(self.server.addresses["flight"])))
+        super().__init__(self._stack.enter_context(FlightClient(address)))
         self.settings = f"fairlead {fairlead.__version__}, durability {durability}, pyarrow {version('pyarrow')}, {KEYS} fairness keys; sync client"
 
     def server_cpu_s(self) -> float:

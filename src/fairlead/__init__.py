@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fairlead import errors
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.client import Client
+    from fairlead.client.client import Client
     from fairlead.client.tls import Tls, TlsChoice
     from fairlead.clock import Clock
     from fairlead.config import HookSettings, Settings
@@ -34,7 +34,7 @@ else:
     # for the engine, and a queue in process needs no pyarrow.
     _MODULES = {
         "aio": (),
-        "client.resp.client": ("Client",),
+        "client.client": ("Client",),
         "client.tls": ("Tls",),
         "config": ("HookSettings", "Settings"),
         "decide.dead_filter": ("DeadFilter",),

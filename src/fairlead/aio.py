@@ -9,7 +9,7 @@ from fairlead.client.tls import TlsChoice
 from fairlead.model.durations import Duration
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.async_client import AsyncClient
+    from fairlead.client.async_client import AsyncClient
 
 __all__ = ["connect"]
 

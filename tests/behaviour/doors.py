@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import fairlead
 import fairlead.aio
+from bench.flight_client import FlightClient
 from fairlead import Broker, Complete, Fail, NewMessage, Release, errors
 from fairlead.cli.app import app
-from fairlead.client import client as bulk_client
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.server.flight import FlightDoor
@@ -397,7 +397,7 @@ def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
 @contextmanager
 def _adapter(name: str, address: str) -> Iterator[Any]:
     if name == "flight":
-        with bulk_client.connect(address) as bulk:
+        with FlightClient(address) as bulk:
             yield Verbs(bulk)
     elif name == "client":
         with fairlead.connect(address) as client:

@@ -49,7 +49,7 @@ def test_a_command_brings_its_own_file_and_not_those_of_the_others() -> None:
 
 def test_a_command_at_a_server_brings_no_engine_and_no_pyarrow() -> None:
     found = after_command("queue", "list", "--addr", "no address")
-    assert "fairlead.client.resp.client" in found
+    assert "fairlead.client.client" in found
     assert {"fairlead.engine.broker", "rocksdict", "lupa", "pandas", "pyarrow"}.isdisjoint(found)
 
 

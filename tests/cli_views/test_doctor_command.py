@@ -23,7 +23,7 @@ import fairlead
 from fairlead.cli import data_checks, machine_checks, server_checks
 from fairlead.cli.doctor import findings_view
 from fairlead.cli.findings import Finding
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.config import Settings
 from fairlead.hooks.confine import Confinement
 from tests.cli_views.conftest import Run

@@ -11,7 +11,7 @@ import pytest
 from fairlead.cli import security_checks
 from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.config import AuthSettings, ServerSettings, TlsSettings
 from fairlead.config.server import Address
 from fairlead.testing.server import run_server

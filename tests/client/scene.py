@@ -1,30 +1,28 @@
-"""A broker behind a real Flight door in this process, and a transport that loses what it is told to lose."""
+"""A broker behind its doors in this process, and a Flight transport that loses what it is told to lose."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pyarrow as pa
 
-from fairlead.client.client import BulkClient
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.client import Client
 from fairlead.client.core import Core
+from fairlead.client.flight.bulk import Bulk
+from fairlead.client.flight.core import FlightCore
+from fairlead.client.flight.transport import FlightTransport, Stream
 from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.resp.addresses import read_endpoint
-from fairlead.client.resp.client import Client
-from fairlead.client.resp.core import RespCore
-from fairlead.client.resp.identity import Identity
 from fairlead.client.traces import Traces
-from fairlead.client.transport import FlightTransport, Stream
 from fairlead.clock import Clock
 from fairlead.server.flight import FlightDoor
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import laws, open_in_memory
-
-T = TypeVar("T")
 
 #: Generous: a condition that comes true ends the wait at once.
 PATIENCE_S = 60.0
@@ -40,15 +38,9 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
     return found
 
 
-def flight_only(test: T) -> T:
-    """For a test of what only the Flight client has: see conftest."""
-    test.is_flight_only = True  # type: ignore[attr-defined]
-    return test
-
-
 def heartbeat_of(client: Any) -> Heartbeat:
-    """Of a client of either protocol."""
-    found: Heartbeat = client._core.heartbeat if isinstance(client, Client) else client._requests.heartbeat
+    """Of a client of either kind."""
+    found: Heartbeat = client._core.heartbeat
     return found
 
 
@@ -123,17 +115,14 @@ class FaultyStream:
 
 
 class Scene:
-    """With a queue `q`, retried at once and for ever. `protocol`: "flight" or "resp"."""
+    """With a queue `q`, retried at once and for ever."""
 
-    def __init__(self, protocol: str = "flight") -> None:
-        self.protocol = protocol
+    def __init__(self) -> None:
         self.broker = open_in_memory(durability="os")
         self.broker.create_queue("q")
-        self.door: FlightDoor | RespDoor
-        if protocol == "flight":
-            self.door = FlightDoor(self.broker, "127.0.0.1:0")
-        else:
-            self.door = RespDoor(self.broker, "127.0.0.1:0")
+        self.flight = FlightDoor(self.broker, "127.0.0.1:0")
+        self.flight.start()
+        self.door = RespDoor(self.broker, "127.0.0.1:0", flight_address=lambda: self.flight.address)
         self.door.start()
         self._clients: list[Any] = []
 
@@ -142,29 +131,28 @@ class Scene:
         return self.door.address
 
     def client(
-        self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any
-    ) -> tuple[Any, FaultyTransport]:
-        """Connects with its first call, not before. Only the Flight client has a transport that loses things."""
-        if self.protocol == "resp":
-            core = RespCore(
-                Options(self.address, consumer, **options),
-                Identity(read_endpoint(self.address), None, None),
-                Traces(),
-                clock,
-            )
-            self._clients.append(Client(core))
-            return self._clients[-1], cast("FaultyTransport", None)
-        transport = FaultyTransport(self.address)
-        client = BulkClient(
-            Core(Options(self.address, consumer, **options), transport=transport, clock=clock)
-        )
-        self._clients.append(client)
+        self, *, clock: Clock | None = None, consumer: str = "tester", address: str = "", **options: Any
+    ) -> Client:
+        """Connects with its first call, not before. By `address` where something stands in between."""
+        chosen = Options(address or self.address, consumer, **options)
+        core = Core(chosen, Identity(read_endpoint(chosen.address), None, None), Traces(), clock)
+        core.connections.flight_address = self.flight.address
+        self._clients.append(Client(core))
+        return self._clients[-1]
+
+    def bulk_client(self, **options: Any) -> tuple[Client, FaultyTransport]:
+        """What it sends by Flight may get lost."""
+        client, transport = self.client(**options), FaultyTransport(self.flight.address)
+        core = FlightCore(client._core.options, transport)
+        client._core.flight._bulk = Bulk(core, client._core.traces)
         return client, transport
 
     def restart_door(self) -> None:
         """Another server takes the place of this one, at the same address and with the same data."""
+        address = self.door.address
+        self.door.drain()
         self.door.stop()
-        self.door = FlightDoor(self.broker, self.address)
+        self.door = RespDoor(self.broker, address, flight_address=lambda: self.flight.address)
         self.door.start()
 
     def counts(self, queue: str = "q") -> tuple[int, int, int, int]:
@@ -182,6 +170,8 @@ class Scene:
         problems = laws(self.broker)
         # As a server does: a claim that waits for a client that is gone would hold the door open.
         self.broker.interrupt_waits()
-        self.door.stop()
+        for door in (self.door, self.flight):
+            door.drain()
+            door.stop()
         self.broker.close()
         assert problems == [], problems

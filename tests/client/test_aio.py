@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,18 +10,14 @@ import pytest
 
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
-from fairlead.client.async_client import AsyncBulkClient
-from fairlead.client.async_client import connect as bulk_connect
+from fairlead.client.async_client import AsyncClient
 from fairlead.testing.engine import is_started, waiting_claims
 from fairlead.testing.sizes import size
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
-from fairlead.wire.calls import EnqueueCall, decode
-from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of
+from tests.client.scene import PATIENCE_S, Scene, heartbeat_of
 
-BOTH_PROTOCOLS = True
-
-Work = Callable[[AsyncBulkClient], Awaitable[Any]]
+Work = Callable[[AsyncClient], Awaitable[Any]]
 
 
 def run(scene: Scene, work: Work) -> Any:
@@ -34,9 +29,8 @@ def run(scene: Scene, work: Work) -> Any:
 
 
 @asynccontextmanager
-async def connected(scene: Scene) -> AsyncIterator[AsyncBulkClient]:
-    connect = bulk_connect if scene.protocol == "flight" else fairlead.aio.connect
-    async with await connect(scene.address, consumer="tester") as client:
+async def connected(scene: Scene) -> AsyncIterator[AsyncClient]:
+    async with await fairlead.aio.connect(scene.address, consumer="tester") as client:
         yield client
 
 
@@ -46,7 +40,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_the_life_of_a_message(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         message_id = await client.enqueue("q", b"work", headers={"a": "b"})
         (delivery,) = await client.claim("q", wait="1s")
         assert (delivery.id, delivery.headers) == (message_id, {"a": "b"})
@@ -67,7 +61,7 @@ def test_the_life_of_a_message(scene: Scene) -> None:
 
 
 def test_errors_are_the_engines(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         for call in (client.enqueue("nowhere", b""), client.claim("nowhere"), client.stats("nowhere")):
             with pytest.raises(errors.QueueNotFound):
                 await call
@@ -77,23 +71,8 @@ def test_errors_are_the_engines(scene: Scene) -> None:
     run(scene, work)
 
 
-@flight_only
-def test_tasks_that_enqueue_at_once_are_gathered_and_keep_their_order(scene: Scene) -> None:
-    async def main() -> tuple[list[str], int]:
-        client, transport = scene.client()
-        face = AsyncBulkClient(client)
-        ids = await asyncio.gather(*(face.enqueue("q", b"%d" % at) for at in range(500)))
-        calls = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
-        assert sum(count for call in calls for _, count in call.queues) == 500
-        return list(ids), len(calls)
-
-    ids, requests = asyncio.run(main())
-    assert [info.id for info in scene.broker.peek("q", limit=1000)] == ids
-    assert requests < 50
-
-
 def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> list[Any]:
+    async def work(client: AsyncClient) -> list[Any]:
         calls = [client.enqueue("nowhere" if at % 7 == 3 else "q", b"") for at in range(50)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -105,7 +84,7 @@ def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
 
 
 def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         claims = [asyncio.create_task(client.claim("q", wait="50s")) for _ in range(50)]
         await until(lambda: waiting_claims(scene.broker, "q") == 50)
         await client.enqueue_many("q", [NewMessage(b"") for _ in range(50)])
@@ -115,7 +94,7 @@ def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> 
 
 
 def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         claim = asyncio.create_task(client.claim("q", wait="50s"))
         await until(lambda: waiting_claims(scene.broker, "q") == 1)
         claim.cancel()
@@ -128,43 +107,16 @@ def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> N
     run(scene, work)
 
 
-@flight_only
-def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
-        await client.enqueue("q", b"")
-        gate = threading.Event()
-        ask = client._core.ask
-        client._core.ask = lambda verb, *args, **fields: (gate.wait(PATIENCE_S), ask(verb, *args, **fields))[
-            1
-        ]  # type: ignore[method-assign]
-        exchange = asyncio.create_task(client.exchange([Claim("q")]))
-        await asyncio.sleep(0.05)
-        exchange.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await exchange
-        gate.set()
-        await until(lambda: scene.broker.peek("q") and scene.broker.peek("q")[0].deliveries == 1)
-
-    run(scene, work)
-
-
-@flight_only
 def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         await client.enqueue("q", b"")
         (delivery,) = await client.claim("q")
-        gate = threading.Event()
-        send = client._requests.settles._send
-        client._requests.settles._send = lambda *said: (gate.wait(PATIENCE_S), send(*said))[1]  # type: ignore[assignment]
-        first = asyncio.create_task(client.settle([Extend(delivery)]))
-        await until(lambda: not client._requests.settles._queue and client._requests.settles._under_way)
-        second = asyncio.create_task(client.settle([Complete(delivery)]))
-        await until(lambda: len(client._requests.settles._queue) == 1)
-        second.cancel()
+        settle = asyncio.ensure_future(client.settle([Complete(delivery)]))
+        await asyncio.sleep(0)
+        settle.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await second
-        gate.set()
-        assert (await first)[0].outcome == "extended"
+            await settle
+        await client.stats("q")
         assert scene.counts() == (0, 0, 1, 0)
         assert heartbeat_of(client).holds(delivery.message.id, delivery.claim_id)
 
@@ -174,7 +126,7 @@ def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene
 def test_a_loop_gets_every_message_in_order(scene: Scene) -> None:
     ids = scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(50)])
 
-    async def work(client: AsyncBulkClient) -> list[str]:
+    async def work(client: AsyncClient) -> list[str]:
         seen = []
         async for delivery in client.consume("q", prefetch=10):
             seen.append(delivery.id)
@@ -189,7 +141,7 @@ def test_a_loop_gets_every_message_in_order(scene: Scene) -> None:
 def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
 
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         async for delivery in client.consume("q", prefetch=5):
             await client.settle([Complete(delivery)])
             break
@@ -202,7 +154,7 @@ def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene) -> None:
 def test_closing_a_loop_gives_the_rest_back_before_it_returns(scene: Scene) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
 
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         async with client.consume("q", prefetch=5) as deliveries:
             await anext(deliveries)
         assert scene.counts() == (9, 0, 1, 0)
@@ -213,7 +165,7 @@ def test_closing_a_loop_gives_the_rest_back_before_it_returns(scene: Scene) -> N
 
 
 def test_a_task_cancelled_while_it_waits_for_a_delivery_loses_none(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         deliveries = client.consume("q")
         waiting = asyncio.ensure_future(anext(deliveries))
         await asyncio.sleep(0.05)
@@ -231,7 +183,7 @@ def test_a_task_cancelled_while_it_waits_for_a_delivery_loses_none(scene: Scene)
 def test_several_tasks_share_one_loop(scene: Scene) -> None:
     ids = scene.broker.enqueue_many("q", [NewMessage(b"") for _ in range(100)])
 
-    async def work(client: AsyncBulkClient) -> list[str]:
+    async def work(client: AsyncClient) -> list[str]:
         seen: list[str] = []
         deliveries = client.consume("q", prefetch=20)
 
@@ -250,7 +202,7 @@ def test_several_tasks_share_one_loop(scene: Scene) -> None:
 
 
 def test_a_loop_over_a_queue_that_is_not_there_says_so(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         with pytest.raises(errors.QueueNotFound):
             await anext(client.consume("nowhere"))
 
@@ -259,8 +211,7 @@ def test_a_loop_over_a_queue_that_is_not_there_says_so(scene: Scene) -> None:
 
 def test_a_closed_client_says_so(scene: Scene) -> None:
     async def main() -> None:
-        connect = bulk_connect if scene.protocol == "flight" else fairlead.aio.connect
-        client = await connect(scene.address)
+        client = await fairlead.aio.connect(scene.address)
         await client.close()
         for call in (client.enqueue("q", b""), client.claim("q"), client.settle([]), client.stats("q")):
             with pytest.raises(errors.ClientClosed):
@@ -270,7 +221,7 @@ def test_a_closed_client_says_so(scene: Scene) -> None:
 
 
 def test_a_lost_lease_is_known_to_both_faces(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> tuple[bool, bool]:
+    async def work(client: AsyncClient) -> tuple[bool, bool]:
         message_id = await client.enqueue("q", b"")
         (delivery,) = await client.claim("q")
         before = client.is_lost(delivery)
@@ -284,7 +235,7 @@ def test_a_lost_lease_is_known_to_both_faces(scene: Scene) -> None:
 def test_what_is_handed_out_is_started(scene: Scene) -> None:
     scene.broker.enqueue("q", b"")
 
-    async def work(client: AsyncBulkClient) -> Delivery:
+    async def work(client: AsyncClient) -> Delivery:
         deliveries = client.consume("q")
         delivery = await anext(deliveries)
         assert is_started(scene.broker, delivery.id)
@@ -293,9 +244,8 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
     run(scene, work)
 
 
-@flight_only
 def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         await client.staging.stage("t", "a", "q", [NewMessage(b"%d" % n) for n in range(5)])
         await client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"5", b"6"]}))
         assert (await client.staging.publish("t", "q", ["a", "b"])).count == 7
@@ -329,13 +279,12 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
     run(scene, work)
 
 
-@flight_only
 def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(size("read_page_messages"), 1)
 
-    async def work(client: AsyncBulkClient) -> None:
+    async def work(client: AsyncClient) -> None:
         scene.broker.enqueue_many("q", [NewMessage(b"x" * 1000)] * 2000)
         generation = (await client.consumers.register("etl", "q")).generation
         await client.consumers.claim("etl", "q", generation, 1)
@@ -343,8 +292,8 @@ def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
             reading = client.consumers.read_batches("etl", "q", generation, 1)
             assert (await anext(aiter(reading))).num_rows == 1
             await reading.aclose()  # type: ignore[attr-defined]
-        # The server notices when it writes the next part; the channel of the verbs stays.
-        await until(lambda: scene.door._limits.channels <= 2)
+        # The server notices when it writes the next part.
+        await until(lambda: scene.flight._limits.channels == 0)
         with pytest.raises(errors.ClaimNotNext):
             _ = [batch async for batch in client.consumers.read_batches("etl", "q", generation, 2)]
         assert len([delivery async for delivery in client.consumers.read("etl", "q", generation, 1)]) == 2000

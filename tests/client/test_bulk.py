@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from fairlead import Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
-from fairlead.client.client import BulkClient
+from fairlead import Client, Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
 from fairlead.model.consumer import TakenUp
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
+from tests.client.resp.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, until
 
 
-def fill(client: BulkClient, count: int, queue: str = "q") -> list[str]:
+def fill(client: Client, count: int, queue: str = "q") -> list[str]:
     return client.enqueue_many(
         queue, [NewMessage(b"%d" % n, {"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(count)]
     )
 
 
-def taken(client: BulkClient, count: int = 100) -> int:
+def taken(client: Client, count: int = 100) -> int:
     """A consumer `etl` with claim 1 in hand; its generation."""
     generation = client.consumers.register("etl", "q").generation
     assert client.consumers.claim("etl", "q", generation, 1, limit=count).count
     return generation
 
 
-def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: BulkClient) -> None:
+def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -> None:
     ids = fill(client, 10)
     generation = taken(client)
     first, again = [
@@ -46,7 +47,7 @@ def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: BulkClien
         list(client.consumers.read("etl", "q", generation, 1))
 
 
-def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: BulkClient) -> None:
+def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client) -> None:
     ids = fill(client, 30)
     generation = taken(client)
     slices = [
@@ -61,7 +62,7 @@ def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: BulkCl
     assert batch.column("headers").null_count == 0
 
 
-def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(client: BulkClient) -> None:
+def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(client: Client) -> None:
     fill(client, 6)
     generation = taken(client)
     deliveries = [*client.consumers.read("etl", "q", generation, 1)]
@@ -81,7 +82,7 @@ def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(cl
     }
 
 
-def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: BulkClient) -> None:
+def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: Client) -> None:
     fill(client, 2)
     generation = taken(client)
     first, second = client.consumers.read("etl", "q", generation, 1)
@@ -92,7 +93,7 @@ def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: 
     assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 2}
 
 
-def test_whoever_registers_later_fences_off_the_other(client: BulkClient) -> None:
+def test_whoever_registers_later_fences_off_the_other(client: Client) -> None:
     fill(client, 1)
     before = taken(client)
     after = client.consumers.register("etl", "q").generation
@@ -104,7 +105,7 @@ def test_whoever_registers_later_fences_off_the_other(client: BulkClient) -> Non
     assert [info.name for info in client.consumers.list()] == ["etl"]
 
 
-def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: BulkClient) -> None:
+def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client) -> None:
     fill(client, 3)
     generation = taken(client)
     assert client.consumers.release("etl", "q") == 3
@@ -116,7 +117,7 @@ def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: BulkCli
         client.consumers.show("etl", "q")
 
 
-def test_a_claim_is_worked_on_message_by_message(client: BulkClient) -> None:
+def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     fill(client, 5)
     generation = client.consumers.register("etl", "q", unspoken="release").generation
     assert client.consumers.show("etl", "q").unspoken == "release"
@@ -151,7 +152,7 @@ def test_a_claim_is_worked_on_message_by_message(client: BulkClient) -> None:
         list(client.consumers.read("audit", "q", other, 1, unsettled=True))
 
 
-def test_nothing_behind_the_ceiling_is_taken(client: BulkClient) -> None:
+def test_nothing_behind_the_ceiling_is_taken(client: Client) -> None:
     fill(client, 2)
     generation = client.consumers.register("etl", "q").generation
     ceiling = client.consumers.ceiling("etl", "q", generation)
@@ -160,16 +161,16 @@ def test_nothing_behind_the_ceiling_is_taken(client: BulkClient) -> None:
 
 
 def test_a_claim_waits_for_the_first_message(scene: Scene) -> None:
-    client, other = scene.client()[0], scene.client()[0]
+    client, other = scene.client(), scene.client()
     generation = client.consumers.register("etl", "q").generation
     assert client.consumers.claim("etl", "q", generation, 1).count == 0
-    claiming = client._core.crew.submit(client.consumers.claim, "etl", "q", generation, 1, wait="60s")
+    claiming = ThreadPoolExecutor(1).submit(client.consumers.claim, "etl", "q", generation, 1, wait="60s")
     until(lambda: scene.broker.stats("q").consumers, "a claim that waits")
     fill(other, 1)
     assert claiming.result(PATIENCE_S).count == 1
 
 
-def test_what_is_staged_is_seen_once_it_is_published(client: BulkClient) -> None:
+def test_what_is_staged_is_seen_once_it_is_published(client: Client) -> None:
     staged = client.staging.stage("t", "a", "q", [NewMessage(b"1"), NewMessage(b"2", stream="s")])
     assert (staged.count, staged.bytes, staged.refused) == (2, 2, [])
     client.staging.stage_batch(
@@ -185,7 +186,7 @@ def test_what_is_staged_is_seen_once_it_is_published(client: BulkClient) -> None
     ]
 
 
-def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: BulkClient) -> None:
+def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Client) -> None:
     batch = pa.RecordBatch.from_pydict(
         {"payload": [b"good", b"bad", b"good"], "stream": ["s", "x" * 600, None]}
     )
@@ -202,7 +203,7 @@ def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Bul
 @pytest.mark.parametrize(
     "dead", [("validation_failure", "bad 1"), [("unknown", "bad 0"), ("validation_failure", "bad 1")]]
 )
-def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: BulkClient, dead: Any) -> None:
+def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Client, dead: Any) -> None:
     staged = client.staging.stage(
         "t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead
     )
@@ -220,7 +221,7 @@ def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: BulkC
     )
 
 
-def test_a_write_that_is_discarded_cannot_be_published(client: BulkClient) -> None:
+def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:
     client.staging.stage("t", "a", "q", [NewMessage(b"1")])
     assert client.staging.discard("t", "q") == 1
     assert client.staging.discard("t", "q") == 0
@@ -228,7 +229,7 @@ def test_a_write_that_is_discarded_cannot_be_published(client: BulkClient) -> No
         client.staging.publish("t", "q", ["a"])
 
 
-def test_browsing_sees_every_message_once_in_order_of_ids(client: BulkClient) -> None:
+def test_browsing_sees_every_message_once_in_order_of_ids(client: Client) -> None:
     ids = fill(client, 25)
     client.claim("q", limit=5)
     batches = [*client.browse_batches("q")]
@@ -250,7 +251,7 @@ def test_browsing_sees_every_message_once_in_order_of_ids(client: BulkClient) ->
     )
 
 
-def test_dead_letters_are_browsed_with_why_they_are_dead(client: BulkClient) -> None:
+def test_dead_letters_are_browsed_with_why_they_are_dead(client: Client) -> None:
     fill(client, 2)
     (delivery,) = client.claim("q")
     client.settle([Fail(delivery, "no such customer", "validation_failure", dead=True)])
@@ -273,7 +274,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_reading_that_breaks_off_goes_on_where_it_was(scene: Scene, lost: int) -> None:
-    client, transport = scene.client()
+    client, transport = scene.bulk_client()
     fill(client, 14)
     generation = taken(client)
     whole = [delivery.id for delivery in client.consumers.read("etl", "q", generation, 1)]
@@ -288,7 +289,7 @@ def test_a_reading_that_breaks_off_goes_on_where_it_was(scene: Scene, lost: int)
 def test_time_for_trouble_counts_anew_from_every_batch_that_comes(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, transport = scene.client(retry_for_ms=100)
+    client, transport = scene.bulk_client(retry_for_ms=100)
     fill(client, 80)
     generation = taken(client)
     turns = itertools.count()
@@ -304,7 +305,7 @@ def test_time_for_trouble_counts_anew_from_every_batch_that_comes(
 def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_though_that_is_settled_by_now(
     scene: Scene,
 ) -> None:
-    client, transport = scene.client()
+    client, transport = scene.bulk_client()
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(14)])
     generation = client.consumers.register("etl", "q", unspoken="release").generation
     client.consumers.claim("etl", "q", generation, 1)
@@ -324,7 +325,7 @@ def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_thou
 
 def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size("browse_page_bytes"), 1)
-    client, transport = scene.client()
+    client, transport = scene.bulk_client()
     fill(client, 9)
     looking = client.browse_batches("q")
     found = next(looking).column("payload").to_pylist()
@@ -335,7 +336,7 @@ def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     fill(client, 14)
     generation = taken(client)
     for _ in range(3):
@@ -347,7 +348,7 @@ def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) 
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene) -> None:
-    client, other = scene.client()[0], scene.client()[0]
+    client, other = scene.client(), scene.client()
     fill(client, 2000)
     generation = taken(client, 2000)
     reading = client.consumers.read_batches("etl", "q", generation, 1)
@@ -358,28 +359,29 @@ def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene
 
 
 def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
-    client, transport = scene.client()
-    transport.lose("request")
-    assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
-    transport.lose("request")
-    assert client.staging.publish("t", "q", ["a"]).outcome == "already"
-    transport.lose("request")
-    generation = client.consumers.register("etl", "q").generation
-    transport.lose("request")
-    assert client.consumers.claim("etl", "q", generation, 1).count == 1
-    (delivery,) = client.consumers.read("etl", "q", generation, 1)
-    transport.lose("request")
-    client.consumers.record("etl", "q", generation, 1, [Fail(delivery, dead=True)])
-    transport.lose("browse")
-    assert [batch.num_rows for batch in client.browse_batches("q")] == [1]
-    transport.lose("request")
-    assert client.consumers.close("etl", "q", generation, 1).settled == {"dead": 1}
-    assert client.stats("q").dead == 1
-    client.consumers.heartbeat("etl", "q", generation)
+    with LossyRelay(scene.address) as relay:
+        client, transport = scene.bulk_client(address=relay.address)
+        transport.lose("request")
+        assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
+        relay.lose(b"FL.STAGING.PUBLISH")
+        assert client.staging.publish("t", "q", ["a"]).outcome == "already"
+        relay.lose(b"FL.CONSUMERS.REGISTER")
+        generation = client.consumers.register("etl", "q").generation
+        relay.lose(b"FL.CONSUMERS.CLAIM")
+        assert client.consumers.claim("etl", "q", generation, 1).count == 1
+        (delivery,) = client.consumers.read("etl", "q", generation, 1)
+        relay.lose(b"FL.CONSUMERS.RECORD")
+        client.consumers.record("etl", "q", generation, 1, [Fail(delivery, dead=True)])
+        transport.lose("browse")
+        assert [batch.num_rows for batch in client.browse_batches("q")] == [1]
+        relay.lose(b"FL.CONSUMERS.CLOSE")
+        assert client.consumers.close("etl", "q", generation, 1).settled == {"dead": 1}
+        assert client.stats("q").dead == 1
+        client.consumers.heartbeat("etl", "q", generation)
 
 
 def test_a_server_that_is_gone_ends_a_reading_when_patience_is_over(scene: Scene) -> None:
-    client, transport = scene.client(retry_for_ms=50)
+    client, transport = scene.bulk_client(retry_for_ms=50)
     fill(client, 1)
     generation = taken(client)
     transport.refuse("read", 1000)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from fairlead.client.channel import Channel, Pool, Watchdog
+from fairlead.client.flight.channel import Channel, Pool, Watchdog
+from fairlead.client.flight.transport import FlightTransport, describe
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.transport import FlightTransport, describe
 from fairlead.clock import SystemClock
 from fairlead.errors import InvalidRequest
 from fairlead.testing import ManualClock

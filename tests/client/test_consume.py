@@ -7,13 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead import Complete, Delivery, NewMessage, errors
-from fairlead.client.client import BulkClient
+from fairlead import Client, Complete, Delivery, NewMessage, errors
 from fairlead.testing.engine import is_started
-from fairlead.wire.calls import ClaimCall, decode
-from tests.client.scene import PATIENCE_S, Scene, flight_only, until
-
-BOTH_PROTOCOLS = True
+from tests.client.resp.lossy import LossyRelay
+from tests.client.scene import PATIENCE_S, Scene, until
 
 
 def fill(scene: Scene, count: int, queue: str = "q") -> list[str]:
@@ -24,7 +21,7 @@ def take(deliveries: Iterator[Delivery], count: int) -> list[Delivery]:
     return [next(deliveries) for _ in range(count)]
 
 
-def test_a_loop_gets_every_message_in_order(scene: Scene, client: BulkClient) -> None:
+def test_a_loop_gets_every_message_in_order(scene: Scene, client: Client) -> None:
     ids = fill(scene, 250)
     seen = []
     for delivery in client.consume("q", prefetch=20):
@@ -36,7 +33,7 @@ def test_a_loop_gets_every_message_in_order(scene: Scene, client: BulkClient) ->
     assert scene.counts() == (0, 0, 0, 0)
 
 
-def test_a_loop_waits_for_messages_that_come_later(scene: Scene, client: BulkClient) -> None:
+def test_a_loop_waits_for_messages_that_come_later(scene: Scene, client: Client) -> None:
     deliveries = client.consume("q")
     threading.Timer(0.05, lambda: fill(scene, 1)).start()
     assert next(deliveries).payload == b"0"
@@ -45,7 +42,7 @@ def test_a_loop_waits_for_messages_that_come_later(scene: Scene, client: BulkCli
 
 def test_only_what_was_handed_out_is_started(scene: Scene) -> None:
     """If this process died now, expiry would fail the first and release the rest."""
-    client, _ = scene.client()
+    client = scene.client()
     scene.broker.create_queue("short", visibility_timeout="10m", retry="none")
     ids = fill(scene, 5, "short")
     deliveries = client.consume("short", prefetch=10)
@@ -57,7 +54,7 @@ def test_only_what_was_handed_out_is_started(scene: Scene) -> None:
 
 @pytest.mark.parametrize("how", ["break", "exception", "close", "with", "client"])
 def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene, how: str) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     fill(scene, 10)
     if how == "break":
         for delivery in client.consume("q", prefetch=5):  # noqa: B007 - it is settled below
@@ -81,12 +78,12 @@ def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene, how: str) -> 
         assert client.settle([Complete(delivery)])[0].ok
 
 
-def fail_inside(client: BulkClient) -> None:
+def fail_inside(client: Client) -> None:
     for _ in client.consume("q", prefetch=5):
         raise ZeroDivisionError
 
 
-def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: BulkClient) -> None:
+def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: Client) -> None:
     fill(scene, 3)
     with client.consume("q") as deliveries:
         next(deliveries)
@@ -94,7 +91,7 @@ def test_what_was_in_a_buffer_counts_as_no_attempt(scene: Scene, client: BulkCli
     assert [delivery.attempts for delivery in scene.broker.claim("q", limit=5)] == [0, 0]
 
 
-def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client: BulkClient) -> None:
+def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client: Client) -> None:
     ids = fill(scene, 3)
     deliveries = client.consume("q", prefetch=10)
     first = next(deliveries)
@@ -104,26 +101,7 @@ def test_a_delivery_that_was_lost_in_the_buffer_is_skipped(scene: Scene, client:
     deliveries.close()
 
 
-@flight_only
-def test_credit_follows_demand(scene: Scene) -> None:
-    client, transport = scene.client()
-    fill(scene, 100)
-    deliveries = client.consume("q", prefetch=10)
-
-    def credits() -> list[int]:
-        return [decode(metadata, ClaimCall).credit for metadata in transport.requests("claim")]
-
-    next(deliveries)
-    until(lambda: scene.counts()[2] == 10, "the buffer being full")
-    take(deliveries, 3)
-    assert credits() == [10]
-    take(deliveries, 1)
-    until(lambda: scene.counts()[2] == 15, "half a buffer more")
-    assert credits() == [10, 5]
-    deliveries.close()
-
-
-def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, client: BulkClient) -> None:
+def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, client: Client) -> None:
     fill(scene, 50)
     slow = client.consume("q", prefetch=10)
     next(slow)
@@ -138,7 +116,7 @@ def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, 
 
 def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
     scene.broker.create_queue("short", visibility_timeout="2s", retry="none")
-    client, _ = scene.client()
+    client = scene.client()
     ids = fill(scene, 4, "short")
     deliveries = client.consume("short", prefetch=10)
     first = next(deliveries)
@@ -155,7 +133,7 @@ def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
     deliveries.close()
 
 
-def test_several_threads_share_one_loop(scene: Scene, client: BulkClient) -> None:
+def test_several_threads_share_one_loop(scene: Scene, client: Client) -> None:
     ids = fill(scene, 200)
     deliveries = client.consume("q", prefetch=20)
     seen: list[str] = []
@@ -176,7 +154,7 @@ def test_several_threads_share_one_loop(scene: Scene, client: BulkClient) -> Non
     assert sorted(seen) == sorted(ids)
 
 
-def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: BulkClient) -> None:
+def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: Client) -> None:
     scene.broker.enqueue_many("q", [NewMessage(b"%d" % at, stream="s") for at in range(3)])
     deliveries = client.consume("q", max_per_stream=3)
     next(deliveries)
@@ -184,7 +162,7 @@ def test_runs_of_a_stream_are_fetched_when_asked_for(scene: Scene, client: BulkC
     deliveries.close()
 
 
-def test_a_loop_over_several_queues(scene: Scene, client: BulkClient) -> None:
+def test_a_loop_over_several_queues(scene: Scene, client: Client) -> None:
     scene.broker.create_queue("r")
     fill(scene, 1, "q")
     fill(scene, 1, "r")
@@ -193,12 +171,12 @@ def test_a_loop_over_several_queues(scene: Scene, client: BulkClient) -> None:
     deliveries.close()
 
 
-def test_a_loop_over_a_queue_that_is_not_there_says_so(client: BulkClient) -> None:
+def test_a_loop_over_a_queue_that_is_not_there_says_so(client: Client) -> None:
     with pytest.raises(errors.QueueNotFound):
         next(client.consume("nowhere"))
 
 
-def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: BulkClient) -> None:
+def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: Client) -> None:
     fill(scene, 1)
     deliveries = client.consume("q")
     next(deliveries)
@@ -208,46 +186,27 @@ def test_a_queue_deleted_under_a_loop_ends_it(scene: Scene, client: BulkClient) 
 
 
 @pytest.mark.parametrize("prefetch", [0, -1, True, 1.5, "10", 100_001])
-def test_a_prefetch_that_is_none_is_refused(client: BulkClient, prefetch: int) -> None:
+def test_a_prefetch_that_is_none_is_refused(client: Client, prefetch: int) -> None:
     with pytest.raises(errors.InvalidRequest):
         client.consume("q", prefetch=prefetch)
 
 
-@flight_only
-def test_a_loop_goes_on_after_the_connection_broke(scene: Scene) -> None:
-    client, transport = scene.client()
-    fill(scene, 3)
-    transport.lose("claim")
-    transport.refuse("claim")
-    deliveries = client.consume("q", prefetch=1)
-    # What the lost answer held runs out by itself; the rest comes now.
-    assert [delivery.payload for delivery in take(deliveries, 2)] == [b"1", b"2"]
-    deliveries.close()
-
-
-@flight_only
 def test_a_start_that_cannot_be_confirmed_hands_nothing_out(scene: Scene) -> None:
-    client, transport = scene.client(retry_for_ms=50)
-    fill(scene, 1)
-    deliveries = client.consume("q")
-    until(lambda: scene.counts()[2] == 1)
-    transport.refuse("settle", 1000)
-    with pytest.raises(errors.ServerUnreachable):
-        next(deliveries)
-    transport._faults.clear()
-    assert next(deliveries).payload == b"0"
-    deliveries.close()
+    fill(scene, 2)
+    with LossyRelay(scene.address) as relay:
+        client = scene.client(address=relay.address, retry_for_ms=50)
+        deliveries = client.consume("q")
+        # The first one came started, because the loop waited for it.
+        assert next(deliveries).payload == b"0"
+        relay.lose(b"FL.SETTLE", 1000)
+        with pytest.raises(errors.ServerUnreachable):
+            next(deliveries)
+        relay.lose(b"FL.SETTLE", 0)
+        assert next(deliveries).payload == b"1"
+        deliveries.close()
 
 
-@flight_only
-def test_a_server_that_stays_away_ends_the_loop_with_an_error(scene: Scene) -> None:
-    client, transport = scene.client(retry_for_ms=100)
-    transport.refuse("claim", 1000)
-    with pytest.raises(errors.ServerUnreachable):
-        next(client.consume("q"))
-
-
-def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: BulkClient) -> None:
+def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: Client) -> None:
     deliveries = client.consume("q")
     ended = threading.Event()
 
@@ -264,7 +223,7 @@ def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: BulkClie
         next(deliveries)
 
 
-def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: BulkClient) -> None:
+def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: Client) -> None:
     for _ in range(5):
         client.consume("q").close()
     until(
@@ -274,7 +233,7 @@ def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: BulkClient
 
 
 def test_a_message_that_arrives_while_the_loop_is_left_is_given_back_too(
-    scene: Scene, client: BulkClient
+    scene: Scene, client: Client
 ) -> None:
     for at in range(20):
         deliveries = client.consume("q", prefetch=100)

@@ -14,7 +14,6 @@ import pytest
 import fairlead
 import fairlead.aio
 from fairlead import Complete, NewMessage
-from fairlead.client.client import BulkClient
 from fairlead.errors import AnswerLost, ServerUnreachable, Unavailable
 from fairlead.model.settle import LeaseRef
 from fairlead.testing import ServerProcess, run_server
@@ -65,7 +64,7 @@ def run_together(calls: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, 
     return found
 
 
-CALLS: dict[str, Callable[[BulkClient], Any]] = {
+CALLS: dict[str, Callable[[fairlead.Client], Any]] = {
     "enqueue": lambda client: client.enqueue("q", b"x"),
     "enqueue_many": lambda client: client.enqueue_many("q", [NewMessage(b"x")] * 1000),
     "settle": lambda client: client.settle([Complete(SOME_LEASE)]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.client import BulkClient
+from fairlead import Client
 from fairlead.client.heartbeat import AT_ONCE, Heartbeat
 from fairlead.clock import SystemClock
 from fairlead.errors import ClientClosed, Forbidden, ServerUnreachable, Unauthenticated
@@ -16,9 +16,8 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
 from fairlead.testing import ManualClock
-from tests.client.scene import PATIENCE_S, Scene, flight_only, heartbeat_of, until
-
-BOTH_PROTOCOLS = True
+from tests.client.resp.lossy import LossyRelay
+from tests.client.scene import PATIENCE_S, Scene, heartbeat_of, until
 
 #: The server's clock is an hour behind: it must not matter.
 SKEW_MS = 3_600_000
@@ -337,7 +336,7 @@ def test_without_a_cap_nothing_is_kept_alive(server: Server, clock: CountingCloc
 
 def test_a_real_lease_outlives_its_timeout_while_it_is_held(scene: Scene) -> None:
     scene.broker.create_queue("short", visibility_timeout="2s", retry="none")
-    client, _ = scene.client()
+    client = scene.client()
     message_id = client.enqueue("short", b"")
     (claimed,) = client.claim("short")
     until(
@@ -349,7 +348,7 @@ def test_a_real_lease_outlives_its_timeout_while_it_is_held(scene: Scene) -> Non
 
 def test_a_real_lease_runs_out_when_heartbeats_are_off(scene: Scene) -> None:
     scene.broker.create_queue("short", visibility_timeout="100ms", retry="none")
-    client, _ = scene.client(heartbeat_cap_ms=None)
+    client = scene.client(heartbeat_cap_ms=None)
     client.enqueue("short", b"")
     (claimed,) = client.claim("short")
     until(lambda: scene.counts("short")[3] == 1, "the lease running out")
@@ -358,7 +357,7 @@ def test_a_real_lease_runs_out_when_heartbeats_are_off(scene: Scene) -> None:
 
 def test_a_client_is_told_of_a_lease_that_was_revoked(scene: Scene) -> None:
     scene.broker.create_queue("short", visibility_timeout="300ms")
-    client, _ = scene.client()
+    client = scene.client()
     message_id = client.enqueue("short", b"")
     (claimed,) = client.claim("short")
     assert not client.is_lost(claimed)
@@ -366,13 +365,13 @@ def test_a_client_is_told_of_a_lease_that_was_revoked(scene: Scene) -> None:
     until(lambda: client.is_lost(claimed), "the loss being noticed")
 
 
-def holds(client: BulkClient, claimed: Delivery) -> bool:
+def holds(client: Client, claimed: Delivery) -> bool:
     return heartbeat_of(client).holds(claimed.message.id, claimed.claim_id)
 
 
 @pytest.mark.parametrize("settle", [Complete, Fail, Release])
 def test_a_settle_ends_the_heartbeat(scene: Scene, settle: Callable[[Delivery], Any]) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     assert holds(client, claimed)
@@ -381,7 +380,7 @@ def test_a_settle_ends_the_heartbeat(scene: Scene, settle: Callable[[Delivery], 
 
 
 def test_a_settle_that_is_refused_keeps_the_heartbeat(scene: Scene) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     assert client.settle([Fail(claimed, dead=True, retry_in="1s")])[0].outcome == "invalid"
@@ -389,7 +388,7 @@ def test_a_settle_that_is_refused_keeps_the_heartbeat(scene: Scene) -> None:
 
 
 def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     client.settle([Extend(claimed, "1h")])
@@ -399,7 +398,7 @@ def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene)
 
 def test_leases_extended_together_are_held_together(scene: Scene) -> None:
     """A group for each made every later call look through all of them."""
-    client, _ = scene.client()
+    client = scene.client()
     for n in range(50):
         client.enqueue("q", b"%d" % n)
     deliveries = client.claim("q", limit=50)
@@ -408,41 +407,39 @@ def test_leases_extended_together_are_held_together(scene: Scene) -> None:
     assert [len(group.ids) for group in held] == [50]
 
 
-@flight_only
 def test_a_heartbeat_under_way_does_not_cut_an_extension_short(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was made up before the caller extended the lease himself, and must not be carried out behind that."""
     scene.broker.create_queue("short", visibility_timeout="3s")
-    client, transport = scene.client()
-    message_id = client.enqueue("short", b"")
-    client.enqueue("q", b"")
-    (other,) = client.claim("q")
-    beats, extended = threading.Event(), threading.Event()
+    with LossyRelay(scene.address) as relay:
+        client = scene.client(address=relay.address)
+        message_id = client.enqueue("short", b"")
+        client.enqueue("q", b"")
+        (other,) = client.claim("q")
+        beats, extended = threading.Event(), threading.Event()
+        shared = client._core.connections.shared
+        queue = shared.queue
 
-    def late(put: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def run(work: Any) -> Any:
+        def late(*command: Any) -> Any:
             if threading.current_thread().name == "fairlead-heartbeat" and not extended.is_set():
                 beats.set()
                 extended.wait(0.3)
-            return put(work)
+            return queue(*command)
 
-        return run
-
-    for way in ("call", "submit"):
-        monkeypatch.setattr(client._requests.settles, way, late(getattr(client._requests.settles, way)))
-    (claimed,) = client.claim("short")
-    assert beats.wait(PATIENCE_S)
-    assert client.settle([Extend(claimed, "10m")])[0].outcome == "extended"
-    extended.set()
-    until(lambda: len(transport.requests("settle")) >= 2, "the heartbeat being sent too")
-    client.settle([Complete(other)])
-    assert (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 500_000
+        monkeypatch.setattr(shared, "queue", late)
+        (claimed,) = client.claim("short")
+        assert beats.wait(PATIENCE_S)
+        assert client.settle([Extend(claimed, "10m")])[0].outcome == "extended"
+        extended.set()
+        until(lambda: b"".join(relay.sent).count(b"FL.SETTLE") >= 2, "the heartbeat being sent too")
+        client.settle([Complete(other)])
+        assert (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 500_000
 
 
 def test_an_extension_and_a_complete_in_one_call_end_the_heartbeat(scene: Scene) -> None:
     scene.broker.create_queue("short", visibility_timeout="2s")
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("short", b"")
     (claimed,) = client.claim("short")
     assert [result.outcome for result in client.settle([Extend(claimed, "1m"), Complete(claimed)])] == [
@@ -453,8 +450,8 @@ def test_an_extension_and_a_complete_in_one_call_end_the_heartbeat(scene: Scene)
 
 
 def test_what_another_client_holds_is_not_kept_alive_by_an_extension(scene: Scene) -> None:
-    client, _ = scene.client()
-    other, _ = scene.client()
+    client = scene.client()
+    other = scene.client()
     client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     assert other.settle([Extend(claimed)])[0].ok
@@ -462,7 +459,7 @@ def test_what_another_client_holds_is_not_kept_alive_by_an_extension(scene: Scen
 
 
 def test_a_late_settle_says_that_the_lease_was_lost(scene: Scene) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     message_id = client.enqueue("q", b"")
     (claimed,) = client.claim("q")
     scene.broker.hold("q", [message_id])

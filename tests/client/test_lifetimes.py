@@ -8,16 +8,15 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from fairlead import errors
-from fairlead.client.client import BulkClient
+from fairlead import Client, errors
 from tests.client.scene import PATIENCE_S, Scene, until
 from tests.turns import turn
 
-VERBS: dict[str, Callable[[BulkClient], object]] = {
+VERBS: dict[str, Callable[[Client], object]] = {
     "enqueue": lambda client: client.enqueue("q", b"from the child"),
     "claim": lambda client: client.claim("q", wait="1h"),
     "settle": lambda client: client.settle([]),
@@ -44,7 +43,7 @@ def in_a_child(work: Callable[[], str]) -> str:
     return said
 
 
-def error_of(verb: Callable[[BulkClient], object], client: BulkClient) -> str:
+def error_of(verb: Callable[[Client], object], client: Client) -> str:
     try:
         return repr(verb(client))
     except errors.FairleadError as error:
@@ -54,7 +53,7 @@ def error_of(verb: Callable[[BulkClient], object], client: BulkClient) -> str:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 def test_a_forked_child_is_told_that_the_client_is_not_its_own(
-    scene: Scene, client: BulkClient, verb: Callable[[BulkClient], object]
+    scene: Scene, client: Client, verb: Callable[[Client], object]
 ) -> None:
     client.enqueue("q", b"")
     assert in_a_child(lambda: error_of(verb, client)) == "client_forked"
@@ -62,17 +61,10 @@ def test_a_forked_child_is_told_that_the_client_is_not_its_own(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_while_another_thread_has_a_lock_does_not_hang_the_child(client: BulkClient) -> None:
+def test_a_fork_while_another_thread_has_a_lock_does_not_hang_the_child(client: Client) -> None:
     client.enqueue("q", b"")
-    with client._requests.enqueues._lock, client._core._watchdog._changed:
+    with client._core.connections.shared._lock, client._core.connections._lock:
         assert in_a_child(lambda: error_of(VERBS["enqueue"], client)) == "client_forked"
-
-
-@pytest.fixture
-def resp_scene() -> Iterator[Scene]:
-    scene = Scene("resp")
-    yield scene
-    scene.close()
 
 
 def script(scene: Scene, body: str) -> subprocess.Popen[str]:
@@ -117,27 +109,27 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     ],
     ids=["idle", "holding a lease", "a thread that waits in a claim", "a loop that is not closed", "asyncio"],
 )
-def test_a_program_that_does_not_close_its_client_ends_quietly(resp_scene: Scene, body: str) -> None:
-    code, _, err = outcome(script(resp_scene, body))
+def test_a_program_that_does_not_close_its_client_ends_quietly(scene: Scene, body: str) -> None:
+    code, _, err = outcome(script(scene, body))
     assert (code, err) == (0, "")
 
 
-def test_a_program_that_leaves_a_loop_open_gives_its_buffer_back_at_exit(resp_scene: Scene) -> None:
+def test_a_program_that_leaves_a_loop_open_gives_its_buffer_back_at_exit(scene: Scene) -> None:
     for at in range(5):
-        resp_scene.broker.enqueue("q", b"%d" % at)
+        scene.broker.enqueue("q", b"%d" % at)
     code, _, _ = outcome(
-        script(resp_scene, "import time\ndeliveries = client.consume('q')\nnext(deliveries)\nprint('ready')")
+        script(scene, "import time\ndeliveries = client.consume('q')\nnext(deliveries)\nprint('ready')")
     )
     assert code == 0
-    until(lambda: resp_scene.counts() == (4, 0, 1, 0), "the buffer being given back")
+    until(lambda: scene.counts() == (4, 0, 1, 0), "the buffer being given back")
 
 
 @pytest.mark.parametrize(
     "body", ["client.claim('q', wait='1h')", "next(client.consume('q'))"], ids=["claim", "consume"]
 )
-def test_an_interrupt_ends_a_program_that_waits(resp_scene: Scene, body: str) -> None:
-    process = script(resp_scene, body)
-    until(lambda: resp_scene.broker.stats("q").consumers == 1, "the program waiting")
+def test_an_interrupt_ends_a_program_that_waits(scene: Scene, body: str) -> None:
+    process = script(scene, body)
+    until(lambda: scene.broker.stats("q").consumers == 1, "the program waiting")
     process.send_signal(signal.SIGINT)
     code, _, err = outcome(process)
     assert code == -signal.SIGINT
@@ -146,13 +138,14 @@ def test_an_interrupt_ends_a_program_that_waits(resp_scene: Scene, body: str) ->
 
 def test_a_client_leaves_no_thread_behind(scene: Scene) -> None:
     before = set(threading.enumerate())
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("q", b"")
     client.claim("q")
     with client.consume("q"):
         pass
+    list(client.browse_batches("q"))
     client.close()
-    ours = ("fairlead-watchdog", "fairlead-heartbeat", "fairlead-reaper", "fairlead-consume")
+    ours = ("fairlead-heartbeat", "fairlead-watchdog", "fairlead-client")
     until(
         lambda: not [one for one in set(threading.enumerate()) - before if one.name in ours],
         "the threads ending",

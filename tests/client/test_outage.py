@@ -8,6 +8,7 @@ import pytest
 from fairlead.client.outage import QUIET_MS, Outage
 from fairlead.errors import Overloaded
 from fairlead.testing import ManualClock
+from tests.client.resp.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, until
 
 BEGINNING = "no answer from the fairlead server at host:1, trying again: connection refused"
@@ -73,21 +74,22 @@ def test_a_client_that_waits_for_its_server_says_so(
     scene: Scene, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
-    client, transport = scene.client(clock=clock)
-    scene.broker.enqueue("q", b"there already")
-    transport.refuse("enqueue" if verb == "enqueue" else "claim", 8)
-    call = threading.Thread(
-        target=lambda: client.enqueue("q", b"") if verb == "enqueue" else next(client.consume("q"))
-    )
-    call.start()
+    with LossyRelay(scene.address) as relay:
+        client = scene.client(clock=clock, address=relay.address)
+        scene.broker.enqueue("q", b"there already")
+        relay.refuse(20)
+        call = threading.Thread(
+            target=lambda: client.enqueue("q", b"") if verb == "enqueue" else next(client.consume("q"))
+        )
+        call.start()
 
-    def over() -> bool:
-        clock.advance(ms=100)
-        return not call.is_alive()
+        def over() -> bool:
+            clock.advance(ms=100)
+            return not call.is_alive()
 
-    until(over, "an end of the call")
-    call.join(PATIENCE_S)
-    assert [message.partition(",")[0] for message in caplog.messages] == [
-        f"no answer from the fairlead server at {scene.address}",
-        f"the fairlead server at {scene.address} answers again",
-    ]
+        until(over, "an end of the call")
+        call.join(PATIENCE_S)
+        assert [message.partition(",")[0] for message in caplog.messages] == [
+            f"no answer from the fairlead server at {relay.address}",
+            f"the fairlead server at {relay.address} answers again",
+        ]

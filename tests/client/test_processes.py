@@ -13,9 +13,9 @@ import pytest
 
 import fairlead
 from fairlead import Complete, NewMessage, errors
-from fairlead.client.core import Core
+from fairlead.client.flight.core import FlightCore
+from fairlead.client.flight.transport import FlightTransport
 from fairlead.client.options import Options
-from fairlead.client.transport import FlightTransport
 from fairlead.testing import ServerProcess, run_server
 from tests.client.scene import PATIENCE_S, until
 
@@ -165,7 +165,7 @@ def test_arrow_prints_nothing_about_an_open_stream_whose_server_is_gone(
     server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
 ) -> None:
     """Whoever opened it was interrupted, and never closed it."""
-    stream = FlightTransport(server.addresses["flight"]).open("claim")
+    stream = FlightTransport(server.addresses["flight"]).open("read")
     _end(server, kill=kill)
     del stream
     gc.collect()
@@ -177,8 +177,9 @@ def test_arrow_prints_nothing_when_a_client_closes_after_an_interrupted_call(
     server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
 ) -> None:
     """An interrupt between an answer and the return of its channel leaves the channel to nobody."""
-    core = Core(Options(server.addresses["flight"], "interrupted"))
-    core.take_channel("claim", 60_000)
+    address = server.addresses["flight"]
+    core = FlightCore(Options(address, "interrupted"), FlightTransport(address))
+    core.take_channel("read", 60_000)
     _end(server, kill=kill)
     core.close()
     del core

@@ -11,8 +11,8 @@ import pytest
 
 import fairlead
 from fairlead.client.diagnosis import diagnose
+from fairlead.client.flight.transport import FlightTransport
 from fairlead.client.tls import Tls, chosen_tls, read_files
-from fairlead.client.transport import FlightTransport
 from fairlead.errors import InvalidRequest
 from tests.security.certificates import Files, replace
 

@@ -10,9 +10,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from fairlead import NewMessage, errors
-from fairlead.client.async_client import AsyncBulkClient
-from fairlead.client.client import BulkClient
+from fairlead.client.addresses import read_endpoint
+from fairlead.client.async_client import AsyncClient
+from fairlead.client.async_core import AsyncCore
+from fairlead.client.client import Client
 from fairlead.client.core import Core
+from fairlead.client.identity import Identity
 from fairlead.client.options import Options
 from fairlead.client.traces import Traces
 from fairlead.wire.tracing import Tracing
@@ -26,7 +29,16 @@ class Traced:
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = provider.get_tracer("test")
-        self.client = BulkClient(Core(Options(scene.address, "tester")), Traces(Tracing(provider)))
+        self._needed = (
+            Options(scene.address, "tester"),
+            Identity(read_endpoint(scene.address), None, None),
+            Traces(Tracing(provider)),
+        )
+        self.client = Client(Core(*self._needed))
+
+    async def enqueue_on_a_loop(self, queue: str) -> None:
+        async with AsyncClient(AsyncCore(*self._needed)) as client:
+            await client.enqueue(queue, b"")
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
@@ -58,13 +70,14 @@ def test_a_message_carries_the_span_of_its_enqueue_to_its_consumer(scene: Scene,
 
 
 def test_a_staged_message_carries_the_span_of_its_staging(scene: Scene, traced: Traced) -> None:
+    traced.client.queues()
     traced.client.staging.stage("t", "a", "q", [NewMessage(b"")])
     traced.client.staging.publish("t", "q", ["a"])
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}
 
 
 def test_an_asyncio_client_does_the_same(scene: Scene, traced: Traced) -> None:
-    asyncio.run(AsyncBulkClient(traced.client).enqueue("q", b""))
+    asyncio.run(traced.enqueue_on_a_loop("q"))
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}
 
 
@@ -82,7 +95,7 @@ def test_what_is_no_message_is_refused_with_tracing_as_without(traced: Traced) -
             turn(traced.client, "me", enqueue={"q": messages})  # type: ignore[dict-item]
 
 
-def test_without_tracing_nothing_is_added(scene: Scene, client: BulkClient) -> None:
+def test_without_tracing_nothing_is_added(scene: Scene, client: Client) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     with client.process_span(delivery):

@@ -23,15 +23,10 @@ from fairlead import (
     errors,
     surface,
 )
-from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
-from fairlead.client.async_client import AsyncBulkClient
-from fairlead.client.bulk import ClientConsumers, ClientStaging
-from fairlead.client.client import BulkClient
-from fairlead.client.client import connect as bulk_connect
-from fairlead.client.resp.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
-from fairlead.client.resp.async_client import AsyncClient
-from fairlead.client.resp.bulk import BulkConsumers, BulkStaging
-from fairlead.client.resp.client import Client
+from fairlead.client.async_bulk import AsyncBulkConsumers, AsyncBulkStaging
+from fairlead.client.async_client import AsyncClient
+from fairlead.client.bulk import BulkConsumers, BulkStaging
+from fairlead.client.client import Client
 from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
@@ -43,8 +38,6 @@ from fairlead.verbs.queues import CreateQueue, Pause, Purge, UpdateQueue
 from fairlead.verbs.settle import Settle
 from tests.client.scene import PATIENCE_S, Scene, until
 from tests.turns import turn
-
-BOTH_PROTOCOLS = True
 
 #: Methods beside the verbs.
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches", "close"}
@@ -114,7 +107,7 @@ def test_a_surface_has_a_method_for_every_verb_and_no_other(kind: type) -> None:
     assert methods - OTHER_FORMS == VERBS.keys() - (BLOCKING_ONLY if kind is AsyncSurface else set())
 
 
-@pytest.mark.parametrize("kind", [BulkClient, AsyncBulkClient, Client, AsyncClient])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> None:
     assert public(kind) == CLIENTS_OWN
 
@@ -122,8 +115,6 @@ def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> N
 @pytest.mark.parametrize(
     ("blocking", "awaited"),
     [
-        (ClientConsumers, AsyncConsumers),
-        (ClientStaging, AsyncStaging),
         (BulkConsumers, AsyncBulkConsumers),
         (BulkStaging, AsyncBulkStaging),
     ],
@@ -136,7 +127,7 @@ def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaited, name))
 
 
-def test_grants_are_given_as_records_or_as_text(client: BulkClient) -> None:
+def test_grants_are_given_as_records_or_as_text(client: Client) -> None:
     made = client.keys.create("x", [Grant(Right.PRODUCE, "q"), "consume:q"])
     assert made.info.grants == ("consume:q", "produce:q")
     assert client.keys.set_grants(made.info.id, EVERY_RIGHT).grants == tuple(sorted(map(str, EVERY_RIGHT)))
@@ -144,7 +135,7 @@ def test_grants_are_given_as_records_or_as_text(client: BulkClient) -> None:
 
 @pytest.mark.parametrize("grants", [None, 5, "produce:q", [None], [5]])
 def test_wrong_grants_are_refused_in_the_same_words_in_process_and_by_a_client(
-    client: BulkClient, scene: Scene, grants: Any
+    client: Client, scene: Scene, grants: Any
 ) -> None:
     told = []
     for face in (scene.broker, client):
@@ -169,7 +160,7 @@ def test_both_ways_to_connect_take_the_same_options() -> None:
     assert parameters(fairlead.connect) == parameters(fairlead.aio.connect)
 
 
-def test_the_life_of_a_message(client: BulkClient, scene: Scene) -> None:
+def test_the_life_of_a_message(client: Client, scene: Scene) -> None:
     message_id = client.enqueue("q", b"work", headers={"a": "b"}, fairness_key="acme", weight=3, stream="s")
     (delivery,) = client.claim("q", wait="1s")
     assert (delivery.id, delivery.payload, delivery.headers) == (message_id, b"work", {"a": "b"})
@@ -196,7 +187,7 @@ def test_the_life_of_a_message(client: BulkClient, scene: Scene) -> None:
     assert scene.counts() == (0, 0, 0, 0)
 
 
-def test_a_delivery_is_settled_by_its_two_strings(client: BulkClient) -> None:
+def test_a_delivery_is_settled_by_its_two_strings(client: Client) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     ref = DeliveryRef(delivery.id, delivery.lease)
@@ -206,7 +197,7 @@ def test_a_delivery_is_settled_by_its_two_strings(client: BulkClient) -> None:
     ]
 
 
-def test_one_bad_item_does_not_spoil_the_others(client: BulkClient) -> None:
+def test_one_bad_item_does_not_spoil_the_others(client: Client) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     items: list[Any] = [
@@ -224,9 +215,7 @@ def test_one_bad_item_does_not_spoil_the_others(client: BulkClient) -> None:
 
 
 @pytest.mark.parametrize("items", [None, "text", 5, {Complete}])
-def test_a_settle_of_something_that_is_no_list_is_refused(
-    client: BulkClient, scene: Scene, items: Any
-) -> None:
+def test_a_settle_of_something_that_is_no_list_is_refused(client: Client, scene: Scene, items: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as ours:
         client.settle(items)
     with pytest.raises(errors.InvalidRequest) as engines:
@@ -234,7 +223,7 @@ def test_a_settle_of_something_that_is_no_list_is_refused(
     assert str(ours.value) == str(engines.value)
 
 
-def test_a_settle_of_nothing_is_nothing(client: BulkClient) -> None:
+def test_a_settle_of_nothing_is_nothing(client: Client) -> None:
     assert client.settle([]) == []
 
 
@@ -272,7 +261,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
 def test_what_the_engine_refuses_is_refused_with_the_same_error(
-    client: BulkClient, scene: Scene, call: Callable[[Any], object]
+    client: Client, scene: Scene, call: Callable[[Any], object]
 ) -> None:
     with pytest.raises(errors.FairleadError) as engines:
         call(scene.broker)
@@ -282,33 +271,31 @@ def test_what_the_engine_refuses_is_refused_with_the_same_error(
     assert ours.value.fields.keys() == engines.value.fields.keys()
 
 
-def test_what_cannot_travel_is_refused(client: BulkClient) -> None:
+def test_what_cannot_travel_is_refused(client: Client) -> None:
     with pytest.raises(errors.InvalidRequest):
         client.claim(object())  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidRequest):
         client.create_queue("new", retry=object())
 
 
-def test_a_claim_waits_for_a_message(client: BulkClient, scene: Scene) -> None:
+def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
     threading.Timer(0.05, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 
 
 def test_a_wait_longer_than_one_request_goes_on(
-    client: BulkClient, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.client.long_poll._POLL_IN_MAIN_THREAD_MS", 50)
+    monkeypatch.setattr("fairlead.client.core.POLL_MS", 50)
     threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 
 
-def test_a_wait_that_is_over_gives_nothing(client: BulkClient) -> None:
+def test_a_wait_that_is_over_gives_nothing(client: Client) -> None:
     assert client.claim("q", wait="100ms") == []
 
 
-def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(
-    client: BulkClient, scene: Scene
-) -> None:
+def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: Client, scene: Scene) -> None:
     found: list[bytes] = []
     threads = [
         threading.Thread(
@@ -330,7 +317,7 @@ def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(
     assert sorted(found) == sorted(b"%d" % at for at in range(20))
 
 
-def test_operators_work_through_a_client(client: BulkClient, scene: Scene) -> None:
+def test_operators_work_through_a_client(client: Client, scene: Scene) -> None:
     client.create_queue("jobs", retry="none")
     ids = client.enqueue_many("jobs", [NewMessage(b"%d" % at, headers={"n": str(at)}) for at in range(3)])
     for delivery in client.claim("jobs", limit=3):
@@ -353,15 +340,15 @@ def test_operators_work_through_a_client(client: BulkClient, scene: Scene) -> No
     assert [queue.name for queue in client.queues("jobs")] == []
 
 
-def test_an_unfenced_ack_goes_through_a_client(client: BulkClient) -> None:
+def test_an_unfenced_ack_goes_through_a_client(client: Client) -> None:
     message_id = client.enqueue("q", b"")
     client.claim("q")
     assert client.ack("q", message_id).outcome == "completed"
 
 
 def test_a_goodbye_when_closing_releases_what_the_client_holds(scene: Scene) -> None:
-    client, _ = scene.client(consumer="leaver")
-    other, _ = scene.client(consumer="stayer")
+    client = scene.client(consumer="leaver")
+    other = scene.client(consumer="stayer")
     client.enqueue_many("q", [NewMessage(b"a"), NewMessage(b"b")])
     client.claim("q")
     other.claim("q")
@@ -370,7 +357,7 @@ def test_a_goodbye_when_closing_releases_what_the_client_holds(scene: Scene) -> 
 
 
 def test_closing_keeps_leases(scene: Scene) -> None:
-    client, _ = scene.client()
+    client = scene.client()
     client.enqueue("q", b"")
     client.claim("q")
     client.close()
@@ -388,13 +375,13 @@ def test_closing_keeps_leases(scene: Scene) -> None:
         lambda x: next(x.consume("q")),
     ],
 )
-def test_a_closed_client_says_so(client: BulkClient, call: Callable[[BulkClient], object]) -> None:
+def test_a_closed_client_says_so(client: Client, call: Callable[[Client], object]) -> None:
     client.close()
     with pytest.raises(errors.ClientClosed):
         call(client)
 
 
-def test_closing_ends_a_claim_that_waits(client: BulkClient, scene: Scene) -> None:
+def test_closing_ends_a_claim_that_waits(client: Client, scene: Scene) -> None:
     outcome: list[object] = []
 
     def wait() -> None:
@@ -412,8 +399,7 @@ def test_closing_ends_a_claim_that_waits(client: BulkClient, scene: Scene) -> No
 
 
 def test_connect_waits_for_an_answer_and_names_itself(scene: Scene) -> None:
-    connect = bulk_connect if scene.protocol == "flight" else fairlead.connect
-    with connect(scene.address) as one, connect(scene.address) as two:
+    with fairlead.connect(scene.address) as one, fairlead.connect(scene.address) as two:
         assert one.consumer != two.consumer
         assert one.enqueue("q", b"") == two.peek("q")[0].id
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import fairlead
 import fairlead.aio
+from bench.flight_client import FlightClient
 from fairlead.cli.app import app
-from fairlead.client import client as bulk_client
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.request import VERBS, Request
@@ -71,11 +71,11 @@ class ClientFace:
         self.client.close()
 
 
-class FlightFace(ClientFace):
+class FlightFace(FlightClient):
     """The door of Arrow Flight."""
 
-    def __init__(self, address: str, key: str | None) -> None:
-        self.client = bulk_client.connect(address, api_key=key)
+    def consume_one(self, queue: str) -> int:
+        return len(self.claim(queue))
 
 
 class AioFace:

@@ -38,7 +38,7 @@ def test_heartbeats_keep_a_lease_while_the_process_lives(server: ServerProcess, 
         holder.hear()
         # Leases of the other queue, claimed later and not kept alive, run out twice.
         client.enqueue("clock", b"")
-        client._requests.heartbeat.close()
+        client._core.heartbeat.close()
         for attempts in (0, 1, 2):
             (delivery,) = client.claim("clock", wait="60s")
             assert delivery.attempts == attempts

@@ -69,7 +69,8 @@ def test_a_client_whose_connection_is_dead_goes_on_over_another_and_doubles_noth
 def test_a_loop_whose_connection_is_dead_goes_on_over_another(
     server: ServerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.client.consume._POLL_MS", 500)
+    for module in ("prefetch", "consume"):
+        monkeypatch.setattr(f"fairlead.client.{module}.LOOP_WAIT_MS", 500)
     client.create_queue("q", visibility_timeout="2s")
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(5)])
     worked: list[bytes] = []

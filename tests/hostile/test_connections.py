@@ -108,14 +108,14 @@ def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
 
 def test_a_connection_that_never_opens_a_channel_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, greeting_ms=300) as server, fairlead.connect(server.address) as client:
-        client.stats("q")
+        use(client)
         with connect(server.addresses["flight"]) as mute, Stranger(server.addresses["flight"]) as undecided:
             until(lambda: is_closed(mute))
             with pytest.raises(grpc.RpcError) as hung_up:
                 next(undecided.call)
             assert hung_up.value.code() is grpc.StatusCode.UNAVAILABLE
         assert counted(server, "greeting") >= 2
-        client.stats("q")
+        use(client)
 
 
 @pytest.mark.parametrize("door", ["resp", "flight", "grpc"])

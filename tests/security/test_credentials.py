@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
-from fairlead.client.resp.addresses import Endpoint
-from fairlead.client.resp.identity import Identity
+from fairlead.client.addresses import Endpoint
+from fairlead.client.identity import Identity
 from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.testing import ServerProcess, run_server
 from tests.security.callers import CommandFailed, run_command
@@ -114,7 +114,7 @@ def test_a_key_is_in_no_representation_no_log_and_no_error(
     with fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client:
         core = client._core
         list(client.browse_batches("q"))
-        bulk = core.flight.client("browse")._core
+        bulk = core.flight.bulk("browse").core
         shown = [
             client,
             core,

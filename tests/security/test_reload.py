@@ -18,8 +18,8 @@ from cryptography import x509
 
 import fairlead
 from fairlead import Complete
+from fairlead.client.flight.transport import FlightTransport
 from fairlead.client.tls import files_identity
-from fairlead.client.transport import FlightTransport
 from fairlead.model.addresses import split_address
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import PATIENCE_S

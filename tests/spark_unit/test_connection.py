@@ -43,7 +43,9 @@ def test_a_broker_that_cannot_be_reached_is_named_when_the_time_for_it_is_over()
 
 def test_a_key_is_read_where_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str | None] = []
-    monkeypatch.setattr("fairlead.connect", lambda address, **more: said.append(more["api_key"]) or object())
+    monkeypatch.setattr(
+        "fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]) or object()
+    )
     file = tmp_path / "key"
     file.write_text("fl_from_a_file\n")
     monkeypatch.setenv("THE_KEY", "fl_from_a_variable")
@@ -107,7 +109,7 @@ def warnings_of(
     caplog.set_level(logging.WARNING, "fairlead.spark")
     given = options(endpoint)
     monkeypatch.setattr(connection.platform, "node", lambda: here)
-    monkeypatch.setattr("fairlead.connect", lambda address, **more: object())
+    monkeypatch.setattr("fairlead.client.client.connect", lambda address, **more: object())
     if executor:
         monkeypatch.setenv("SPARK_EXECUTOR_DIRS", "/tmp/somewhere")
     client_for(given)

@@ -35,10 +35,9 @@ def loaded_by(module: str) -> set[str]:
         "fairlead.verbs",
         "fairlead.surface",
         "fairlead.aio",
+        "fairlead.client.flight.bulk",
         "fairlead.client.client",
         "fairlead.client.async_client",
-        "fairlead.client.resp.client",
-        "fairlead.client.resp.async_client",
     ],
 )
 def test_a_client_and_the_table_of_verbs_bring_no_engine(module: str) -> None:

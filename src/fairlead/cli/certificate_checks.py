@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cli.findings import Finding
 from fairlead.cli.server_checks import open_connection
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:

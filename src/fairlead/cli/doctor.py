@@ -21,7 +21,7 @@ from fairlead.cli.output import clean, console, show
 from fairlead.cli.security_checks import security
 from fairlead.cli.server_checks import server
 from fairlead.cli.spark_checks import spark
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.client.tls import Tls
 from fairlead.config import Settings
 from fairlead.config.load import SETTINGS

@@ -15,7 +15,7 @@ import fairlead
 from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
 from fairlead.cli.server_checks import why_refused
-from fairlead.client.resp.addresses import Endpoint
+from fairlead.client.addresses import Endpoint
 from fairlead.config.load import SETTINGS, load_with_sources
 from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, is_loopback
 from fairlead.errors import FairleadError, SettingInvalid, Unauthenticated

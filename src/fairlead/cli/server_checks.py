@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException
@@ -15,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import fairlead
 from fairlead.cli.findings import Finding
-from fairlead.client.resp.addresses import Endpoint, read_endpoint
+from fairlead.client.addresses import Endpoint, read_endpoint
+from fairlead.client.options import read_options
+from fairlead.client.traces import Traces
 from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
 from fairlead.server.fila.packages import INSTALL
+from fairlead.verbs.queues import ListQueues
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
@@ -81,10 +85,13 @@ def flight_door(address: str, tls: Tls | None = None, api_key: str | None = None
         )
     began = time.perf_counter()
     try:
-        from fairlead.client.client import connect
+        from fairlead.client.flight.bulk import open_bulk
 
-        with connect(address, retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
-            client.queues()
+        options = read_options(
+            address, consumer=None, retry_for=f"{_PATIENCE_S}s", timeout="30s", heartbeat_cap=None
+        )
+        with closing(open_bulk(options, tls, api_key, Traces())) as bulk:
+            bulk.ask(ListQueues())
     except ImportError:
         return _finding(
             "flight",

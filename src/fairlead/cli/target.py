@@ -31,7 +31,7 @@ from fairlead.model.durations import to_ms
 from fairlead.request import Caller
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.client import Client
+    from fairlead.client.client import Client
     from fairlead.middleware.stack import AdmittedCaller
 
     #: They have the same verbs, so no command asks which one it has.

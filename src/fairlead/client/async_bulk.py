@@ -1,4 +1,4 @@
-"""The asyncio forms of `client.consumers` and `client.staging`: each call runs in a thread of the client."""
+"""Bulk verbs of the asyncio client, by Arrow Flight; see `bulk`. Each call waits in a thread."""
 
 from __future__ import annotations
 
@@ -7,32 +7,90 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import pyarrow as pa
-
-from fairlead.client.crew import Crew
+from fairlead.client.bulk import make_bulk
+from fairlead.client.identity import Identity
+from fairlead.client.options import Options
+from fairlead.client.traces import Traces
 from fairlead.errors import ClientClosed
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.staging import Dead, StageResult
-from fairlead.surface import AsyncConsumersGroup, AsyncStagingGroup
-from fairlead.verbs.consumers import ConsumersRead
+from fairlead.request import Answer, Request
+from fairlead.surface import AsyncConsumersGroup, AsyncDoer, AsyncStagingGroup
+from fairlead.verbs.browse import Browse
+from fairlead.verbs.consumers import ConsumersRead, ConsumersRecord
+from fairlead.verbs.staging import StagingStage
 
 if TYPE_CHECKING:
-    from fairlead.client.async_client import AsyncBulkClient
+    import pyarrow as pa
+
+    from fairlead.client.async_connection import AsyncConnections
+    from fairlead.client.flight.bulk import Bulk
+    from fairlead.client.flight.crew import Crew
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncConsumers(AsyncConsumersGroup):
-    """`client.consumers`: durable consumers and their numbered claims, also with columns."""
+class AsyncFlightSide:
+    """Made with the client, and connected by the first bulk verb."""
 
-    def __init__(self, client: AsyncBulkClient) -> None:
-        super().__init__(client)
-        self._client = client._client
-        self._crew = client._core.crew
+    def __init__(
+        self, options: Options, identity: Identity, connections: AsyncConnections, traces: Traces
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._connections = connections
+        self._traces = traces
+        self._bulk: Bulk | None = None
 
-    async def read(
+    async def do(self, request: Request[Answer]) -> Answer:
+        bulk = self._open(request.verb_name)
+        return await _in_thread(bulk.core.crew, bulk.do, request)
+
+    async def read(self, request: ConsumersRead) -> AsyncIterator[Delivery]:
+        """By the page: a thread waits for the next batch, not one for every delivery."""
+        bulk = self._open(request.verb_name)
+        async for page in _in_threads(bulk.core.crew, bulk.read(request)):
+            for delivery in page:
+                yield delivery
+
+    def read_batches(self, request: ConsumersRead, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
+        bulk = self._open(request.verb_name)
+        return _in_threads(bulk.core.crew, bulk.read_batches(request, payloads=payloads))
+
+    def browse_batches(self, request: Browse, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
+        bulk = self._open(request.verb_name)
+        return _in_threads(bulk.core.crew, bulk.browse_batches(request, payloads=payloads))
+
+    async def record_batch(self, request: ConsumersRecord, batch: pa.RecordBatch) -> None:
+        bulk = self._open(request.verb_name)
+        await _in_thread(bulk.core.crew, bulk.record_batch, request, batch)
+
+    async def stage_batch(self, request: StagingStage, batch: pa.RecordBatch) -> StageResult:
+        bulk = self._open(request.verb_name)
+        return await _in_thread(bulk.core.crew, bulk.stage_batch, request, batch)
+
+    async def close(self) -> None:
+        if self._bulk is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._bulk.close)
+
+    def _open(self, verb: str) -> Bulk:
+        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        if self._bulk is None:
+            told = self._connections.flight_address
+            self._bulk = make_bulk(verb, told, self._options, self._identity, self._traces)
+        return self._bulk
+
+
+class AsyncBulkConsumers(AsyncConsumersGroup):
+    """`client.consumers`: also with columns, by Arrow Flight."""
+
+    def __init__(self, doer: AsyncDoer, flight: AsyncFlightSide) -> None:
+        super().__init__(doer)
+        self._flight = flight
+
+    def read(
         self,
         name: str,
         queue: str,
@@ -43,11 +101,7 @@ class AsyncConsumers(AsyncConsumersGroup):
         slices: int = 1,
         unsettled: bool = False,
     ) -> AsyncIterator[Delivery]:
-        """By the page: a thread of the client waits for the next batch, not one for every delivery."""
-        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
-        async for page in in_threads(self._crew, self._client.do(request)):
-            for delivery in page:
-                yield delivery
+        return self._flight.read(ConsumersRead(name, queue, generation, number, slice, slices, unsettled))
 
     def read_batches(
         self,
@@ -61,34 +115,23 @@ class AsyncConsumers(AsyncConsumersGroup):
         payloads: bool = True,
         unsettled: bool = False,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The deliveries of a slice as record batches; see `ClientConsumers.read_batches`."""
-        batches = self._client.consumers.read_batches(
-            name,
-            queue,
-            generation,
-            number,
-            slice=slice,
-            slices=slices,
-            payloads=payloads,
-            unsettled=unsettled,
-        )
-        return in_threads(self._crew, batches)
+        """The deliveries of a slice as record batches; see `BulkConsumers.read_batches`."""
+        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
+        return self._flight.read_batches(request, payloads=payloads)
 
     async def record_batch(
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`."""
-        record = self._client.consumers.record_batch
-        await in_thread(self._crew, record, name, queue, generation, number, batch, part=part)
+        await self._flight.record_batch(ConsumersRecord(name, queue, generation, number, (), part), batch)
 
 
-class AsyncStaging(AsyncStagingGroup):
-    """`client.staging`: chunks of messages that become visible together, also with columns."""
+class AsyncBulkStaging(AsyncStagingGroup):
+    """`client.staging`: also with columns, by Arrow Flight."""
 
-    def __init__(self, client: AsyncBulkClient) -> None:
-        super().__init__(client)
-        self._client = client._client
-        self._crew = client._core.crew
+    def __init__(self, doer: AsyncDoer, flight: AsyncFlightSide) -> None:
+        super().__init__(doer)
+        self._flight = flight
 
     async def stage_batch(
         self,
@@ -102,17 +145,16 @@ class AsyncStaging(AsyncStagingGroup):
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
         """`stage` with the columns of `wire.schemas.MESSAGES`."""
-        stage = self._client.staging.stage_batch
-        return await in_thread(
-            self._crew, stage, token, chunk, queue, batch, ttl=ttl, skip_invalid=skip_invalid, dead=dead
+        return await self._flight.stage_batch(
+            StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead), batch
         )
 
 
-async def in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def _in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.wrap_future(crew.submit(call, *args, **kwargs))
 
 
-async def in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
+async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
     """Each step of a blocking iterator in a thread. Left early or cancelled, the iterator is closed once its
     step is over.
     """

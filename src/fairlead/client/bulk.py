@@ -1,56 +1,106 @@
-"""Requests that travel as records, and verbs whose messages travel in columns: `client.consumers`,
-`client.staging` and `browse_batches`.
+"""Bulk verbs of the blocking client: staging, reading numbered claims, record batches. They travel by Arrow Flight, at the
+address that the server told, with pyarrow; every other verb never does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
-from fairlead.client.core import Core, Repeat
-from fairlead.client.long_poll import LongPoll
-from fairlead.client.streamed import Piece, ask_for_batches
+from fairlead.client.identity import Identity
+from fairlead.client.options import Options
 from fairlead.client.traces import Traces
-from fairlead.errors import InvalidRequest, ProtocolMismatch
-from fairlead.model.checks import check_each, check_messages
-from fairlead.model.consumer import NumberedClaim
-from fairlead.model.delivery import Delivery
+from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import is_loopback_host, join_address, split_address
 from fairlead.model.durations import Duration
-from fairlead.model.ids import show_id
-from fairlead.model.limits import MAX_BATCH_MESSAGES
-from fairlead.model.settle import Settlement
-from fairlead.model.staging import Dead, Refusal, StageResult
-from fairlead.request import Answer, Request
-from fairlead.surface import ConsumersGroup, StagingGroup
-from fairlead.verbs.browse import Browse
-from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
+from fairlead.model.staging import Dead, StageResult
+from fairlead.request import Request
+from fairlead.surface import ConsumersGroup, Doer, StagingGroup
+from fairlead.verbs.consumers import ConsumersRead, ConsumersRecord
 from fairlead.verbs.staging import StagingStage
-from fairlead.wire.calls import PagesCall, encode
-from fairlead.wire.deliveries import decode_deliveries
-from fairlead.wire.messages import encode_messages
-from fairlead.wire.numbered import Numbered
-from fairlead.wire.plain import encode_fields, plain
-from fairlead.wire.records import decode_result, encode_request
-from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlement_rows import settlement_row
-from fairlead.wire.settlements import encode_settlements
-from fairlead.wire.whole import fill_defaults, fit
 
 if TYPE_CHECKING:
-    from fairlead.client.client import BulkClient
+    import pyarrow as pa
+
+    from fairlead.client.connections import BlockingConnections
+    from fairlead.client.flight.bulk import Bulk
+
+#: Requests with pages or columns of messages. `consumers.record` is like a settle, and travels as one.
+BULK: tuple[type[Request[Any]], ...] = (ConsumersRead, StagingStage)
+
+_ANY_HOST = ("0.0.0.0", "::")
 
 
-class ClientConsumers(ConsumersGroup):
-    """`client.consumers`: durable consumers and their numbered claims, also with columns."""
+class FlightSide:
+    """Made with the client, and connected by the first bulk verb."""
 
-    def __init__(self, client: BulkClient) -> None:
-        super().__init__(client)
-        self._core = client._core
+    def __init__(
+        self, options: Options, identity: Identity, connections: BlockingConnections, traces: Traces
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._connections = connections
+        self._traces = traces
+        self._lock = threading.Lock()
+        self._bulk: Bulk | None = None
+
+    def do(self, request: Request[Any]) -> Any:
+        return self.bulk(request.verb_name).do(request)
+
+    def bulk(self, verb: str) -> Bulk:
+        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        with self._lock:
+            if self._bulk is None:
+                told = self._connections.flight_address
+                self._bulk = make_bulk(verb, told, self._options, self._identity, self._traces)
+            return self._bulk
+
+    def close(self) -> None:
+        with self._lock:
+            if self._bulk is not None:
+                self._bulk.close()
+
+
+def make_bulk(verb: str, told: str, options: Options, identity: Identity, traces: Traces) -> Bulk:
+    """At the address that was given to `connect`, or else the one that the server told."""
+    if not (options.flight or told):
+        raise InvalidRequest(
+            "verb", f"a server that has an address for Arrow Flight, which {verb} needs", "none"
+        )
+    if find_spec("pyarrow") is None:
+        found = "none; install it with: pip install 'fairlead[bulk]'"
+        raise InvalidRequest("verb", f"pyarrow, which {verb} needs for Arrow Flight", found)
+    from fairlead.client.flight.bulk import open_bulk
+
+    host, tls = identity.endpoint.host, identity.tls
+    if tls is not None and tls.server_name is None:
+        # One certificate for all doors, and the server's own word for its address need not be in it.
+        tls = replace(tls, server_name=host)
+    address = options.flight or _reachable(told, host)
+    return open_bulk(msgspec.structs.replace(options, address=address), tls, identity.api_key, traces)
+
+
+def _reachable(told: str, host: str) -> str:
+    """A server that listens everywhere, or behind something that forwards connections, does not know by which name it
+    is reached.
+    """
+    own, port = split_address(told)
+    if own in _ANY_HOST:
+        return join_address(host or "127.0.0.1", port)
+    return join_address(host, port) if host and is_loopback_host(own) else told
+
+
+class BulkConsumers(ConsumersGroup):
+    """`client.consumers`: also with columns, by Arrow Flight."""
+
+    def __init__(self, doer: Doer, flight: FlightSide) -> None:
+        super().__init__(doer)
+        self._flight = flight
 
     def read_batches(
         self,
@@ -71,23 +121,22 @@ class ClientConsumers(ConsumersGroup):
         that have none, and all payloads with `payloads=False`.
         """
         request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
-        for _, batch in _pieces(self._core, request, payloads):
-            yield fill_defaults(batch, DELIVERIES)
+        return self._flight.bulk(request.verb_name).read_batches(request, payloads=payloads)
 
     def record_batch(
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
         request = ConsumersRecord(name, queue, generation, number, (), part)
-        ask(self._core, request, fit(batch, SETTLEMENTS))
+        self._flight.bulk(request.verb_name).record_batch(request, batch)
 
 
-class ClientStaging(StagingGroup):
-    """`client.staging`: chunks of messages that become visible together, also with columns."""
+class BulkStaging(StagingGroup):
+    """`client.staging`: also with columns, by Arrow Flight."""
 
-    def __init__(self, client: BulkClient) -> None:
-        super().__init__(client)
-        self._core = client._core
+    def __init__(self, doer: Doer, flight: FlightSide) -> None:
+        super().__init__(doer)
+        self._flight = flight
 
     def stage_batch(
         self,
@@ -104,114 +153,4 @@ class ClientStaging(StagingGroup):
         needed.
         """
         request = StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead)
-        return ask(self._core, request, fit(batch, MESSAGES))
-
-
-def ask(
-    core: Core,
-    request: Request[Answer],
-    batch: pa.RecordBatch | None = None,
-    *,
-    numbered: Numbered | None = None,
-) -> Answer:
-    """A request that travels as a record, with its columns beside it."""
-    if numbered is None:
-        return _ask(core, request, partial(encode_request, request), batch)
-    return _ask(core, request, partial(encode_request, request, numbered), batch, repeat="by number")
-
-
-def _ask(
-    core: Core,
-    request: Request[Answer],
-    metadata: Callable[[], bytes],
-    batch: pa.RecordBatch | None = None,
-    wait_ms: Callable[[], int] = lambda: 0,
-    repeat: Repeat = "never",
-) -> Answer:
-    verb = request.verb_name
-    if request.is_repeatable():
-        repeat = "freely"
-    answer, _ = core.ask("request", metadata, batch, name=verb, wait_ms=wait_ms, repeat=repeat)
-    try:
-        result: Answer = decode_result(verb, answer.result)
-    except msgspec.MsgspecError as wrong:
-        raise ProtocolMismatch(f"an answer to {verb}", str(wrong)) from None
-    return result
-
-
-def claim(core: Core, request: ConsumersClaim) -> NumberedClaim:
-    poll = LongPoll(core, request.wait)
-
-    def metadata() -> bytes:
-        wait = timedelta(milliseconds=poll.left_ms())
-        return encode_request(msgspec.structs.replace(request, wait=wait))
-
-    return poll.ask(
-        lambda: _ask(core, request, metadata, wait_ms=poll.left_ms), found=lambda claimed: claimed.count
-    )
-
-
-def read_pages(core: Core, request: ConsumersRead) -> Iterator[Sequence[Delivery]]:
-    for answer, batch in _pieces(core, request):
-        yield decode_deliveries(batch, answer.queues)
-
-
-def record(core: Core, request: ConsumersRecord) -> None:
-    items = request.items
-    accepted = "Complete, Fail, Release, Start or Extend"
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"a list of at most {MAX_BATCH_MESSAGES} {accepted}", type(items))
-    for item in items:
-        if not isinstance(item, get_args(Settlement)):
-            raise InvalidRequest("items", accepted, item)
-    ask(core, request, encode_settlements([settlement_row(item) for item in items]))
-
-
-def stage(core: Core, traces: Traces, request: StagingStage) -> StageResult:
-    """A bad message is refused before anything is sent, or left out and listed by its row."""
-    with traces.enqueuing(request.queue, request.messages) as messages:
-        if request.skip_invalid is not True:
-            return ask(core, request, encode_messages(check_messages(messages)))
-        checked, wrong = check_each(messages)
-        left_out = {row: error.message for row, error in wrong}
-        sent = [row for row in range(len(messages)) if row not in left_out]
-        if left_out:
-            request = msgspec.structs.replace(request, dead=_dead_of(request.dead, sent, len(messages)))
-        staged = ask(core, request, encode_messages(checked))
-    refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
-    return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
-
-
-def _dead_of(dead: Any, rows: Sequence[int], count: int) -> Any:
-    """Of a reason for each of `count` messages those of these rows; anything else as it is."""
-    told: Any = plain(dead)
-    is_for_each = isinstance(told, list) and len(told) == count and all(isinstance(one, list) for one in told)
-    return [told[row] for row in rows] if is_for_each else dead
-
-
-def _pieces(core: Core, request: ConsumersRead, payloads: bool = True) -> Iterator[Piece]:
-    after = request.after
-
-    def rest() -> bytes:
-        # Not a count of what has come: with `unsettled` there may be fewer before it by now.
-        return _pages(msgspec.structs.replace(request, after=after), payloads)
-
-    for answer, batch in ask_for_batches(core, "read", rest):
-        after = batch.column("id")[-1].as_py()
-        yield answer, batch
-
-
-def browse_batches(core: Core, request: Browse, payloads: bool) -> Iterator[pa.RecordBatch]:
-    after = request.after
-
-    def rest() -> bytes:
-        return _pages(msgspec.structs.replace(request, after=after), payloads)
-
-    for _, batch in ask_for_batches(core, "browse", rest):
-        found = fill_defaults(batch, BROWSED)
-        after = show_id(found.column("id")[-1].as_py())
-        yield found
-
-
-def _pages(request: Request[Any], payloads: bool) -> bytes:
-    return encode(PagesCall(encode_fields(request), payloads))
+        return self._flight.bulk(request.verb_name).stage_batch(request, batch)

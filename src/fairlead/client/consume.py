@@ -1,76 +1,101 @@
-"""`for delivery in client.consume("orders")`: a buffer that is filled ahead, and deliveries that start when
-they are yours.
+"""`client.consume`: a loop whose next deliveries are sent ahead, without a thread.
 
-A thread per loop asks for messages with credit: as many as the buffer has room for, once it is half empty.
-What it holds is unstarted, so if this process dies, nothing in the buffer counts as a failed try. Before a
-delivery is handed out its start is confirmed; one whose lease was lost in the buffer is skipped. Leaving the
-loop gives the rest back, in order.
+A subscription on a connection of the loop's own sends them as they become ready; what has come is read when the loop needs
+it, or is asked for the next delivery, and credit for more goes out as soon as half of the buffer is free. Leaving the loop
+gives the rest back, in order.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _thread
+import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from fairlead.client.channel import Channel
-from fairlead.client.core import Core, read_answer
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.commands import PING, command_of, is_push
+from fairlead.client.connection import BlockingConnection, NoAnswerInTime
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.requests import Requests
-from fairlead.errors import (
-    BrokerClosed,
-    ClientClosed,
-    FairleadError,
-    InvalidRequest,
-    Overloaded,
-    ServerStopping,
-)
+from fairlead.client.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
+from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
-from fairlead.model.limits import MAX_CLAIM
-from fairlead.model.settle import Release, Start
+from fairlead.model.settle import SettleResult, Start
 from fairlead.verbs.settle import Settle
-from fairlead.wire.calls import ClaimCall, encode
-from fairlead.wire.faults import error_of
 
-_POLL_MS = 10_000
-#: After the loop was left: when nothing has arrived for so long, nothing is under way, and the open credit is
-#: cancelled.
-_QUIET_MS = 20
-#: How long leaving a loop waits for what it gives back.
-_LEAVING_S = 2.0
+if TYPE_CHECKING:
+    from fairlead.client.core import Core
 
 
 class Consumption:
-    """An endless iterator of started deliveries; several threads may take from it. Settle each of them
-    yourself.
+    """An endless iterator of started deliveries; several threads may take from it. Settle each of them yourself.
 
     Ends with `close`, with the `with` block, or when nothing refers to it any longer, as after a `break`.
     """
 
-    def __init__(self, puller: Puller) -> None:
-        self._puller = puller
+    def __init__(
+        self,
+        core: Core,
+        queue: str | Sequence[str],
+        *,
+        prefetch: int,
+        max_per_stream: int,
+        consumer: str,
+    ) -> None:
+        self._core = core
+        self._prefetched = Prefetched(prefetch)
+        self._subscription = LoopSubscription(
+            queue,
+            self._prefetched,
+            max_per_stream=max_per_stream,
+            consumer=consumer,
+            tokens=core.tokens,
+        )
+        self._changed = threading.Condition()
+        self._is_closed = False
+        #: One thread reads for all.
+        self._is_reading = False
+        self._connection: BlockingConnection | None = None
+        #: Replies that are due on it, of which none is of interest but that which begins the subscription.
+        self._due = 0
+        self._is_beginning = False
+        self._due_ends_s = 0.0
+        core.loops.add(self)
 
     def __iter__(self) -> Iterator[Delivery]:
         return self
 
     def __next__(self) -> Delivery:
         while True:
-            delivery = self._puller.take()
-            try:
-                (result,) = self._puller.requests.settle(Settle([Start(delivery)]))
-            except BaseException:
-                self._puller.put_back(delivery)
-                raise
-            if result.ok:
-                return delivery
+            delivery, is_started = self._take()
+            if not is_started:
+                try:
+                    (result,) = self._core.do(Settle([Start(delivery)]))
+                except BaseException:
+                    self.put_back(delivery)
+                    raise
+                if not result.ok:
+                    continue
+            self._core.handed_out.add(delivery, self)
+            return delivery
 
     def close(self) -> None:
         """Gives back what was not handed out. What was, stays leased."""
-        close_puller(self._puller)
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._is_reading and self._connection is not None:
+                self._connection.wake()
+            elif not self._is_reading:
+                self._end_subscription()
+            left = self._prefetched.take_all()
+            self._changed.notify_all()
+        if left:
+            self._core.give_back(left)
 
     def __enter__(self) -> Consumption:
         return self
@@ -81,224 +106,185 @@ class Consumption:
         self.close()
 
     def __del__(self) -> None:
-        puller = getattr(self, "_puller", None)
-        if puller is not None and not puller.stopped and not puller.core.closed:
-            puller.core.reaper.put(puller)
-            puller.join(_LEAVING_S)
+        if getattr(self, "_is_closed", True) or self._core.is_closed or sys.is_finalizing():
+            return
+        # A destructor may run at any point of any thread, also inside one of our locks.
+        _thread.start_new_thread(self.close, ())
 
+    # For settles
 
-def close_puller(puller: Puller) -> None:
-    puller.stop()
-    puller.join(_LEAVING_S)
-
-
-class Puller:
-    """Fills a buffer of up to `prefetch` deliveries in a thread of its own."""
-
-    def __init__(
-        self,
-        requests: Requests,
-        queue: str | Sequence[str],
-        *,
-        prefetch: int,
-        max_per_stream: int,
-        consumer: str,
-    ) -> None:
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 1 <= prefetch <= MAX_CLAIM:
-            raise InvalidRequest("prefetch", f"a whole number from 1 to {MAX_CLAIM}", prefetch)
-        self.requests = requests
-        self.core: Core = requests.core
-        self._call = ClaimCall(
-            queue if isinstance(queue, str) else list(queue),
-            wait_ms=_POLL_MS,
-            consumer=consumer or self.core.options.consumer,
-            max_per_stream=max_per_stream,
-            started=False,
-            in_rows=True,
-        )
-        self._prefetch = prefetch
-        self._changed = threading.Condition()
-        self._buffer: deque[Delivery] = deque()
-        self._listeners: list[Callable[[], None]] = []
-        self._channel: Channel | None = None
-        self._error: FairleadError | None = None
-        self._pulling = True
-        self.stopped = False
-        #: Set when what was in the buffer has been given back.
-        self.released = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fairlead-consume", daemon=True)
-
-    def start(self) -> None:
-        self.core.check()
-        self.core.reaper.start()
-        self.core.pullers.add(self)
-        self._thread.start()
-
-    def take(self) -> Delivery:
-        """Waits for one. Raises what ended the pulling, or StopIteration after `stop`."""
+    def take_ahead(self) -> Delivery | None:
         with self._changed:
-            while True:
-                found = self._find()
-                if found is not None:
-                    return found
-                self._changed.wait()
+            if self._is_closed:
+                return None
+            if not self._prefetched.has_some:
+                self._look_ahead()
+            return self._prefetched.take_ahead()
 
-    def find(self) -> Delivery | None:
-        """The next one if it is there; `call_when_changed` says when to look again."""
+    def was_started(self, delivery: Delivery, result: SettleResult) -> None:
         with self._changed:
-            return self._find()
-
-    def call_when_changed(self, listener: Callable[[], None]) -> None:
-        """Once, from another thread; at once if there is something to find."""
-        with self._changed:
-            if not self._buffer and not self.stopped and self._error is None:
-                self._listeners.append(listener)
-                return
-        listener()
+            self._prefetched.was_started(delivery, result)
+            self._changed.notify()
+        self._give_back_late()
 
     def put_back(self, delivery: Delivery) -> None:
-        """It was not handed out after all, and is the next again."""
         with self._changed:
-            self._buffer.appendleft(delivery)
-            too_late = self.released.is_set()
-        if too_late:
-            self._give_back()
+            self._prefetched.put_back(delivery)
+            self._changed.notify()
+        self._give_back_late()
 
-    def stop(self) -> None:
-        """Ends the pulling, and then gives back what is in the buffer; `released` says when that is done.
-
-        The order matters: credit that is still open at the server would be used on what was given back.
-        """
+    def _give_back_late(self) -> None:
+        """What came back after the loop was left."""
         with self._changed:
-            if self.stopped:
-                return
-            self.stopped = True
-            if self._channel is not None:
-                self._channel.expect(_QUIET_MS)
-            self._announce()
-            pulling = self._pulling
-        if not pulling:
-            self._give_back()
+            left = self._prefetched.take_all() if self._is_closed else []
+        if left:
+            self._core.give_back(left)
 
-    def join(self, timeout_s: float) -> None:
-        self.released.wait(timeout_s)
+    # What is sent
 
-    def _find(self) -> Delivery | None:
-        if self.stopped:
-            raise StopIteration
-        if not self._buffer:
-            if self._error is not None:
-                raise self._error
-            return None
-        delivery = self._buffer.popleft()
-        if len(self._buffer) <= self._prefetch // 2:
-            self._changed.notify_all()
-        return delivery
-
-    def _announce(self) -> None:
-        """Under the lock. Listeners only pass the word on to their own loops."""
-        self._changed.notify_all()
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener()
-
-    def _give_back(self) -> None:
-        with self._changed:
-            left = list(self._buffer)
-            self._buffer.clear()
-        # Those that cannot be given back run out by themselves, which for what was never started is the same.
-        with contextlib.suppress(FairleadError):
-            self.requests.settle(Settle([Release(delivery, keep_order=True) for delivery in left]))
-        self.released.set()
-        self.core.pullers.discard(self)
-
-    def _run(self) -> None:
-        try:
-            while self._wait_for_room():
-                self._pull_patiently()
-        except FairleadError as error:
+    def _take(self) -> tuple[Delivery, bool]:
+        """The next delivery, and whether its start is confirmed."""
+        while True:
             with self._changed:
-                self._error = error
-                self._announce()
+                while True:
+                    if self._is_closed:
+                        raise StopIteration
+                    self._core.check()
+                    started = self._prefetched.next_started()
+                    found = started or self._prefetched.next_to_start()
+                    if found is not None:
+                        self._look_ahead()
+                        return found, started is not None
+                    if not self._is_reading:
+                        self._is_reading = True
+                        break
+                    self._changed.wait()
+            self._fetch()
+
+    def _look_ahead(self) -> None:
+        """Without waiting: take what has come, and give credit if there is room. Trouble is met again by who waits."""
+        if self._is_reading or self._connection is None:
+            return
+        try:
+            # To look is a call of the system, and this is done for each message.
+            if (self._prefetched.expects_some or self._due) and self._connection.has_replies:
+                self._receive(0)
+            self._ask_for_more()
+        except (ConnectionBroken, FairleadError):
+            self._drop_connection()
+
+    def _fetch(self) -> None:
+        """Wait for deliveries, for all threads."""
+        attempts = self._attempts()
+        try:
+            while not self._is_closed:
+                try:
+                    if self._listen():
+                        # It is there: what happens from now on is another trouble.
+                        attempts = self._attempts()
+                        if self._prefetched.has_some:
+                            break
+                except TROUBLES as trouble:
+                    self._drop_connection()
+                    # First, because a client that is closed has closed its loops before: they end without an error.
+                    if self._is_closed:
+                        break
+                    self._core.check()
+                    self._core.pause(attempts, trouble)
+        except BaseException:
+            # Interrupted, or refused. The server gives back what was on its way.
+            self._drop_connection()
+            raise
         finally:
             with self._changed:
-                self._pulling = False
-                stopped = self.stopped
-            if stopped:
-                self._give_back()
+                self._is_reading = False
+                if self._is_closed:
+                    self._end_subscription()
+                self._changed.notify_all()
+            self._give_back_late()
 
-    def _wait_for_room(self) -> bool:
-        """False when there is nothing to wait for any longer."""
-        with self._changed:
-            while not self.stopped and len(self._buffer) > self._prefetch // 2:
-                self._changed.wait()
-            return not self.stopped
+    def _attempts(self) -> Attempts:
+        return self._core.attempts(self._subscription.request, LOOP_WAIT_MS)
 
-    def _pull_patiently(self) -> None:
-        patience = self.core.patience(_POLL_MS)
-        while not self.stopped:
-            at_least_ms = 0
-            try:
-                self._pull(
-                    self._prefetch - len(self._buffer),
-                    min(_POLL_MS + self.core.options.timeout_ms, patience.left_ms()),
-                )
-                return
-            except ConnectionBroken as broken:
-                trouble: Exception = broken
-            except (ServerStopping, BrokerClosed) as stopping:
-                self.core.let_go()
-                trouble = stopping
-            except Overloaded as overloaded:
-                trouble = overloaded
-                at_least_ms = int(overloaded.retry_after_ms)
-            self.core.check()
-            self.core.outage.met(trouble)
-            if not self.stopped and not patience.wait(at_least_ms):
-                self.core.give_up(trouble, patience.left_ms())
-
-    def _pull(self, credit: int, within_ms: int) -> None:
-        """One credit, until it is used up or the wait is over. Each answer must come within `within_ms`."""
-        channel = self.core.take_channel("claim", within_ms)
-        more = True
+    def _listen(self) -> bool:
+        """Wait for a while. Whether the server said anything."""
+        if self._connection is None and not self._begin():
+            return False
+        self._ask_for_more()
+        if self._due:
+            within_s = self._due_ends_s - time.monotonic()
+        else:
+            within_s = LOOP_WAIT_MS / 1000
         try:
-            self._expect(channel, within_ms)
-            channel.send(self._metadata(credit), None)
-            while more:
-                raw, body = channel.receive()
-                answer = read_answer(raw)
-                if answer.error is not None:
-                    more = False
-                    raise error_of(answer.error)
-                self.core.outage.over()
-                self._take_in(self.requests.deliveries((answer, body)))
-                more = not answer.done
-                if more:
-                    self._expect(channel, _POLL_MS + self.core.options.timeout_ms)
-        except (ConnectionBroken, ClientClosed):
-            if not self.stopped:
-                self.core.broke(channel)
+            self._receive(within_s)
+        except NoAnswerInTime:
+            if self._due:
                 raise
-        finally:
-            with self._changed:
-                self._channel = None
-                # It may have been given little time from outside, for what is now over.
-                channel.rest()
-            if more and not channel.broken:
-                channel.close()
-            else:
-                self.core.give_back("claim", channel)
+            self._send(PING)
+            return False
+        return True
 
-    def _metadata(self, credit: int) -> bytes:
-        return encode(msgspec.structs.replace(self._call, credit=credit))
-
-    def _expect(self, channel: Channel, within_ms: int) -> None:
+    def _begin(self) -> bool:
+        connection = self._core.connections.take(self._core.options.timeout_ms / 1000)
         with self._changed:
-            self._channel = channel
-            channel.expect(_QUIET_MS if self.stopped else within_ms)
+            self._connection = connection
+            if self._is_closed:
+                # Nobody could end a subscription that begins now.
+                return False
+            request, stale = self._subscription.begin(), self._prefetched.stale
+        self._is_beginning = True
+        letting_go = [command_of(self._core.letting_go(stale))] if stale else []
+        self._send(*letting_go, command_of(request))
+        return True
 
-    def _take_in(self, deliveries: list[Delivery]) -> None:
+    def _ask_for_more(self) -> None:
+        credit = self._subscription.more()
+        if credit is not None:
+            self._send(command_of(credit))
+
+    def _send(self, *commands: bytes) -> None:
+        assert self._connection is not None
+        within_s = self._core.options.timeout_ms / 1000
+        if not self._due:
+            self._due_ends_s = time.monotonic() + within_s
+        self._due += len(commands)
+        self._connection.send(b"".join(commands), within_s)
+
+    def _receive(self, within_s: float) -> None:
+        assert self._connection is not None
+        for reply in self._connection.receive(within_s):
+            if is_push(reply):
+                # The reader is alone with the connection, and the buffer is everybody's.
+                self._core.hold(*self._subscription.hear(reply))
+                continue
+            self._due -= 1
+            self._due_ends_s = self._connection.heard_s + self._core.options.timeout_ms / 1000
+            if self._is_beginning and not self._due:
+                self._is_beginning = False
+                self._subscription.begun(reply)
+                self._core.outage_is_over()
+
+    def _drop_connection(self) -> None:
         with self._changed:
-            self._buffer.extend(deliveries)
-            if deliveries:
-                self._announce()
+            connection, self._connection = self._connection, None
+            self._due, self._is_beginning = 0, False
+            self._subscription.lose()
+        if connection is not None:
+            self._core.connections.forget(connection)
+
+    def _end_subscription(self) -> None:
+        """Under the lock, with nobody reading: what the server has sent is read, and what was not started is its own
+        again. It ends by itself when its connection is closed.
+        """
+        if self._connection is None:
+            return
+        cancel = self._subscription.end()
+        with suppress(ConnectionBroken, FairleadError):
+            if cancel is not None:
+                ends_s = time.monotonic() + self._core.closing_s()
+                self._send(command_of(cancel))
+                while self._due:
+                    self._receive(ends_s - time.monotonic())
+                connection, self._connection = self._connection, None
+                self._core.connections.give_back(connection)
+        self._drop_connection()

@@ -1,283 +1,342 @@
-"""The blocking core that both faces of the client share: connections, retries, threads."""
+"""The blocking core: one request with all its attempts, what is held, and how it ends. Thread-safe."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-
-from fairlead.client.channel import Channel, Pool, Watchdog
-from fairlead.client.crew import Crew
-from fairlead.client.lifetimes import Reaper, watch
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.bulk import BULK, FlightSide
+from fairlead.client.calls import (
+    POLL_MS,
+    SHORT_POLL_MS,
+    PreparedExchange,
+    PreparedSettle,
+    Tokens,
+    check_bulk_once,
+    is_empty,
+    is_waiting,
+    named,
+    repeatable,
+    traced,
+    travels_alone,
+    with_wait,
+)
+from fairlead.client.commands import PING, answer_of, command_of
+from fairlead.client.connections import BlockingConnections
+from fairlead.client.heartbeat import Answers, Heartbeat
+from fairlead.client.identity import Identity
+from fairlead.client.lifetimes import watch
 from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
-from fairlead.client.sessions import Sessions
-from fairlead.client.transport import FlightTransport, Stream, Transport
+from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.session import IdleSessions, Session
+from fairlead.client.settling import check_items
+from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import (
-    AnswerLost,
-    BrokerClosed,
     ClientClosed,
     ClientForked,
-    InvalidRequest,
-    Overloaded,
-    ProtocolMismatch,
+    FairleadError,
     RequestExpired,
-    ServerStopping,
     ServerUnreachable,
     SessionExpired,
-    TlsFailed,
+    StoreFull,
 )
-from fairlead.wire.calls import Answer, decode
-from fairlead.wire.faults import error_of
-from fairlead.wire.schemas import CHANNELS
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import Extend, Release, SettleResult
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.sessions import OpenSession
+from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.wire.numbered import Numbered
 
 if TYPE_CHECKING:
-    from fairlead.client.consume import Puller
+    from fairlead.client.consume import Consumption
 
 #: How long a close may wait for the server, so that a dead one does not keep a program from ending.
-_CLOSING_MS = 2000
-#: How long a close waits for threads whose calls it cancelled; they need no answer of the server.
-_LEAVING_S = 1.0
-#: Longer than gRPC tries to connect, see transport.py.
-_CONNECTING_S = 3.0
-_MOST_IDLE_CHANNELS = 16
-_MOST_THREADS = 1024
-_MOST_CONNECTING_THREADS = 256
-
-Asked = tuple[Answer, pa.RecordBatch | None]
-
-#: What may be done when an answer did not come: a question may be asked again, a request of a session
-#: as well, but when it is given up nobody knows what became of it; of any other request that is so at
-#: once.
-Repeat = Literal["freely", "by number", "never"]
+CLOSING_MS = 2000
 
 
 class Core:
+    """What the client and its loops share: connections, the heartbeat, and one request with all its attempts."""
+
     def __init__(
-        self, options: Options, *, transport: Transport | None = None, clock: Clock | None = None
+        self, options: Options, identity: Identity, traces: Traces, clock: Clock | None = None
     ) -> None:
         self.options = options
         self.clock = clock or SystemClock()
-        self.crew = Crew(_MOST_THREADS)
-        #: Separate, because the threads of `crew` wait for these.
-        self._connecting = Crew(_MOST_CONNECTING_THREADS)
-        self.pauses = Pauses(self.clock)
-        self.outage = Outage(options.address, self.clock)
-        self.reaper = Reaper()
-        self.pullers: set[Puller] = set()
-        self._transport = transport or FlightTransport(options.address, timeout_ms=options.timeout_ms)
-        self._watchdog = Watchdog(self.clock)
-        self._pools = {
-            verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS
-        }
-        self.sessions = Sessions(self)
+        self.connections = BlockingConnections(identity, options.timeout_ms / 1000)
+        self.handed_out = HandedOut()
+        self.tokens = Tokens()
+        self._sessions = IdleSessions()
+        self.loops: weakref.WeakSet[Consumption] = weakref.WeakSet()
+        self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
+        self.traces = traces
+        self._pauses = Pauses(self.clock)
+        self._outage = Outage(str(identity.endpoint), self.clock)
+        self.flight = FlightSide(options, identity, self.connections, traces)
+        self._close_lock = threading.Lock()
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: Set by `close`: no call may take longer than until then.
         self._closing_ends_ms: int | None = None
-        #: It has answered, so what keeps a connection from being made now was not so before, and may pass.
-        self._met = False
-        self._close_lock = threading.Lock()
+        self._senders: dict[type[Request[Any]], Callable[[Any, Numbered | None], Any]] = {
+            Enqueue: self._enqueue,
+            EnqueueMany: self._enqueue,
+            Settle: self._settle,
+            Claim: self._claim,
+            Exchange: self._exchange,
+        }
         watch(self)
+
+    def do(self, request: Request[Answer], place: Numbered | None = None) -> Answer:
+        """`place`: in a session of the caller's own."""
+        self.check()
+        if type(request) in BULK:
+            if place is not None:
+                check_bulk_once(request)
+            return cast(Answer, self.flight.do(request))
+        send = self._senders.get(type(request))
+        if send is not None:
+            return cast(Answer, send(request, place))
+        if is_waiting(request):
+            return cast(Answer, self._ask_waiting(request, place)[0])
+        return self.ask(request, place=place)[0]
+
+    def close(self, *, goodbye: bool = False) -> None:
+        with self._close_lock:
+            if self._unusable is not None or self._closing_ends_ms is not None:
+                return
+            most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+            self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
+        try:
+            for loop in list(self.loops):
+                loop.close()
+            if goodbye:
+                self.do(Goodbye(self.options.consumer))
+        finally:
+            self._unusable = ClientClosed
+            self._pauses.close()
+            self.heartbeat.close()
+            self.connections.close()
+            self.flight.close()
+
+    def join(self) -> None:
+        """Nothing is left to wait for after `close`."""
+
+    def disown(self) -> None:
+        """In a forked child: its connections belong to the parent, and its locks may be held by nobody."""
+        self._unusable = ClientForked
+
+    # Requests of some kinds
+
+    def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
+        items = check_items(request.items)
+        settling = PreparedSettle(items, self.heartbeat)
+        # A repeat of the caller's must be the same request, so nothing goes with it.
+        starts = self.handed_out.starts_for(settling.rows) if place is None else []
+        settling.take_along(items_of(starts))
+        if not settling.rows:
+            return settling.finish([], 0)[0]
+        try:
+            results, now_ms = self._ask_once(settling.request(), place)
+        except BaseException:
+            settling.undo()
+            undo_starts(starts)
+            raise
+        settled, started = settling.finish(results, now_ms)
+        finish_starts(starts, started)
+        return settled
+
+    def _claim(self, request: Claim, place: Numbered | None) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
+        claim = named(request, self.options.consumer, self.tokens, place)
+        found, now_ms = self._ask_waiting(claim, place) if is_waiting(claim) else self.ask(claim, place=place)
+        self.hold(found, now_ms)
+        return found
+
+    def _exchange(self, request: Exchange, place: Numbered | None) -> list[Any]:
+        exchange = PreparedExchange(request, self.heartbeat, self.traces, self.options.consumer)
+        try:
+            answers, now_ms = self._ask_once(exchange.request, place)
+        except BaseException:
+            exchange.undo()
+            raise
+        return exchange.finish(answers, now_ms)
+
+    def _enqueue(self, request: Enqueue | EnqueueMany, place: Numbered | None) -> Any:
+        if not self.traces.are_on:
+            return self._ask_once(request, place)[0]
+        messages = [request.message()] if isinstance(request, Enqueue) else request.messages
+        with self.traces.enqueuing(request.queue, messages) as carried:
+            return self._ask_once(traced(request, carried), place)[0]
+
+    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
+        """From now on they are kept alive."""
+        if deliveries:
+            self.heartbeat.hold(deliveries, server_now_ms)
+
+    def _send_extends(self, extends: Sequence[Extend]) -> Answers:
+        """One attempt; the heartbeat tries again by itself."""
+        request = Settle(extends)
+        shared = self.connections.shared
+        pending = shared.queue(command_of(request), self.options.timeout_ms / 1000)
+
+        def answers() -> tuple[Sequence[SettleResult], int]:
+            try:
+                return answer_of(request, shared.wait(pending))
+            except ConnectionBroken as broken:
+                self.connections.check(broken)
+                raise ServerUnreachable(self._outage.address, str(broken)) from None
+
+        return answers
+
+    # For loops
+
+    @property
+    def is_closed(self) -> bool:
+        return self._unusable is not None
+
+    def letting_go(self, items: Sequence[Release]) -> Settle:
+        """The request that gives back what a loop had from a connection that is lost."""
+        return PreparedSettle(items, self.heartbeat).request()
+
+    def closing_s(self) -> float:
+        """How long the end of a loop may wait for the server."""
+        return self._closing_patience().left_ms() / 1000
+
+    def outage_is_over(self) -> None:
+        self._outage.over()
+
+    # One request
 
     def check(self) -> None:
         if self._unusable is not None:
             raise self._unusable()
 
-    @property
-    def closed(self) -> bool:
-        return self._unusable is not None
+    def greet(self) -> None:
+        self._call(PING, Attempts("connect", self.patience(), self._outage, repeatable=True))
 
-    def take_channel(self, verb: str, within_ms: int) -> Channel:
-        """Raises `ConnectionBroken`, with nothing sent."""
-        try:
-            return self._pools[verb].take(within_ms)
-        except ConnectionBroken:
-            self.let_go()
-            raise
-
-    def give_back(self, verb: str, channel: Channel) -> None:
-        self._pools[verb].give_back(channel)
-
-    def broke(self, channel: Channel) -> None:
-        """After a connection broke, what else is open on it is no good either."""
-        channel.abandon_if_late()
-        self.let_go()
-
-    def deadline_ms(self, wait_ms: int = 0) -> int:
-        """When a call that begins now is over at the latest, with or without an answer; `wait_ms` is what the
-        server may wait.
+    def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
+        """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
+        room for a session it has no number, so that what frees space goes on.
         """
-        if self._closing_ends_ms is not None:
-            return self._closing_ends_ms
-        return self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + self.options.retry_for_ms
+        if place is not None or repeatable(request):
+            return self.ask(request, place=place)
+        ends_ms = self.patience().ends_ms
+        session = self._sessions.take()
+        try:
+            if session is not None:
+                # Of the only copy that was sent: nothing was carried out.
+                with suppress(SessionExpired):
+                    return self.ask(request, place=session.next(), ends_ms=ends_ms)
+            session = self._open_session(ends_ms)
+            number = None if session is None else session.next()
+            return self.ask(request, place=number, ends_ms=ends_ms)
+        finally:
+            self._sessions.give_back(session)
 
-    def patience(self, wait_ms: int = 0, *, ends_ms: int | None = None) -> Patience:
-        retry_for_ms = self.options.retry_for_ms if self._closing_ends_ms is None else 0
-        return Patience(self.pauses, retry_for_ms, self.deadline_ms(wait_ms) if ends_ms is None else ends_ms)
+    def _open_session(self, ends_ms: int) -> Session | None:
+        session = Session()
+        try:
+            self.ask(OpenSession(session.name), ends_ms=ends_ms)
+        except StoreFull:
+            return None
+        return session
 
     def ask(
         self,
-        verb: str,
-        metadata: bytes | Callable[[], bytes],
-        batch: pa.RecordBatch | None = None,
+        request: Request[Answer],
+        wait_ms: int = 0,
         *,
-        name: str = "",
-        wait_ms: Callable[[], int] = lambda: 0,
+        place: Numbered | None = None,
         ends_ms: int | None = None,
-        repeat: Repeat = "freely",
-    ) -> Asked:
-        """One request, sent again after every trouble that may pass, until `retry_for` is over.
+    ) -> tuple[Answer, int]:
+        """The answer, and the clock of the server where leases are in it."""
+        command = command_of(request, place)
+        attempts = self.attempts(request, wait_ms, is_numbered=place is not None, ends_ms=ends_ms)
+        alone = travels_alone(request, command)
+        while True:
+            reply = self._call(command, attempts, wait_ms=wait_ms, alone=alone)
+            try:
+                return answer_of(request, reply)
+            except (SessionExpired, RequestExpired) as expired:
+                attempts.check_forgotten(expired)
+                raise
+            except TROUBLES as trouble:
+                self.pause(attempts, trouble)
 
-        `wait_ms` is how long the server may wait before it answers. The call is over at `ends_ms`, by default
-        `deadline_ms`. Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is
-        over and nothing was carried out; `AnswerLost` when that is not known and the request cannot be
-        repeated, or could not in time.
-        """
-        patience = self.patience(wait_ms(), ends_ms=ends_ms)
-        sent = False
+    def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
+        """A long wait as several requests. The first answer that has something, or the last one."""
+        until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
+        while True:
+            began_ms = self.clock.monotonic_ms()
+            left_ms = min(max(0, until_ms - began_ms), POLL_MS)
+            answer, now_ms = self.ask(with_wait(request, left_ms), left_ms, place=place)
+            ended_ms = self.clock.monotonic_ms()
+            if not is_empty(answer) or ended_ms >= until_ms:
+                return answer, now_ms
+            if ended_ms - began_ms < SHORT_POLL_MS:
+                self._pauses.wait(SHORT_POLL_MS)
+
+    def _call(self, command: bytes, attempts: Attempts, *, wait_ms: int = 0, alone: bool = False) -> Any:
+        """The reply, after as many attempts as it takes."""
+        send = self.connections.call_alone if alone else self.connections.shared.call
+        most_ms = wait_ms + self.options.timeout_ms
         while True:
             self.check()
-            at_least_ms = 0
             try:
-                within_ms = min(wait_ms() + self.options.timeout_ms, patience.left_ms())
-                return self._try(
-                    verb, metadata if isinstance(metadata, bytes) else metadata(), batch, within_ms
-                )
+                reply = send(command, attempts.within_ms(most_ms) / 1000)
             except ConnectionBroken as broken:
-                sent = sent or broken.sent
-                trouble: Exception = broken
-                if not self._met:
-                    self._give_up_if_hopeless(patience.left_ms())
-            except (ServerStopping, BrokerClosed) as stopping:
-                self.let_go()
-                trouble = stopping
-            except Overloaded as overloaded:
-                trouble = overloaded
-                at_least_ms = int(overloaded.retry_after_ms)
-            except (SessionExpired, RequestExpired) as expired:
-                if sent:
-                    raise AnswerLost(name or verb) from expired
-                raise
-            self.check()
-            if sent and repeat == "never":
-                raise AnswerLost(name or verb) from trouble
-            self.outage.met(trouble)
-            if not patience.wait(at_least_ms):
-                if sent and repeat == "by number":
-                    raise AnswerLost(name or verb) from trouble
-                self.give_up(trouble, patience.left_ms())
+                self.connections.check(broken)
+                self.pause(attempts, broken)
+            else:
+                self._outage.over()
+                return reply
 
-    def let_go(self) -> None:
-        """Close every idle channel. A server that is stopping waits for those who keep one open."""
-        for pool in self._pools.values():
-            pool.forget()
+    def attempts(
+        self,
+        request: Request[Any],
+        wait_ms: int = 0,
+        *,
+        is_numbered: bool = False,
+        ends_ms: int | None = None,
+    ) -> Attempts:
+        return Attempts(
+            request.verb_name,
+            self.patience(wait_ms, ends_ms),
+            self._outage,
+            repeatable=repeatable(request) and not (is_numbered and isinstance(request, Claim)),
+            is_numbered=is_numbered,
+        )
 
-    def give_up(self, trouble: Exception, within_ms: int) -> None:
-        if isinstance(trouble, Overloaded):
-            raise trouble
-        self._give_up_if_hopeless(within_ms)
-        # What broke is in the text; pyarrow's own account of it would only bury that.
-        raise ServerUnreachable(self.options.address, str(trouble)) from None
+    def pause(self, attempts: Attempts, trouble: Exception) -> None:
+        self._pauses.wait(attempts.pause_ms(trouble))
 
-    def unreachable(self, what: str) -> ServerUnreachable:
-        return ServerUnreachable(self.options.address, what)
-
-    def _give_up_if_hopeless(self, within_ms: int) -> None:
-        found = self._connecting.submit(self._transport.why_hopeless)
-        with suppress(TimeoutError):
-            if hopeless := found.result(within_ms / 1000):
-                raise TlsFailed(self.options.address, hopeless) from None
-
-    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, within_ms: int) -> Asked:
-        ends_ms = self.clock.monotonic_ms() + within_ms
-        channel = self.take_channel(verb, within_ms)
-        try:
-            raw, body = channel.call(metadata, batch, within_ms=max(0, ends_ms - self.clock.monotonic_ms()))
-        except ConnectionBroken:
-            self.broke(channel)
-            raise
-        self._met = True
-        try:
-            answer = read_answer(raw)
-        except ProtocolMismatch:
-            channel.close()
-            raise
-        self.give_back(verb, channel)
-        if answer.error is not None:
-            raise error_of(answer.error)
-        self.outage.over()
-        return answer, body
-
-    def _opener(self, verb: str) -> Callable[[int], Stream]:
-        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may
-        be left behind.
+    def give_back(self, items: Sequence[Release]) -> None:
+        """Of a loop that was left. What cannot be given back runs out by itself, which for deliveries that were never
+        started is the same.
         """
+        settling = PreparedSettle(items, self.heartbeat)
+        attempts = Attempts("settle", self._closing_patience(), self._outage, repeatable=True)
+        with suppress(FairleadError):
+            self._call(command_of(settling.request()), attempts)
 
-        def open_within(within_ms: int) -> Stream:
-            opening = self._connecting.submit(self._transport.open, verb)
-            try:
-                wait([opening], within_ms / 1000)
-            except BaseException:
-                opening.add_done_callback(_close_late)
-                raise
-            if not opening.done():
-                opening.add_done_callback(_close_late)
-                raise ConnectionBroken("no connection in time", sent=False)
-            return opening.result()
+    def _closing_patience(self) -> Patience:
+        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+        ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
+        return Patience(self._pauses, 0, ends_ms)
 
-        return open_within
-
-    def close(self, before: Callable[[], None] | None = None) -> None:
-        """`before` is what may still be said while it can be. Ends every call under way with `ClientClosed`."""
-        with self._close_lock:
-            if self.closed or self._closing_ends_ms is not None:
-                return
-            most_ms = min(_CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
-            ends_ms = self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
-        try:
-            for puller in list(self.pullers):
-                puller.stop()
-            for puller in list(self.pullers):
-                puller.join(max(0, ends_ms - self.clock.monotonic_ms()) / 1000)
-            if before is not None:
-                before()
-        finally:
-            self._unusable = ClientClosed
-            self.pauses.close()
-            self.crew.close()
-            self._connecting.close()
-            self.reaper.close()
-            self._watchdog.cancel_all()
-            self.let_go()
-            # A thread that is still inside pyarrow when the interpreter goes away takes the process down with
-            # it.
-            self._watchdog.wait_until_unused(_LEAVING_S)
-            self._watchdog.close()
-            self._transport.close()
-
-    def join(self) -> None:
-        """After `close`: wait for threads that gRPC still keeps inside an attempt to connect."""
-        self._connecting.join(_CONNECTING_S)
-
-    def disown(self) -> None:
-        """In a forked child: its threads are not here, and its locks may be held by nobody."""
-        self._unusable = ClientForked
-
-
-def _close_late(opening: Future[Stream]) -> None:
-    """Nobody waits for this stream any longer."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
-
-
-def read_answer(raw: bytes) -> Answer:
-    try:
-        return decode(raw, Answer)
-    except InvalidRequest as wrong:
-        raise ProtocolMismatch("an answer of fairlead's Flight protocol", str(wrong.got)) from None
+    def patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
+        if self._closing_ends_ms is not None:
+            return self._closing_patience()
+        retry_for_ms = self.options.retry_for_ms
+        if ends_ms is None:
+            ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
+        return Patience(self._pauses, retry_for_ms, ends_ms)

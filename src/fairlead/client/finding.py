@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.async_client import AsyncClient
-    from fairlead.client.resp.client import Client
+    from fairlead.client.async_client import AsyncClient
+    from fairlead.client.client import Client
 
 
 def find_connect() -> Callable[..., Client]:
-    return _load("fairlead.client.resp.client")
+    return _load("fairlead.client.client")
 
 
 def find_async_connect() -> Callable[..., Awaitable[AsyncClient]]:
-    return _load("fairlead.client.resp.async_client")
+    return _load("fairlead.client.async_client")
 
 
 def _load(module: str) -> Callable[..., Any]:

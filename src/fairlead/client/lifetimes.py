@@ -1,13 +1,10 @@
-"""What ends a client besides its `close`: the end of the process, a fork, a loop that was left."""
+"""What ends a client besides its `close`: the end of the process, and a fork."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import sys
-import threading
 import weakref
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 
@@ -47,35 +44,3 @@ def _disown_all() -> None:
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_all)
-
-
-class Stoppable(Protocol):
-    def stop(self) -> None: ...
-
-
-class Reaper:
-    """Stops what nobody refers to any longer.
-
-    A destructor may run at any point of any thread, also inside one of our locks; so it only puts the thing
-    here, into the one queue that is safe for that, and a thread of its own does the rest.
-    """
-
-    def __init__(self) -> None:
-        self._left: SimpleQueue[Stoppable | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fairlead-reaper", daemon=True)
-            self._thread.start()
-
-    def put(self, left: Stoppable) -> None:
-        if not sys.is_finalizing():
-            self._left.put(left)
-
-    def close(self) -> None:
-        self._left.put(None)
-
-    def _run(self) -> None:
-        while (left := self._left.get()) is not None:
-            left.stop()

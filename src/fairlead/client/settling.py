@@ -1,14 +1,10 @@
-"""One settle of a client, with either protocol: its rows, and what it does to the leases that are held. Without
-pyarrow.
-"""
+"""One settle of a client: its rows, and what it does to the leases that are held."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-
-import msgspec
 
 from fairlead.client.heartbeat import Heartbeat, Held
 from fairlead.errors import InvalidRequest
@@ -20,30 +16,16 @@ Results = tuple[Sequence[SettleResult], int]
 """One per row, and the server's clock."""
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
-    """The settlements of one call that can be sent."""
-
-    rows: list[Row]
-
-    @property
-    def items(self) -> int:
-        return len(self.rows)
-
-    @property
-    def bytes(self) -> int:
-        return 64 * len(self.rows) + sum([len(row.carry) for row in self.rows if row.carry])
-
-
 class Settling:
     """One call of `settle`: what was refused before it was sent, and what its leases become."""
 
     def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
-        rows, self.refused = settlement_rows(check_items(items))
-        self.said = Said(rows)
+        #: Those that can be sent.
+        self.rows, self.refused = settlement_rows(check_items(items))
         self._heartbeat = heartbeat
-        self._dropped = heartbeat.drop(_ending(rows))
+        self._dropped = heartbeat.drop(_ending(self.rows))
         #: Those that the caller extends himself: until that is answered nobody else does, who would undo it.
-        self._paused = heartbeat.drop(_prolonged(rows))
+        self._paused = heartbeat.drop(_prolonged(self.rows))
 
     def undo(self) -> None:
         """It did not happen, as far as is known: what was held is held on."""
@@ -55,7 +37,7 @@ class Settling:
         #: Those that go on together are held as one group, or each later call would look through as many as
         #: there are.
         going_on: dict[tuple[int, int | None], Held] = {}
-        for row, result in zip(self.said.rows, results, strict=True):
+        for row, result in zip(self.rows, results, strict=True):
             if result.outcome != "completed" and self._goes_on(row, result):
                 leases = going_on.setdefault((result.lease_until - server_now_ms, row.duration_ms), {})
                 leases.setdefault(row.lease, set()).add(row.id)

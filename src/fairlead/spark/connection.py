@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlead.client.addresses import read_endpoint
 from fairlead.client.finding import find_connect
-from fairlead.client.resp.addresses import read_endpoint
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host
 from fairlead.spark.options import Options
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.client import Client
+    from fairlead.client.client import Client
     from fairlead.client.tls import Tls
 
 log = logging.getLogger("fairlead.spark")

@@ -15,7 +15,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fairlead.client.resp.addresses import read_endpoint
+from fairlead.client.addresses import read_endpoint
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms

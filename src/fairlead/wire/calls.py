@@ -118,16 +118,6 @@ _OPEN_FIELDS = {
 }
 
 
-def encode_call(call: msgspec.Struct) -> bytes:
-    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused
-    here.
-    """
-    try:
-        return encode(call)
-    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
-        raise InvalidRequest("arguments", "plain values", str(wrong)) from None
-
-
 def decode(raw: bytes, kind: type[Call]) -> Call:
     try:
         call: Call = _decoders[kind].decode(raw)

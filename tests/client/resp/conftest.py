@@ -30,6 +30,14 @@ class Site:
         self._clients.append(connect(kind, address or self.address, consumer="tester", **options))
         return self._clients[-1]
 
+    def restart_door(self) -> None:
+        """Another server takes the place of this one, at the same address and with the same data."""
+        address = self.door.address
+        self.door.drain()
+        self.door.stop()
+        self.door = RespDoor(self.broker, address)
+        self.door.start()
+
     def counts(self, queue: str = "q") -> tuple[int, int, int, int]:
         """ready, waiting, leased, dead"""
         stats = self.broker.stats(queue)

@@ -19,6 +19,7 @@ class LossyRelay:
         self._faults: dict[bytes, int] = {}
         self._lock = threading.Lock()
         self._swallows = False
+        self._refused = 0
         #: Whether servers do not hear that a connection ended.
         self.ends_in_silence = False
         #: What clients sent, piece by piece.
@@ -35,6 +36,10 @@ class LossyRelay:
     def lose(self, word: bytes, times: int = 1) -> None:
         """The answers to the next commands with this word."""
         self._faults[word] = times
+
+    def refuse(self, times: int) -> None:
+        """The next connections are ended before anything is read of them."""
+        self._refused = times
 
     def end_all(self) -> None:
         """As a server does that is restarted."""
@@ -55,6 +60,11 @@ class LossyRelay:
         return False
 
     def _bring_commands(self, client: socket.socket) -> None:
+        with self._lock:
+            self._refused -= 1
+            if self._refused >= 0:
+                client.close()
+                return
         loses = threading.Event()
         with contextlib.suppress(OSError), socket.create_connection(self._target) as server:
             answers = threading.Thread(target=self._bring_answers, args=(server, client, loses), daemon=True)

@@ -39,7 +39,7 @@ def test_a_loop_whose_connection_is_dead_goes_on_over_another(
     site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("prefetch", "consume", "async_consume"):
-        monkeypatch.setattr(f"fairlead.client.resp.{module}.LOOP_WAIT_MS", 100)
+        monkeypatch.setattr(f"fairlead.client.{module}.LOOP_WAIT_MS", 100)
     with Proxy(site.door.address) as network:
         client = site.connect(kind, f"fairlead://{network.address}", timeout="200ms", retry_for="60s")
         loop = client.consume("q", prefetch=2)

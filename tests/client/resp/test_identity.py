@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.client.resp.addresses import Endpoint, read_endpoint
+from fairlead.client.addresses import Endpoint, read_endpoint
 from fairlead.errors import InvalidRequest, ProtocolMismatch, TlsFailed, Unauthenticated
 from fairlead.middleware.stack import Layers
 from fairlead.server.resp.door import RespDoor

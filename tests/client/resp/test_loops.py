@@ -165,7 +165,7 @@ def bulk_site() -> Iterator[Site]:
 def test_bulk_verbs_travel_by_flight_where_the_server_has_it(bulk_site: Site, kind: str) -> None:
     client = bulk_site.connect(kind)
     client.enqueue("q", b"x")
-    assert client._core.flight._client is None
+    assert client._core.flight._bulk is None
     groups = client.client if kind == "asyncio" else client
     wait = client.wait if kind == "asyncio" else (lambda answer: answer)
     wait(groups.staging.stage("token", "1", "q", [NewMessage(b"staged")]))

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, Start
-from fairlead.client.resp.attempts import Attempts
-from fairlead.errors import AnswerLost, StoreFull
+from fairlead.client.attempts import Attempts
+from fairlead.errors import (
+    AnswerLost,
+    BrokerClosed,
+    FairleadError,
+    Overloaded,
+    QueueNotFound,
+    RequestExpired,
+    ServerStopping,
+    ServerUnreachable,
+    SessionExpired,
+    StoreFull,
+)
 from fairlead.testing.engine import forget_sessions, rows_in
 from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.claim import Claim
+from fairlead.verbs.config import ConfigDelete, ConfigSet
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.inspect import Stats
@@ -21,7 +35,8 @@ from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Settle
 from tests.client.resp.conftest import Site
 from tests.client.resp.lossy import LossyRelay
-from tests.turns import new_place
+from tests.client.scene import until
+from tests.turns import new_place, next_place
 
 
 @pytest.fixture
@@ -112,11 +127,219 @@ def test_on_a_disk_without_room_for_a_session_requests_go_without_a_number(
             client.enqueue("q", b"y")
 
 
-def test_a_purge_is_not_sent_again(site: Site, relay: LossyRelay, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "call"),
+    [
+        (b"FL.CREATE_QUEUE", lambda client: client.create_queue("new")),
+        (b"FL.PURGE", lambda client: client.purge("q")),
+        (b"FL.DELETE_QUEUE", lambda client: client.delete_queue("q")),
+        (b"FL.RETRY", lambda client: client.retry("q", [])),
+        (b"FL.GOODBYE", lambda client: client.goodbye("me")),
+        (b"FL.CONFIG.DELETE", lambda client: client.do(ConfigDelete("a"))),
+    ],
+    ids=lambda one: one.decode() if isinstance(one, bytes) else "",
+)
+def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
+    site: Site, relay: LossyRelay, kind: str, word: bytes, call: Callable[[Any], object]
+) -> None:
     client = site.connect(kind, relay.address)
-    relay.lose(b"FL.PURGE")
-    with pytest.raises(AnswerLost, match="purge"):
-        client.purge("q")
+    site.broker.config.set("a", "b")
+    relay.lose(word)
+    with pytest.raises(AnswerLost):
+        call(client)
+    assert sent(relay).count(word) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "call"),
+    [
+        (b"FL.STATS", lambda client: client.stats("q")),
+        (b"FL.PAUSE", lambda client: client.pause("q")),
+        (b"FL.CONFIG.SET", lambda client: client.do(ConfigSet("a", "b"))),
+        (b"FL.DROP", lambda client: client.drop("q", [], dry_run=True)),
+    ],
+    ids=lambda one: one.decode() if isinstance(one, bytes) else "",
+)
+def test_a_verb_that_may_be_repeated_is(
+    site: Site, relay: LossyRelay, kind: str, word: bytes, call: Callable[[Any], object]
+) -> None:
+    client = site.connect(kind, relay.address)
+    relay.lose(word, 2)
+    call(client)
+    assert sent(relay).count(word) == 3
+
+
+def test_a_verb_of_which_nothing_was_sent_is_tried_again(site: Site, relay: LossyRelay, kind: str) -> None:
+    client = site.connect(kind, relay.address)
+    relay.end_all()
+    relay.refuse(3)
+    assert client.create_queue("new").name == "new"
+
+
+def sent(relay: LossyRelay) -> bytes:
+    return b"".join(relay.sent)
+
+
+def places(relay: LossyRelay) -> list[tuple[str, int, int]]:
+    """Session, number and what has arrived, of each request of a session that was sent."""
+    found = re.findall(rb"FL\.ONCE\r\n\$\d+\r\n([^\r]+)\r\n\$\d+\r\n(\d+)\r\n\$\d+\r\n(\d+)\r\n", sent(relay))
+    return [(session.decode(), int(number), int(arrived)) for session, number, arrived in found]
+
+
+def test_the_server_remembers_only_the_last_request(site: Site, relay: LossyRelay, kind: str) -> None:
+    client = site.connect(kind, relay.address)
+    for _ in range(10):
+        client.enqueue("q", b"")
+    client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
+    told = places(relay)
+    assert [(number, arrived) for _, number, arrived in told] == [(n, n - 1) for n in range(1, 12)]
+    assert len({session for session, *_ in told}) == 1, "requests of all kinds share a session"
+    assert len(rows_in(site.broker, "answers")) == 1
+
+
+def test_after_a_request_that_was_refused_the_server_forgets_the_one_before(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    client = site.connect(kind, relay.address)
+    client.enqueue("q", b"")
+    with pytest.raises(QueueNotFound):
+        client.enqueue("nowhere", b"")
+    client.enqueue("q", b"")
+    assert [(number, arrived) for _, number, arrived in places(relay)] == [(1, 0), (2, 1), (3, 2)]
+    assert len(rows_in(site.broker, "answers")) == 1
+
+
+def test_after_a_restart_a_repeat_has_no_second_effect_and_the_session_goes_on(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    client = site.connect(kind, relay.address)
+    relay.lose(b"FL.ENQUEUE")
+    client.enqueue("q", b"once")
+    site.restart_door()
+    client.enqueue("q", b"more")
+    assert [info.payload for info in site.broker.peek("q")] == [b"once", b"more"]
+    assert len({session for session, *_ in places(relay)}) == 1
+
+
+def test_calls_of_many_threads_whose_answers_are_lost_are_each_one_message(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    client = site.connect(kind, relay.address)
+    relay.lose(b"FL.ENQUEUE", 5)
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda at: client.enqueue("q", b"%d" % at), range(20)))
+    payloads = [info.payload for info in site.broker.peek("q", limit=100)]
+    assert sorted(payloads) == sorted(b"%d" % at for at in range(20))
+
+
+def test_two_claims_are_not_taken_for_one(site: Site, kind: str) -> None:
+    client = site.connect(kind)
+    client.enqueue_many("q", [NewMessage(b"a"), NewMessage(b"b")])
+    assert [client.claim("q")[0].payload for _ in range(2)] == [b"a", b"b"]
+
+
+def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    client = site.connect(kind, relay.address, retry_for="300ms")
+    relay.end_all()
+    relay.refuse(1000)
+    with pytest.raises(ServerUnreachable):
+        client.enqueue("q", b"")
+    assert site.counts() == (0, 0, 0, 0)
+
+
+def test_a_question_that_was_sent_and_given_up_is_only_unanswered(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    client = site.connect(kind, relay.address, retry_for="100ms")
+    relay.lose(b"FL.", 1000)
+    for call in (lambda: client.claim("q"), lambda: client.stats("q")):
+        with pytest.raises(ServerUnreachable):
+            call()
+
+
+def refuse_some(answers: list[FairleadError]) -> Callable[[Callable[[], Any]], Any]:
+    """The next requests get these in the place of their answers, in turn."""
+
+    def refuse(work: Callable[[], Any]) -> Any:
+        if answers:
+            raise answers.pop(0)
+        return work()
+
+    return refuse
+
+
+def test_an_overloaded_server_is_given_the_time_it_asks_for(
+    site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = site.connect(kind)
+    answers: list[FairleadError] = [Overloaded("calls", 1, 120), Overloaded("calls", 1, 120)]
+    pauses: list[int] = []
+    pause_ms = Attempts.pause_ms
+    monkeypatch.setattr(
+        Attempts, "pause_ms", lambda *told: (pauses.append(found := pause_ms(*told)), found)[1]
+    )
+    with replaced_work(Exchange, refuse_some(answers)):
+        client.do(Exchange([Enqueue("q", b"")]))
+    assert answers == []
+    assert len(pauses) == 2
+    assert min(pauses) >= 120
+
+
+def test_a_server_that_stays_overloaded_is_said_to_be(site: Site, kind: str) -> None:
+    client = site.connect(kind, retry_for="50ms")
+    with (
+        replaced_work(Exchange, refuse_some([Overloaded("calls", 1, 10)] * 1000)),
+        pytest.raises(Overloaded),
+    ):
+        client.do(Exchange([Enqueue("q", b"")]))
+
+
+@pytest.mark.parametrize("error", [ServerStopping, BrokerClosed])
+def test_a_server_that_is_stopping_is_one_to_come_back_to(
+    site: Site, kind: str, error: type[FairleadError]
+) -> None:
+    client = site.connect(kind)
+    answers: list[FairleadError] = [error(), error()]
+    with replaced_work(Exchange, refuse_some(answers)):
+        client.do(Exchange([Enqueue("q", b"back again")]))
+    assert answers == []
+    assert [info.payload for info in site.broker.peek("q")] == [b"back again"]
+
+
+def test_a_heartbeat_whose_answer_is_lost_loses_nothing(site: Site, relay: LossyRelay, kind: str) -> None:
+    site.broker.create_queue("short", visibility_timeout="2s", retry="none")
+    client = site.connect(kind, relay.address)
+    message_id = client.enqueue("short", b"")
+    (delivery,) = client.claim("short")
+    relay.lose(b"FL.SETTLE", 3)
+    until(lambda: sent(relay).count(b"FL.SETTLE") > 5, "more heartbeats")
+    assert site.broker.find(message_id).where == "leased"
+    assert client.settle([Complete(delivery)])[0].outcome == "completed"
+
+
+def test_a_caller_in_its_own_session_is_told_when_its_number_has_arrived(site: Site, kind: str) -> None:
+    client = site.connect(kind)
+    place = new_place(client)
+    client.once(Enqueue("q", b"a"), **place)
+    client.once(Enqueue("q", b"b"), **next_place(place))
+    with pytest.raises(RequestExpired):
+        client.once(Enqueue("q", b"a"), **place)
+    with pytest.raises(SessionExpired):
+        client.once(Enqueue("q", b"a"), session="unknown", number=1)
+    assert [info.payload for info in site.broker.peek("q")] == [b"a", b"b"]
+
+
+def test_the_relay_of_these_tests_loses_answers_after_the_work(
+    site: Site, relay: LossyRelay, kind: str
+) -> None:
+    """Or they would prove nothing."""
+    client = site.connect(kind, relay.address, retry_for="0s")
+    relay.lose(b"FL.ENQUEUE")
+    with pytest.raises(AnswerLost):
+        client.enqueue("q", b"done all the same")
+    assert [info.payload for info in site.broker.peek("q")] == [b"done all the same"]
 
 
 @pytest.mark.parametrize("wait", [None, "10s"])

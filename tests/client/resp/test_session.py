@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import hiredis
 
-from fairlead.client.resp.commands import command_of
-from fairlead.client.resp.session import IdleSessions, Session
+from fairlead.client.commands import command_of
+from fairlead.client.session import IdleSessions, Session
 from fairlead.verbs.inspect import Stats
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.client.connection import BlockingConnection, NoAnswerInTime
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.connection import BlockingConnection, NoAnswerInTime
-from fairlead.client.resp.shared import SharedConnection
+from fairlead.client.shared import SharedConnection
 from fairlead.errors import Unauthenticated
 from tests.client.scene import PATIENCE_S, until
 

@@ -37,7 +37,7 @@ from fairlead.spark.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.resp.bulk import BulkConsumers
+    from fairlead.client.bulk import BulkConsumers
     from fairlead.model.consumer import ConsumerInfo
 
 log = logging.getLogger("fairlead.spark")

@@ -42,7 +42,7 @@ from fairlead.worker.job import Job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.client.resp.bulk import BulkConsumers
+    from fairlead.client.bulk import BulkConsumers
     from fairlead.model.consumer import ConsumerInfo
 
 _log = logging.getLogger("fairlead.spark")

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from fairlead.client.resp.calls import Tokens
-from fairlead.client.resp.commands import number_of
+from fairlead.client.calls import Tokens
+from fairlead.client.commands import number_of
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CLAIM

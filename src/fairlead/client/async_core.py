@@ -7,15 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from fairlead.client.async_bulk import AsyncFlightSide
+from fairlead.client.async_connection import AsyncConnections, Late
 from fairlead.client.async_heartbeat import AsyncHeartbeat
-from fairlead.client.options import Options
-from fairlead.client.outage import ConnectionBroken, Outage
-from fairlead.client.patience import Patience, Pauses
-from fairlead.client.resp.async_bulk import AsyncFlightSide
-from fairlead.client.resp.async_connection import AsyncConnections, Late
-from fairlead.client.resp.attempts import TROUBLES, Attempts
-from fairlead.client.resp.bulk import BULK
-from fairlead.client.resp.calls import (
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.bulk import BULK
+from fairlead.client.calls import (
     POLL_MS,
     SHORT_POLL_MS,
     PreparedExchange,
@@ -30,11 +27,14 @@ from fairlead.client.resp.calls import (
     travels_alone,
     with_wait,
 )
-from fairlead.client.resp.commands import PING, answer_of, command_of
-from fairlead.client.resp.core import CLOSING_MS
-from fairlead.client.resp.identity import Identity
-from fairlead.client.resp.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.resp.session import IdleSessions, Session
+from fairlead.client.commands import PING, answer_of, command_of
+from fairlead.client.core import CLOSING_MS
+from fairlead.client.identity import Identity
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.patience import Patience, Pauses
+from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
+from fairlead.client.session import IdleSessions, Session
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
@@ -57,10 +57,10 @@ from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.numbered import Numbered
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.async_consume import Fetching
+    from fairlead.client.async_consume import Fetching
 
 
-class AsyncRespCore:
+class AsyncCore:
     """What the client and its loops share: connections, the heartbeat, and one request with all its attempts. Belongs to
     the loop that it was made on.
     """

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from fairlead.client.async_connection import AsyncConnection
+from fairlead.client.attempts import TROUBLES, Attempts
+from fairlead.client.commands import PING, command_of
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.async_connection import AsyncConnection
-from fairlead.client.resp.attempts import TROUBLES, Attempts
-from fairlead.client.resp.commands import PING, command_of
-from fairlead.client.resp.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
+from fairlead.client.prefetch import LOOP_WAIT_MS, LoopSubscription, Prefetched
 from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
@@ -19,10 +19,10 @@ from fairlead.request import Request
 from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
-    from fairlead.client.resp.async_core import AsyncRespCore
+    from fairlead.client.async_core import AsyncCore
 
 
-class AsyncRespConsumption:
+class AsyncConsumption:
     """An endless asynchronous iterator of started deliveries; several tasks may take from it."""
 
     def __init__(self, fetching: Fetching) -> None:
@@ -38,7 +38,7 @@ class AsyncRespConsumption:
         """Gives back what was not handed out. What was, stays leased."""
         await self._fetching.close()
 
-    async def __aenter__(self) -> AsyncRespConsumption:
+    async def __aenter__(self) -> AsyncConsumption:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -57,7 +57,7 @@ class Fetching:
 
     def __init__(
         self,
-        core: AsyncRespCore,
+        core: AsyncCore,
         queue: str | Sequence[str],
         *,
         prefetch: int,

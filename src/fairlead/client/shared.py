@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.client.connection import BlockingConnection, NoAnswerInTime
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.connection import BlockingConnection, NoAnswerInTime
 from fairlead.errors import FairleadError
 
 #: So much goes out together; a server starts no more commands of a connection before it has answered some.

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from fairlead.client.channel import Channel
-from fairlead.client.core import Core, read_answer
+from fairlead.client.flight.channel import Channel
+from fairlead.client.flight.core import TROUBLES, FlightCore, read_answer
 from fairlead.client.outage import ConnectionBroken
 from fairlead.client.patience import Patience
-from fairlead.errors import BrokerClosed, Overloaded, ProtocolMismatch, ServerStopping
+from fairlead.errors import ProtocolMismatch
 from fairlead.wire.calls import Answer
 from fairlead.wire.faults import error_of
 
 Piece = tuple[Answer, pa.RecordBatch]
 
 
-def ask_for_batches(core: Core, verb: str, rest: Callable[[], bytes]) -> Iterator[Piece]:
+def ask_for_batches(core: FlightCore, verb: str, rest: Callable[[], bytes]) -> Iterator[Piece]:
     """`rest` asks for what has not been given out yet, and is called again after each trouble that may pass.
 
     The deadline is that of one batch, and counts anew when the next one is asked for. Left early, it lets go
@@ -28,31 +28,20 @@ def ask_for_batches(core: Core, verb: str, rest: Callable[[], bytes]) -> Iterato
     pace = _Pace(core)
     while True:
         core.check()
-        at_least_ms = 0
         try:
             for piece in _pieces(core, verb, rest(), pace):
                 core.outage.over()
                 yield piece
                 pace.renew()
             return
-        except ConnectionBroken as broken:
-            trouble: Exception = broken
-        except (ServerStopping, BrokerClosed) as stopping:
-            core.let_go()
-            trouble = stopping
-        except Overloaded as overloaded:
-            trouble = overloaded
-            at_least_ms = int(overloaded.retry_after_ms)
-        core.check()
-        core.outage.met(trouble)
-        if not pace.patience.wait(at_least_ms):
-            core.give_up(trouble, pace.patience.left_ms())
+        except TROUBLES as trouble:
+            core.wait_after(trouble, pace.patience)
 
 
 class _Pace:
     """How long the next batch may take."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: FlightCore) -> None:
         self._core = core
         self.patience: Patience = core.patience()
 
@@ -63,7 +52,7 @@ class _Pace:
         return min(self._core.options.timeout_ms, self.patience.left_ms())
 
 
-def _pieces(core: Core, verb: str, metadata: bytes, pace: _Pace) -> Iterator[Piece]:
+def _pieces(core: FlightCore, verb: str, metadata: bytes, pace: _Pace) -> Iterator[Piece]:
     channel = core.take_channel(verb, pace.within_ms())
     whole = False
     try:

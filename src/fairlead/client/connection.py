@@ -9,9 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fairlead.client.outage import ConnectionBroken
-from fairlead.client.resp.addresses import Endpoint
-from fairlead.client.resp.commands import (
+from fairlead.client.addresses import Endpoint
+from fairlead.client.commands import (
     NOT_REDIS,
     NOTHING,
     Greeting,
@@ -20,12 +19,13 @@ from fairlead.client.resp.commands import (
     make_reader,
     read_greeting,
 )
+from fairlead.client.outage import ConnectionBroken
 from fairlead.errors import ProtocolMismatch, TlsFailed
 
 if TYPE_CHECKING:
     import ssl
 
-    from fairlead.client.resp.identity import Identity
+    from fairlead.client.identity import Identity
 
 _CHUNK_BYTES = 1 << 16
 _LARGE_CHUNK_BYTES = 1 << 20

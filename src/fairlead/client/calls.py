@@ -102,7 +102,7 @@ class PreparedExchange:
         for at, one in enumerate(requests):
             if isinstance(one, Settle):
                 settling = self._settlings[at] = Settling(heartbeat, check_items(one.items))
-                parts.append(Settle(settling.said.rows))  # type: ignore[arg-type]  # rows encode as what they are of
+                parts.append(Settle(settling.rows))  # type: ignore[arg-type]  # rows encode as what they are of
             elif isinstance(one, Claim):
                 parts.append(replace(one, consumer=consumer if one.consumer == "" else one.consumer))
             elif isinstance(one, (Enqueue, EnqueueMany)):
@@ -134,14 +134,14 @@ class PreparedSettle:
         self._heartbeat = heartbeat
         self._settling = Settling(heartbeat, items)
         self._starting: Settling | None = None
-        self.rows = self._settling.said.rows
+        self.rows = self._settling.rows
 
     def take_along(self, starts: Sequence[Start]) -> None:
         if starts:
             self._starting = Settling(self._heartbeat, starts)
 
     def request(self) -> Settle:
-        rows = self.rows if self._starting is None else [*self.rows, *self._starting.said.rows]
+        rows = self.rows if self._starting is None else [*self.rows, *self._starting.rows]
         return Settle(rows)  # type: ignore[arg-type]  # rows encode as what they are of
 
     def undo(self) -> None:

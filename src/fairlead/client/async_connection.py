@@ -9,9 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
-from fairlead.client.outage import ConnectionBroken, MayBeMended
-from fairlead.client.resp.commands import (
+from fairlead.client.commands import (
     NOT_REDIS,
     NOTHING,
     PING,
@@ -22,8 +20,10 @@ from fairlead.client.resp.commands import (
     make_reader,
     read_greeting,
 )
-from fairlead.client.resp.connection import HOPELESS, NoAnswerInTime
-from fairlead.client.resp.identity import Identity
+from fairlead.client.connection import HOPELESS, NoAnswerInTime
+from fairlead.client.diagnosis import SPEAKS_TLS, explain, say_refused, trusting_context
+from fairlead.client.identity import Identity
+from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.errors import ClientClosed, TlsFailed
 
 _MOST_IDLE = 16

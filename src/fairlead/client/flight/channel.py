@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from fairlead.client.flight.transport import BROKEN, Stream, describe, refusal_of
 from fairlead.client.outage import ConnectionBroken
-from fairlead.client.transport import BROKEN, Stream, describe, refusal_of
 from fairlead.clock import Clock
 
 Reply = tuple[bytes, pa.RecordBatch | None]

@@ -6,10 +6,10 @@ import threading
 import time
 from typing import Any
 
+from fairlead.client.connection import HOPELESS, BlockingConnection, open_connection
+from fairlead.client.identity import Identity
 from fairlead.client.outage import ConnectionBroken, MayBeMended
-from fairlead.client.resp.connection import HOPELESS, BlockingConnection, open_connection
-from fairlead.client.resp.identity import Identity
-from fairlead.client.resp.shared import SharedConnection
+from fairlead.client.shared import SharedConnection
 from fairlead.errors import ClientClosed
 
 _MOST_IDLE = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from fairlead.client.resp.addresses import Endpoint
-from fairlead.client.resp.commands import check_api_key
+from fairlead.client.addresses import Endpoint
+from fairlead.client.commands import check_api_key
 from fairlead.client.tls import Tls, TlsChoice, chosen_tls, files_identity, read_files
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host

@@ -1,0 +1,216 @@
+"""Channels to one server, and one request with all its attempts. Every request may be repeated: bulk verbs are made for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+
+import pyarrow as pa
+
+from fairlead.client.flight.channel import Channel, Pool, Watchdog
+from fairlead.client.flight.crew import Crew
+from fairlead.client.flight.transport import Stream, Transport
+from fairlead.client.lifetimes import watch
+from fairlead.client.options import Options
+from fairlead.client.outage import ConnectionBroken, Outage
+from fairlead.client.patience import Patience, Pauses
+from fairlead.clock import Clock, SystemClock
+from fairlead.errors import (
+    BrokerClosed,
+    ClientClosed,
+    ClientForked,
+    InvalidRequest,
+    Overloaded,
+    ProtocolMismatch,
+    ServerStopping,
+    ServerUnreachable,
+    TlsFailed,
+)
+from fairlead.wire.calls import Answer, decode
+from fairlead.wire.faults import error_of
+
+#: Verbs with channels that a client uses.
+_CHANNELS = ("request", "read", "browse")
+#: How long a close waits for threads whose calls it cancelled; they need no answer of the server.
+_LEAVING_S = 1.0
+#: Longer than gRPC tries to connect, see transport.py.
+_CONNECTING_S = 3.0
+_MOST_IDLE_CHANNELS = 16
+_MOST_THREADS = 1024
+_MOST_CONNECTING_THREADS = 256
+
+Asked = tuple[Answer, pa.RecordBatch | None]
+#: After these another attempt may help.
+TROUBLES = (ConnectionBroken, ServerStopping, BrokerClosed, Overloaded)
+
+
+class FlightCore:
+    def __init__(self, options: Options, transport: Transport, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        #: For the asyncio client, whose calls run in threads here.
+        self.crew = Crew(_MOST_THREADS)
+        #: Separate, because the threads of `crew` wait for these.
+        self._connecting = Crew(_MOST_CONNECTING_THREADS)
+        self.pauses = Pauses(self.clock)
+        self.outage = Outage(options.address, self.clock)
+        self._transport = transport
+        self._watchdog = Watchdog(self.clock)
+        self._pools = {
+            verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in _CHANNELS
+        }
+        self._unusable: type[ClientClosed | ClientForked] | None = None
+        #: It has answered, so what keeps a connection from being made now was not so before, and may pass.
+        self._met = False
+        self._close_lock = threading.Lock()
+        watch(self)
+
+    def check(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable()
+
+    def take_channel(self, verb: str, within_ms: int) -> Channel:
+        """Raises `ConnectionBroken`, with nothing sent."""
+        try:
+            return self._pools[verb].take(within_ms)
+        except ConnectionBroken:
+            self.let_go()
+            raise
+
+    def give_back(self, verb: str, channel: Channel) -> None:
+        self._pools[verb].give_back(channel)
+
+    def broke(self, channel: Channel) -> None:
+        """After a connection broke, what else is open on it is no good either."""
+        channel.abandon_if_late()
+        self.let_go()
+
+    def patience(self) -> Patience:
+        """Of a call, or of a batch of many, that begins now."""
+        options = self.options
+        ends_ms = self.clock.monotonic_ms() + options.timeout_ms + options.retry_for_ms
+        return Patience(self.pauses, options.retry_for_ms, ends_ms)
+
+    def ask(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None = None) -> Asked:
+        """One request, sent again after every trouble that may pass, until `retry_for` is over.
+
+        Raises the engine's own errors, and `ServerUnreachable` or `Overloaded` when the time is over.
+        """
+        patience = self.patience()
+        while True:
+            self.check()
+            try:
+                return self._try(verb, metadata, batch, min(self.options.timeout_ms, patience.left_ms()))
+            except TROUBLES as trouble:
+                self.wait_after(trouble, patience)
+
+    def wait_after(self, trouble: Exception, patience: Patience) -> None:
+        """Until the next attempt. Raises what the call ends with when there is none."""
+        at_least_ms = 0
+        if isinstance(trouble, Overloaded):
+            at_least_ms = int(trouble.retry_after_ms)
+        elif isinstance(trouble, ConnectionBroken):
+            if not self._met:
+                self._give_up_if_hopeless(patience.left_ms())
+        else:
+            self.let_go()
+        self.check()
+        self.outage.met(trouble)
+        if not patience.wait(at_least_ms):
+            self._give_up(trouble, patience.left_ms())
+
+    def let_go(self) -> None:
+        """Close every idle channel. A server that is stopping waits for those who keep one open."""
+        for pool in self._pools.values():
+            pool.forget()
+
+    def _give_up(self, trouble: Exception, within_ms: int) -> None:
+        if isinstance(trouble, Overloaded):
+            raise trouble
+        self._give_up_if_hopeless(within_ms)
+        # What broke is in the text; pyarrow's own account of it would only bury that.
+        raise ServerUnreachable(self.options.address, str(trouble)) from None
+
+    def _give_up_if_hopeless(self, within_ms: int) -> None:
+        found = self._connecting.submit(self._transport.why_hopeless)
+        with suppress(TimeoutError):
+            if hopeless := found.result(within_ms / 1000):
+                raise TlsFailed(self.options.address, hopeless) from None
+
+    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, within_ms: int) -> Asked:
+        ends_ms = self.clock.monotonic_ms() + within_ms
+        channel = self.take_channel(verb, within_ms)
+        try:
+            raw, body = channel.call(metadata, batch, within_ms=max(0, ends_ms - self.clock.monotonic_ms()))
+        except ConnectionBroken:
+            self.broke(channel)
+            raise
+        self._met = True
+        try:
+            answer = read_answer(raw)
+        except ProtocolMismatch:
+            channel.close()
+            raise
+        self.give_back(verb, channel)
+        if answer.error is not None:
+            raise error_of(answer.error)
+        self.outage.over()
+        return answer, body
+
+    def _opener(self, verb: str) -> Callable[[int], Stream]:
+        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may
+        be left behind.
+        """
+
+        def open_within(within_ms: int) -> Stream:
+            opening = self._connecting.submit(self._transport.open, verb)
+            try:
+                wait([opening], within_ms / 1000)
+            except BaseException:
+                opening.add_done_callback(_close_late)
+                raise
+            if not opening.done():
+                opening.add_done_callback(_close_late)
+                raise ConnectionBroken("no connection in time", sent=False)
+            return opening.result()
+
+        return open_within
+
+    def close(self) -> None:
+        """Ends every call under way with `ClientClosed`."""
+        with self._close_lock:
+            if self._unusable is not None:
+                return
+            self._unusable = ClientClosed
+        self.pauses.close()
+        self.crew.close()
+        self._connecting.close()
+        self._watchdog.cancel_all()
+        self.let_go()
+        # A thread that is still inside pyarrow when the interpreter goes away takes the process down with it.
+        self._watchdog.wait_until_unused(_LEAVING_S)
+        self._watchdog.close()
+        self._transport.close()
+
+    def join(self) -> None:
+        """After `close`: wait for threads that gRPC still keeps inside an attempt to connect."""
+        self._connecting.join(_CONNECTING_S)
+
+    def disown(self) -> None:
+        """In a forked child: its threads are not here, and its locks may be held by nobody."""
+        self._unusable = ClientForked
+
+
+def _close_late(opening: Future[Stream]) -> None:
+    """Nobody waits for this stream any longer."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def read_answer(raw: bytes) -> Answer:
+    try:
+        return decode(raw, Answer)
+    except InvalidRequest as wrong:
+        raise ProtocolMismatch("an answer of fairlead's Flight protocol", str(wrong.got)) from None
