@@ -85,6 +85,8 @@ class Account:
         self._last_commit = last_commit
         self.moment = 0
         self.messages: dict[bytes, Message] = {}
+        #: Requests that were answered, with an effect that nobody has synced for them.
+        self._unsynced: list[Asked] = []
         self._leases: dict[tuple[str, str], Lease] = {}
         self._claim_of_token: dict[str, Asked] = {}
         self._goodbyes: dict[Client, list[Asked]] = {}
@@ -153,13 +155,16 @@ class Account:
             return
         self.must(asked.has_come, f"answered before it came: {asked}")
         self.answers += 1
-        is_first = not asked.was_answered
-        before, asked.answer, asked.was_answered = asked.answer, answer, True
+        # The first answer of all, or of those that a power cut may have left.
+        is_first = asked.answered_in is None
+        before, asked.answer = asked.answer, answer
         if is_first:
-            asked.answered_at = self.moment
+            asked.answered_at, asked.answered_in = self.moment, self._last_commit()
+            if not asked.is_synced:
+                self._unsynced.append(asked)
         else:
             self.repeats += 1
-        if asked.session is not None and asked.request.durable:
+        if asked.session is not None and asked.is_synced:
             asked.session.is_durable = True
         parts = asked.parts_of(answer)
         earlier = [None] * len(parts) if is_first else [told for _, told in asked.parts_of(before)]
@@ -358,6 +363,10 @@ class Account:
     def power_cut(self, kept_commit: int, sessions: list[Session]) -> None:
         for session in sessions:
             session.may_be_lost |= not session.is_durable
+        for asked in self._unsynced:
+            if not isinstance(asked.request, Claim) and (asked.answered_in or 0) > kept_commit:
+                asked.answered_in = None
+        self._unsynced.clear()
         for message in self.messages.values():
             if not message.is_confirmed:
                 message.id = ""

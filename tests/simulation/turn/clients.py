@@ -56,7 +56,8 @@ class Asked:
         self.due_ms = 0
         self.had_trouble = False
         self.answer: Any = None
-        self.was_answered = False
+        #: The last commit when it was answered; None also if a power cut may have undone it.
+        self.answered_in: int | None = None
 
     def __str__(self) -> str:
         place = f" {self.session.name}/{self.number}" if self.session is not None else ""
@@ -71,6 +72,16 @@ class Asked:
     def parts_of(self, answer: Any) -> list[tuple[Request[Any], Any]]:
         answers = answer if isinstance(self.request, Exchange) else [answer]
         return list(zip(self.parts, answers, strict=True))
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether its answer outlives a power cut. Starts and mere extensions are not synced: what they are lost with is
+        delivered again.
+        """
+        items = [item for part in self.parts if isinstance(part, Settle) for item in part.items]
+        only_settles = all(isinstance(part, (Claim, Settle)) for part in self.parts)
+        is_mere = only_settles and all(isinstance(item, (Start, Extend)) for item in items)
+        return self.request is not None and self.request.durable and not is_mere
 
     @property
     def waits(self) -> bool:
