@@ -160,11 +160,11 @@ class Account:
         before, asked.answer = asked.answer, answer
         if is_first:
             asked.answered_at, asked.answered_in = self.moment, self._last_commit()
-            if not asked.is_synced:
+            if not asked.is_synced(answer):
                 self._unsynced.append(asked)
         else:
             self.repeats += 1
-        if asked.session is not None and asked.is_synced:
+        if asked.session is not None and asked.is_synced(answer):
             asked.session.is_durable = True
         parts = asked.parts_of(answer)
         earlier = [None] * len(parts) if is_first else [told for _, told in asked.parts_of(before)]
