@@ -171,6 +171,7 @@ class Limits:
         self._changed = threading.Condition(self._lock)
         self._calls = 0
         self._waiting = 0
+        self._waits: list[Callable[[], int]] = []
         self._of_thread = threading.local()
         self._bytes = 0
         self._unread = 0
@@ -246,6 +247,12 @@ class Limits:
         finally:
             if is_counted:
                 self.end_waiting()
+
+    def count_waits(self, count: Callable[[], int]) -> None:
+        """Claims that wait at a door without a thread are in flight too. A stop does not wait for them here: their door
+        ends them.
+        """
+        self._waits.append(count)
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
@@ -392,7 +399,7 @@ class Limits:
     @property
     def in_flight(self) -> int:
         """Calls being worked on, those that wait included."""
-        return self._calls + self._waiting
+        return self._calls + self._waiting + sum([count() for count in self._waits])
 
     @property
     def channels(self) -> int:
@@ -435,7 +442,7 @@ class Limits:
         """
         deadline = time.monotonic() + grace_ms / 1000
         with self._changed:
-            while self.in_flight:
+            while self._calls or self._waiting:
                 left = deadline - time.monotonic()
                 if left <= 0 or hurry():
                     return False

@@ -75,12 +75,17 @@ def watch(broker: Broker, switch: Switch, ledger: Ledger) -> None:
         StagingPublish: watched.publish,
     }
 
-    def do_watched(request: Request[Any], caller: Caller = LOCAL) -> Any:
+    for kind in own:
+        # In a turn of the RESP door a verb ends before its write: what the ledger calls done must be written.
+        kind.slow = True
+
+    def do_watched(request: Request[Any], caller: Caller = LOCAL, *, gathered: bool = False) -> Any:
         kind = type(request)
         if kind not in own:
-            return do(request, caller)
+            return do(request, caller, gathered=gathered)
         return own[kind](
-            lambda *args, **options: do(kind(*args, **options), caller), **msgspec.structs.asdict(request)
+            lambda *args, **options: do(kind(*args, **options), caller, gathered=gathered),
+            **msgspec.structs.asdict(request),
         )
 
     broker.do = do_watched  # type: ignore[method-assign]

@@ -221,8 +221,9 @@ class Account:
         self.must(len(found) <= claim.limit, f"{len(found)} deliveries for {asked}")
         for delivery in found:
             self._delivered(link, asked, delivery)
-        if told is None or link.has_ended:
-            # A client that has closed its side of a connection waits for no messages there.
+        if told is None or link.has_ended or link.is_left:
+            # A client that has closed its side of a connection waits for no messages there. Nobody reads one that was left:
+            # there a claim may have found nothing before its repeat was answered, and be told so behind others later.
             return
         given = {(one.id, one.lease) for one in found}
         for one in told:

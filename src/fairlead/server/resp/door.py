@@ -73,6 +73,7 @@ class RespDoor:
         self.asks_for_keys = asks_for_keys
         self.flight_address = flight_address
         self.turns = Turns(broker, self.layers, self._wake)
+        self.limits.count_waits(lambda: self.waiting_count)
         self.streams = Shared(broker)
         self._broker = broker
         self._certificates = certificates
