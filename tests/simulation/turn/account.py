@@ -367,12 +367,20 @@ class Account:
         for asked in self._unsynced:
             if not isinstance(asked.request, Claim) and (asked.answered_in or 0) > kept_commit:
                 asked.answered_in = None
+                self._forget_extensions(asked)
         self._unsynced.clear()
         for message in self.messages.values():
             if not message.is_confirmed:
                 message.id = ""
             for lease in message.leases:
                 lease.is_doubtful |= lease.commit > kept_commit
+
+    def _forget_extensions(self, asked: Asked) -> None:
+        for part in asked.parts:
+            for item in part.items if isinstance(part, Settle) else ():
+                lease = self._leases.get((item.delivery.id, item.delivery.lease))
+                if lease is not None and isinstance(item, Extend):
+                    lease.is_doubtful = True
 
     # The end
 
