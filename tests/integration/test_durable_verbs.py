@@ -20,6 +20,7 @@ WITHOUT_EFFECT = {
     "exchange: claim",
     "exchange: extend",
     "goodbye",
+    "open_throttle",
     "redrive: by header",
     "redrive: dry run",
     "reset",

@@ -26,6 +26,7 @@ RIGHT: dict[str, Any] = {
     "items": [],
     "parts": ["p"],
     "stream": "s",
+    "duration": "1m",
     "payload": b"x",
     "messages": [],
     "dedup_key": "d",

@@ -102,6 +102,8 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "redrive": lambda full: full.broker.redrive("q", filter=DeadFilter()),
     "cancel_intent": lambda full: full.broker.cancel_intent(1),
     "checkpoint": lambda full: full.broker.checkpoint(full.path / "copy"),
+    "close_throttle": lambda full: full.broker.close_throttle("provider", "1m"),
+    "open_throttle": lambda full: full.broker.open_throttle("provider"),
     "config.set": lambda full: full.broker.config.set("other", "value"),
     "config.delete": lambda full: full.broker.config.delete("key"),
     "runbooks.save": lambda full: full.broker.runbooks.save("", dump_runbook(Runbook())),
@@ -155,7 +157,7 @@ BESIDE: dict[str, Callable[[Full], Any]] = {
 
 #: Methods of the broker beside the verbs that store nothing, and what gives access to keys and audit.
 READING = {"clock", "now_ms", "observe", "measures", "queue_names", "queues_of", "full_id", "answering"}
-READING |= {"kinds_of_write", "interrupt_waits", "key_ring", "audit_trail"}
+READING |= {"kinds_of_write", "interrupt_waits", "key_ring", "audit_trail", "queues_of_leases"}
 
 
 def test_every_call_that_stores_something_is_tried() -> None:

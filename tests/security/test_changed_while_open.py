@@ -14,9 +14,9 @@ import pytest
 
 import fairlead
 import fairlead.aio
-from fairlead import Client, Complete, Extend, NewMessage, Release, Start, errors
+from fairlead import Client, Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.model.access import EVERY_RIGHT, NewKey, Right
-from fairlead.request import VERBS
+from fairlead.request import VERBS, Caller, Request
 from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
@@ -99,9 +99,42 @@ def test_what_a_revoked_key_could_not_take_wakes_the_next_who_waits(scene: Scene
     assert [delivery.id for delivery in patient.result()] == [message_id]
 
 
+#: A short way of the engine carries out the first of these claims, and a transaction the others.
+CLAIMS: dict[str, Callable[[Any], list[Delivery]]] = {
+    "claim": lambda x: x.claim("q"),
+    "claim that may wait": lambda x: x.claim("q", wait="1h"),
+    "claim with a token": lambda x: x.claim("q", token="t"),
+    "exchange": lambda x: turn(x, "me", claim={"queue": "q"}).deliveries,
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_was_claimed_in_the_moment_in_which_a_key_ended_is_given_back(
+    scene: Scene, claim: str, how: str
+) -> None:
+    scene.broker.create_queue("q")
+    message_id = scene.broker.enqueue("q", b"")
+    key = scene.key("consume:q")
+
+    def carry_out_and_end(request: Request[Any], caller: Caller) -> Any:
+        done = scene.broker.do(request, caller)
+        assert scene.broker.stats("q").leased == 1
+        ENDS[how][0](scene.broker.keys, key.info.id)
+        return done
+
+    x = scene.access.around(carry_out_and_end).admit(f"Bearer {key.secret}", "test")
+    try:
+        got = CLAIMS[claim](x)
+    except ENDS[how][1]:
+        got = []
+    assert got == []
+    assert [(delivery.id, delivery.attempts) for delivery in scene.broker.claim("q")] == [(message_id, 0)]
+
+
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("verb", ["claim", "exchange"])
-def test_what_was_claimed_in_the_moment_in_which_a_key_ended_is_given_back(
+def test_what_was_claimed_in_the_transaction_in_which_a_key_ended_is_given_back(
     scene: Scene, verb: str, how: str
 ) -> None:
     scene.broker.create_queue("q")

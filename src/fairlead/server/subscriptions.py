@@ -110,7 +110,7 @@ class Subscription:
         self._broker = broker
         self._memory = broker.engine.memory
         self._claim = replace(claim, wait=_WAIT)
-        #: The claim that waits, if one does.
+        #: The claim that waits or is under way, if one is: there is never a second one.
         self._standing: Standing | None = None
         self._is_paused = False
         #: In order. Those that are settled go from the front, and with `_remember` from the middle.
@@ -125,6 +125,7 @@ class Subscription:
         """Its first call, which is refused if it may not be."""
         first = Standing(self, self._claim, self.caller)
         first.may_wait = False
+        self._standing = first
         self._turns.add(first)
         return first
 
@@ -230,7 +231,8 @@ class Subscription:
     # Between turns
 
     def _step_aside(self) -> None:
-        if self._standing is not None:
+        # Of one whose payloads are being read, `note` still has to know what it got.
+        if self._standing is not None and self._standing.waits is not None:
             self._turns.drop(self._standing)
             self._standing = None
 

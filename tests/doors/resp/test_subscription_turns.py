@@ -290,6 +290,32 @@ def test_a_consumer_that_does_not_read_is_sent_nothing(scene: Scene) -> None:
     assert consumer.payloads == numbered(3)
 
 
+def test_one_that_pauses_while_its_messages_are_read_has_one_claim(scene: Scene) -> None:
+    consumer = scene.consumer(credit=2)
+    scene.put(*numbered(2))
+    (claim,) = scene.turns.run().over  # its payloads are being read
+    scene.put(*numbered(2))
+    consumer.pause()
+    consumer.resume()
+    scene.run()
+    assert scene.counts() == (2, 2), "credit for two"
+    assert isinstance(claim, Standing)
+    consumer.over(claim)
+    consumer.grant(2)
+    scene.run()
+    assert consumer.payloads == [*numbered(2), *numbered(2)]
+
+
+def test_one_that_pauses_while_its_first_messages_are_read_has_one_claim(scene: Scene) -> None:
+    scene.put(*numbered(4))
+    consumer = Consumer(scene, Claim("q"), 2)
+    scene.turns.run()
+    consumer.pause()
+    consumer.resume()
+    scene.run()
+    assert scene.counts() == (2, 2), "credit for two"
+
+
 def test_large_messages_leave_in_small_pushes(scene: Scene) -> None:
     payload = b"x" * (PUSH_BYTES // 3 + 1)
     scene.put(*[payload] * 9)

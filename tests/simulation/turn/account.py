@@ -160,11 +160,11 @@ class Account:
         before, asked.answer = asked.answer, answer
         if is_first:
             asked.answered_at, asked.answered_in = self.moment, self._last_commit()
-            if not asked.is_synced:
+            if not asked.is_synced(answer):
                 self._unsynced.append(asked)
         else:
             self.repeats += 1
-        if asked.session is not None and asked.is_synced:
+        if asked.session is not None and asked.is_synced(answer):
             asked.session.is_durable = True
         parts = asked.parts_of(answer)
         earlier = [None] * len(parts) if is_first else [told for _, told in asked.parts_of(before)]
@@ -221,8 +221,9 @@ class Account:
         self.must(len(found) <= claim.limit, f"{len(found)} deliveries for {asked}")
         for delivery in found:
             self._delivered(link, asked, delivery)
-        if told is None or link.has_ended:
-            # A client that has closed its side of a connection waits for no messages there.
+        if told is None or link.has_ended or link.is_left:
+            # A client that has closed its side of a connection waits for no messages there. Nobody reads one that was left:
+            # there a claim may have found nothing before its repeat was answered, and be told so behind others later.
             return
         given = {(one.id, one.lease) for one in found}
         for one in told:
@@ -366,12 +367,20 @@ class Account:
         for asked in self._unsynced:
             if not isinstance(asked.request, Claim) and (asked.answered_in or 0) > kept_commit:
                 asked.answered_in = None
+                self._forget_extensions(asked)
         self._unsynced.clear()
         for message in self.messages.values():
             if not message.is_confirmed:
                 message.id = ""
             for lease in message.leases:
                 lease.is_doubtful |= lease.commit > kept_commit
+
+    def _forget_extensions(self, asked: Asked) -> None:
+        for part in asked.parts:
+            for item in part.items if isinstance(part, Settle) else ():
+                lease = self._leases.get((item.delivery.id, item.delivery.lease))
+                if lease is not None and isinstance(item, Extend):
+                    lease.is_doubtful = True
 
     # The end
 

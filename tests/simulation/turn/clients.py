@@ -73,15 +73,20 @@ class Asked:
         answers = answer if isinstance(self.request, Exchange) else [answer]
         return list(zip(self.parts, answers, strict=True))
 
-    @property
-    def is_synced(self) -> bool:
-        """Whether its answer outlives a power cut. Starts and mere extensions are not synced: what they are lost with is
-        delivered again.
+    def is_synced(self, answer: Any) -> bool:
+        """Whether this answer outlives a power cut. One that tells of claims, starts, mere extensions or of nothing done is
+        not synced: what they are lost with is delivered again.
         """
-        items = [item for part in self.parts if isinstance(part, Settle) for item in part.items]
-        only_settles = all(isinstance(part, (Claim, Settle)) for part in self.parts)
-        is_mere = only_settles and all(isinstance(item, (Start, Extend)) for item in items)
-        return self.request is not None and self.request.durable and not is_mere
+        if self.request is None or not self.request.durable:
+            return False
+        for part, told in self.parts_of(answer):
+            if isinstance(part, Settle):
+                results = zip(part.items, told, strict=True)
+                if any(result.ok and not isinstance(item, (Start, Extend)) for item, result in results):
+                    return True
+            elif not isinstance(part, Claim):
+                return True
+        return False
 
     @property
     def waits(self) -> bool:

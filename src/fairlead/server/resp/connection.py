@@ -277,7 +277,8 @@ class Connection(asyncio.Protocol):
             self.reply(error_reply(self._reader.error))
             self.door.limits.count_error(self._reader.error)
             self.end()
-        self._pause_or_resume()
+        if self._commands or self._is_paused or self.is_stuck:
+            self._pause_or_resume()
 
     def _may_start(self) -> bool:
         if self._holder is not None or self.is_stuck or self.is_lost:
@@ -331,7 +332,8 @@ class Connection(asyncio.Protocol):
             _log.exception(_UNREADABLE)
             self.reply(error_reply(unexpected, packed=is_packed))
             return True
-        asked = Asked(self, request, self._caller_at(place, words), is_packed=is_packed)
+        caller = Caller(*self.caller[:3], *place, sum(map(len, words)))
+        asked = Asked(self, request, caller, is_packed=is_packed)
         self._begin(asked, joins=joins, holds=not joins or request.patience_ms() is not None)
         return True
 
@@ -339,16 +341,12 @@ class Connection(asyncio.Protocol):
         """A large command, which a thread reads and carries out."""
         if self._open:
             return False
-        unread = cast("Request[Any]", None)
-        asked = Asked(self, unread, self._caller_at(place, words), is_packed=is_packed)
+        assert self.caller is not None
+        caller = Caller(*self.caller[:3], *place, size_of(words))
+        asked = Asked(self, cast("Request[Any]", None), caller, is_packed=is_packed)
         asked.late = kind, words
         self._begin(asked, joins=False, holds=True)
         return True
-
-    def _caller_at(self, place: Place, words: Command) -> Caller:
-        assert self.caller is not None
-        key_id, name_of_key, source = self.caller[:3]
-        return Caller(key_id, name_of_key, source, *place, size_of(words))
 
     def _begin(self, asked: Asked, *, joins: bool, holds: bool) -> None:
         asked.joins, asked.may_wait = joins, not self._is_ending

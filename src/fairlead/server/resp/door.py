@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -343,10 +343,7 @@ class RespDoor:
                 connection.abort()
             return
         self._finish(done)
-        self._send()
-        for call in done.over:
-            if isinstance(call, Standing):
-                call.subscription.stand()
+        self._go_on(done.over)
         for call in done.again:
             assert isinstance(call, Asked)
             self._run_alone(call)
@@ -405,8 +402,15 @@ class RespDoor:
 
     def _finished_large(self, call: Call) -> None:
         _tell(call)
-        # A subscription stands in line again.
+        self._go_on([call])
         self.turn_if_needed()
+
+    def _go_on(self, over: Sequence[Call]) -> None:
+        """Send, and only then let subscriptions stand in line again: now it is known whether they are read."""
+        self._send()
+        for call in over:
+            if isinstance(call, Standing):
+                call.subscription.stand()
 
     def _finish_large(self, call: Call) -> None:
         """In a thread."""
