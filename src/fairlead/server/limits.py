@@ -171,7 +171,7 @@ class Limits:
         self._changed = threading.Condition(self._lock)
         self._calls = 0
         self._waiting = 0
-        self._waits: list[Callable[[], int]] = []
+        self._counts_of_waits: list[Callable[[], int]] = []
         self._of_thread = threading.local()
         self._bytes = 0
         self._unread = 0
@@ -252,7 +252,7 @@ class Limits:
         """Claims that wait at a door without a thread are in flight too. A stop does not wait for them here: their door
         ends them.
         """
-        self._waits.append(count)
+        self._counts_of_waits.append(count)
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
@@ -399,7 +399,7 @@ class Limits:
     @property
     def in_flight(self) -> int:
         """Calls being worked on, those that wait included."""
-        return self._calls + self._waiting + sum([count() for count in self._waits])
+        return self._calls + self._waiting + sum([count() for count in self._counts_of_waits])
 
     @property
     def channels(self) -> int:
