@@ -20,6 +20,7 @@ from fairlead.request import VERBS, Caller, Request
 from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
+from fairlead.testing.engine import engine_of
 from fairlead.testing.verbs import replaced_work
 from fairlead.wire.calls import ClaimCall
 from tests.faces.doors import ClientFace, outcome_at
@@ -93,6 +94,9 @@ def test_what_a_revoked_key_could_not_take_wakes_the_next_who_waits(scene: Scene
     patient = Background(lambda: other.claim("q", wait="1h", consumer="patient"))
     wait_until(lambda: scene.broker.stats("q").consumers == 2)
     scene.broker.keys.revoke(key_id)
+    # A change of keys wakes both, and whoever looks late may take the message out of turn.
+    waiters = engine_of(scene.broker).waiters
+    wait_until(lambda: not any(one.woken for queue in list(waiters.by_queue.values()) for one in list(queue)))
     message_id = scene.broker.enqueue("q", b"")
     with pytest.raises(errors.Unauthenticated):
         claim.result()
