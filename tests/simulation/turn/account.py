@@ -84,6 +84,8 @@ class Account:
         self._clock = clock
         self._last_commit = last_commit
         self.moment = 0
+        #: Whether the store is about to fail. Then a request may be refused, and the refusal may reach nobody.
+        self.may_fail: Callable[[], bool] = lambda: False
         self.messages: dict[bytes, Message] = {}
         #: Requests that were answered, with an effect that nobody has synced for them.
         self._unsynced: list[Asked] = []
@@ -109,6 +111,7 @@ class Account:
             return
         if asked.session is not None:
             asked.session.told_arrived = max(asked.session.told_arrived, asked.session.arrived)
+        asked.had_trouble |= self.may_fail()
         if asked.has_come:
             return
         asked.has_come = True

@@ -188,7 +188,12 @@ class Life:
             ]
         )
         self.say(f"the next {method} will {fault}")
-        self.store.arm(self.rng.choice([1, 1, 2]), fault, only=(method,))  # type: ignore[arg-type]
+        store = self.store
+        store.arm(self.rng.choice([1, 1, 2]), fault, only=(method,))  # type: ignore[arg-type]
+        self.account.may_fail = lambda: self.store is store and not store.struck
+        for client in self.clients:
+            for asked in client.pending:
+                asked.had_trouble = True
 
     def _crash(self) -> None:
         self._die(power=self.rng.random() < 0.6)
