@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
-from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
+from fairlead.model.consumer import CloseResult, ConsumerInfo, DefaultOutcome, NumberedClaim, SliceBegun
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureReason
@@ -197,15 +197,15 @@ class ConsumersGroup(Group):
     """
 
     def register(
-        self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete"
+        self, name: str, queue: str, *, ttl: Duration = "7d", default_outcome: DefaultOutcome = "complete"
     ) -> ConsumerInfo:
         """Make the consumer, or take it over with its claim in hand: from now on only the new generation
         counts.
 
-        A consumer that is not seen for its time to live lets go of that claim. `unspoken` is what a close
-        does with messages that have no outcome: "complete", or "release" back to their places.
+        A consumer that is not seen for its time to live lets go of that claim. `default_outcome` is what a
+        close does with messages that have no outcome: "complete", or "release" back to their places.
         """
-        return self.do(consumer_verbs.ConsumersRegister(name, queue, ttl, unspoken))
+        return self.do(consumer_verbs.ConsumersRegister(name, queue, ttl, default_outcome))
 
     def claim(
         self,
@@ -248,7 +248,7 @@ class ConsumersGroup(Group):
         one slice.
 
         Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
-        `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers whose unspoken messages are released,
+        `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`,
         leaves out messages that have an outcome by then, and in a stream all behind one that failed or was
         released.
         """
@@ -289,18 +289,18 @@ class ConsumersGroup(Group):
         """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
 
         The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names
-        the part. `Start` says that work begins: see `take_up`. `Extend` takes effect at once: progress grows,
+        the part. `Start` says that work begins: see `begin_slice`. `Extend` takes effect at once: progress grows,
         and the latest carry replaces the one before.
         """
         return self.do(consumer_verbs.ConsumersRecord(name, queue, generation, number, items, part))
 
-    def take_up(
+    def begin_slice(
         self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
-    ) -> TakenUp:
+    ) -> SliceBegun:
         """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
         failed.
         """
-        return self.do(consumer_verbs.ConsumersTakeUp(name, queue, generation, number, slice, slices))
+        return self.do(consumer_verbs.ConsumersBeginSlice(name, queue, generation, number, slice, slices))
 
     def choose(
         self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False
@@ -311,8 +311,8 @@ class ConsumersGroup(Group):
         return self.do(consumer_verbs.ConsumersChoose(name, queue, generation, number, parts, add))
 
     def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
-        """Close the claim in hand: each message gets the outcome recorded for it, or else what `unspoken`
-        said. Closing a closed claim changes nothing.
+        """Close the claim in hand: each message gets the outcome recorded for it, or else the consumer's
+        `default_outcome`. Closing a closed claim changes nothing.
         """
         return self.do(consumer_verbs.ConsumersClose(name, queue, generation, up_to))
 
@@ -879,7 +879,7 @@ class AsyncConsumersGroup(AsyncGroup):
     register = _awaited(ConsumersGroup.register)
     claim = _awaited(ConsumersGroup.claim)
     record = _awaited(ConsumersGroup.record)
-    take_up = _awaited(ConsumersGroup.take_up)
+    begin_slice = _awaited(ConsumersGroup.begin_slice)
     choose = _awaited(ConsumersGroup.choose)
     close = _awaited(ConsumersGroup.close)
     heartbeat = _awaited(ConsumersGroup.heartbeat)

@@ -30,7 +30,7 @@ def test_consumers_are_listed_with_what_they_hold(cli: Commands, etl: str) -> No
         "open",
         "messages",
         "bytes",
-        "unspoken",
+        "default_outcome",
         "last",
         "heard",
         "of",
@@ -46,16 +46,18 @@ def test_one_is_shown_with_when_it_is_given_up(cli: Commands, etl: str) -> None:
     assert "claim 2: 3 messages, 15 bytes" in shown
     assert "claims up to 1" in shown
     assert "after 3d of silence" in shown
-    assert "complete: a message it does not speak of is done" in shown
+    assert "complete: a message without an outcome is completed" in shown
     known = cli.json("consumer", "show", "orders", etl)
-    assert (known["last_closed"], known["unspoken"]) == (1, "complete")
+    assert (known["last_closed"], known["default_outcome"]) == (1, "complete")
 
 
-def test_one_whose_unspoken_messages_go_back_says_so(cli: Commands, broker: Opener, etl: str) -> None:
+def test_one_whose_messages_without_an_outcome_go_back_says_so(
+    cli: Commands, broker: Opener, etl: str
+) -> None:
     with broker() as opened:
-        opened.consumers.register("worker:orders", "orders", unspoken="release")
+        opened.consumers.register("worker:orders", "orders", default_outcome="release")
     assert (
-        "release: a message it does not speak of goes back"
+        "release: a message without an outcome returns"
         in cli.ok("consumer", "show", "orders", "worker:orders").out
     )
 

@@ -264,14 +264,14 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
             "completed": 6,
             "released": 1,
         }
-        generation = (await client.consumers.register("etl", "q", unspoken="release")).generation
+        generation = (await client.consumers.register("etl", "q", default_outcome="release")).generation
         await client.consumers.claim("etl", "q", generation, 2)
-        assert not (await client.consumers.take_up("etl", "q", generation, 2)).again
+        assert not (await client.consumers.begin_slice("etl", "q", generation, 2)).again
         (left,) = [
             delivery async for delivery in client.consumers.read("etl", "q", generation, 2, unsettled=True)
         ]
         await client.consumers.record("etl", "q", generation, 2, [Start(left)])
-        assert (await client.consumers.take_up("etl", "q", generation, 2)).failed == 1
+        assert (await client.consumers.begin_slice("etl", "q", generation, 2)).failed == 1
         assert [
             batch async for batch in client.consumers.read_batches("etl", "q", generation, 2, unsettled=True)
         ] == []

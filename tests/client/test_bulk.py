@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fairlead import Client, Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
-from fairlead.model.consumer import TakenUp
+from fairlead.model.consumer import SliceBegun
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
@@ -119,10 +119,10 @@ def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client)
 
 def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     fill(client, 5)
-    generation = client.consumers.register("etl", "q", unspoken="release").generation
-    assert client.consumers.show("etl", "q").unspoken == "release"
+    generation = client.consumers.register("etl", "q", default_outcome="release").generation
+    assert client.consumers.show("etl", "q").default_outcome == "release"
     client.consumers.claim("etl", "q", generation, 1)
-    assert client.consumers.take_up("etl", "q", generation, 1, slice=0, slices=1) == TakenUp(
+    assert client.consumers.begin_slice("etl", "q", generation, 1, slice=0, slices=1) == SliceBegun(
         again=False, failed=0
     )
     a, b, c, *_ = client.consumers.read("etl", "q", generation, 1, unsettled=True)
@@ -133,7 +133,7 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
         1,
         [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)],
     )
-    assert client.consumers.take_up("etl", "q", generation, 1) == TakenUp(again=True, failed=2)
+    assert client.consumers.begin_slice("etl", "q", generation, 1) == SliceBegun(again=True, failed=2)
     (batch,) = client.consumers.read_batches("etl", "q", generation, 1, unsettled=True)
     assert batch.num_rows == 2
     kept = next(one for one in client.consumers.read("etl", "q", generation, 1) if one.id == b.id)
@@ -148,7 +148,7 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     }
     other = client.consumers.register("audit", "q").generation
     client.consumers.claim("audit", "q", other, 1)
-    with pytest.raises(errors.InvalidRequest, match="unspoken"):
+    with pytest.raises(errors.InvalidRequest, match="default_outcome"):
         list(client.consumers.read("audit", "q", other, 1, unsettled=True))
 
 
@@ -307,7 +307,7 @@ def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_thou
 ) -> None:
     client, transport = scene.bulk_client()
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(14)])
-    generation = client.consumers.register("etl", "q", unspoken="release").generation
+    generation = client.consumers.register("etl", "q", default_outcome="release").generation
     client.consumers.claim("etl", "q", generation, 1)
     everything = [*client.consumers.read("etl", "q", generation, 1)]
     client.consumers.record("etl", "q", generation, 1, [Complete(everything[2])])

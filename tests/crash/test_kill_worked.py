@@ -50,13 +50,13 @@ def test_a_worker_killed_at_any_commit_goes_on_with_what_was_left_and_fails_what
 ) -> None:
     data, heard = die(tmp_path, die_at, before=before)
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
-        generation = broker.consumers.register("worker", "q", unspoken="release").generation
-        taken_up = [
-            broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES)
+        generation = broker.consumers.register("worker", "q", default_outcome="release").generation
+        slices_begun = [
+            broker.consumers.begin_slice("worker", "q", generation, 1, slice=at, slices=SLICES)
             for at in range(SLICES)
         ]
         made = die_at - CLAIMED - (1 if before else 0)
-        assert [one.again for one in taken_up] == [made > at * OF_A_SLICE for at in range(SLICES)]
+        assert [one.again for one in slices_begun] == [made > at * OF_A_SLICE for at in range(SLICES)]
         everything = {one.payload: one for one in broker.consumers.read("worker", "q", generation, 1)}
         left = {one.payload for one in broker.consumers.read("worker", "q", generation, 1, unsettled=True)}
         assert len(everything) == MESSAGES
@@ -77,11 +77,11 @@ def test_a_close_killed_at_any_commit_ends_each_message_as_was_said(
     data, heard = die(tmp_path, die_at, before=before)
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
         broker.run_due()
-        generation = broker.consumers.register("worker", "q", unspoken="release").generation
+        generation = broker.consumers.register("worker", "q", default_outcome="release").generation
         closed_before = broker.consumers.show("worker", "q").last_closed == 1
         assert closed_before == (die_at > FLIPPED or not before)
         if not closed_before:
-            # Those that were on their way were begun too; nobody takes them up any more, and unspoken they go
+            # Those that were on their way were begun too; nobody works on them any more, and without an outcome they go
             # back.
             broker.consumers.close("worker", "q", generation, 1)
         check_ended(

@@ -42,7 +42,7 @@ def main(victim: Victim) -> None:
         "q",
         [NewMessage(b"%d" % n, stream=str(n % STREAMS) if n < IN_STREAMS else None) for n in range(MESSAGES)],
     )
-    generation = broker.consumers.register("worker", "q", unspoken="release").generation
+    generation = broker.consumers.register("worker", "q", default_outcome="release").generation
     broker.consumers.claim("worker", "q", generation, 1, limit=MESSAGES)
     for at in range(SLICES):
         work(broker, generation, at)
@@ -56,7 +56,7 @@ def work(broker: Broker, generation: int, at: int) -> None:
     """A third of the slice is begun, then told of: done, failed, or on its way. Of the last third nothing is
     said.
     """
-    broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES)
+    broker.consumers.begin_slice("worker", "q", generation, 1, slice=at, slices=SLICES)
     taken = list(broker.consumers.read("worker", "q", generation, 1, slice=at, slices=SLICES, unsettled=True))
     for round in range(3):
         part = [delivery for n, delivery in enumerate(taken) if n % 4 == round]

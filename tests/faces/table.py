@@ -213,8 +213,8 @@ TABLE: dict[str, Row] = {
         (C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.queue, t.generation, 1)]
     ),
     "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.queue, t.generation, 1, [])),
-    "consumers.take_up": Row(
-        (C,), lambda x, t: x.consumers.take_up(t.consumer, t.queue, t.generation, 1).failed
+    "consumers.begin_slice": Row(
+        (C,), lambda x, t: x.consumers.begin_slice(t.consumer, t.queue, t.generation, 1).failed
     ),
     "consumers.choose": Row(
         (C,), lambda x, t: x.consumers.choose(t.consumer, t.queue, t.generation, 1, ["p"])

@@ -117,7 +117,9 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "consumers.record": lambda full: full.broker.consumers.record(
         "consumer", "q", full.generation, 1, [Fail(full.member, "error")]
     ),
-    "consumers.take_up": lambda full: full.broker.consumers.take_up("consumer", "q", full.generation, 1),
+    "consumers.begin_slice": lambda full: full.broker.consumers.begin_slice(
+        "consumer", "q", full.generation, 1
+    ),
     "consumers.choose": lambda full: full.broker.consumers.choose(
         "consumer", "q", full.generation, 1, ["part"]
     ),

@@ -23,7 +23,7 @@ class Holding:
     said: list[Said] = field(default_factory=list)
     chosen: set[str] = field(default_factory=set)
     #: (slice, slices) in the order in which they were taken up.
-    taken_up: list[tuple[int, int]] = field(default_factory=list)
+    slices_begun: list[tuple[int, int]] = field(default_factory=list)
     #: The progress told of a message under this claim.
     progress: dict[str, int] = field(default_factory=dict)
 
@@ -49,16 +49,16 @@ class Holding:
                 stopped.add(delivery.stream)
         return left
 
-    def was_taken_up(self, slice: int, slices: int) -> bool:
+    def had_begun(self, slice: int, slices: int) -> bool:
         """The same slice of the same cut; of any other cut, something overlaps it."""
-        return (slice, slices) in self.taken_up or any(cut != slices for _, cut in self.taken_up)
+        return (slice, slices) in self.slices_begun or any(cut != slices for _, cut in self.slices_begun)
 
 
 @dataclass
 class Consumer:
     generation: int
     seen_ms: int
-    unspoken: str
+    default_outcome: str
     last_closed: int = 0
     lost: int = 0
     stale: list[int] = field(default_factory=list)

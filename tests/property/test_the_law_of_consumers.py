@@ -125,7 +125,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             ),
             "take up": (
                 7,
-                lambda: self.take_up(
+                lambda: self.begin_slice(
                     name, rng.randrange(1000), rng.choice([1, 1, 2, 2, 2, 3]), spoilt=full == 3
                 ),
             ),
@@ -238,24 +238,24 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     # Durable consumers
 
-    def register(self, name: str, unspoken: Any) -> None:
+    def register(self, name: str, default_outcome: Any) -> None:
         known = self.consumers.get(name)
         if (
             known is not None
             and (known.holding or known.begun)
-            and known.unspoken != unspoken
+            and known.default_outcome != default_outcome
             and self.broker.consumers.show(name, "q").open
         ):
             with pytest.raises(InvalidRequest):
-                self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
+                self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", default_outcome=default_outcome)
             return
-        info = self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
-        assert info.unspoken == unspoken
+        info = self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", default_outcome=default_outcome)
+        assert info.default_outcome == default_outcome
         if known is None:
-            known = self.consumers[name] = Consumer(info.generation, self.clock.now_ms(), unspoken)
+            known = self.consumers[name] = Consumer(info.generation, self.clock.now_ms(), default_outcome)
         else:
             known.stale.append(known.generation)
-            known.generation, known.unspoken = info.generation, unspoken
+            known.generation, known.default_outcome = info.generation, default_outcome
         known.seen_ms = self.clock.now_ms()
         assert (info.last_closed, info.lost) == (known.last_closed, known.lost)
 
@@ -310,7 +310,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         parts = [[(delivery.id, delivery.payload) for delivery in reading] for reading in readings]
         assert sorted(row for part in parts for row in part) == sorted(holding.rows)
         assert all(part == [row for row in holding.rows if row in part] for part in parts)
-        if consumer.unspoken == "release":
+        if consumer.default_outcome == "release":
             self.read_what_is_left(name, consumer, holding, slices)
         consumer.seen_ms = self.clock.now_ms()
 
@@ -326,7 +326,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             reading == [message_id for message_id in left if message_id in reading] for reading in readings
         )
 
-    def take_up(self, name: str, which: int, slices: int, *, spoilt: bool) -> None:
+    def begin_slice(self, name: str, which: int, slices: int, *, spoilt: bool) -> None:
         consumer = self.consumers.get(name)
         holding = consumer.holding if consumer else None
         if consumer is None or holding is None:
@@ -341,16 +341,16 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         begun = holding.begun() & inside
         if spoilt:
             self.spoil(
-                lambda: self.broker.consumers.take_up(
+                lambda: self.broker.consumers.begin_slice(
                     name, "q", consumer.generation, holding.number, slice=slice, slices=slices
                 )
             )
             return
-        taken_up = self.broker.consumers.take_up(
+        slice_begun = self.broker.consumers.begin_slice(
             name, "q", consumer.generation, holding.number, slice=slice, slices=slices
         )
-        assert (taken_up.again, taken_up.failed) == (holding.was_taken_up(slice, slices), len(begun))
-        holding.taken_up.append((slice, slices))
+        assert (slice_begun.again, slice_begun.failed) == (holding.had_begun(slice, slices), len(begun))
+        holding.slices_begun.append((slice, slices))
         holding.said += [("", message_id, "fail") for message_id in begun]
         consumer.seen_ms = self.clock.now_ms()
 
@@ -410,7 +410,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         consumer.seen_ms = self.clock.now_ms()
         outcomes = holding.outcomes()
         for message_id, _ in holding.rows:
-            self.check_outcome(message_id, outcomes.get(message_id, consumer.unspoken), before[message_id])
+            self.check_outcome(
+                message_id, outcomes.get(message_id, consumer.default_outcome), before[message_id]
+            )
         again = self.broker.consumers.close(name, "q", consumer.generation, holding.number)
         assert sum(again.settled.values()) == len(holding.rows)
         assert closed in (None, again)

@@ -139,12 +139,12 @@ def test_names_do_not_collide_however_tenants_are_set_apart(tenants: Tenants) ->
 #: Each with a queue, a name, and the generation that the consumer of that name has at the other tenant.
 CONSUMERS: dict[str, Callable[[Any, str, str, int], Any]] = {
     "register": lambda x, q, n, g: x.consumers.register(n, q),
-    "register: other": lambda x, q, n, g: x.consumers.register(n, q, ttl="2s", unspoken="release"),
+    "register: other": lambda x, q, n, g: x.consumers.register(n, q, ttl="2s", default_outcome="release"),
     "claim": lambda x, q, n, g: x.consumers.claim(n, q, g, 1),
     "claim: next": lambda x, q, n, g: x.consumers.claim(n, q, g, 2),
     "read": lambda x, q, n, g: list(x.consumers.read(n, q, g, 1)),
     "record": lambda x, q, n, g: x.consumers.record(n, q, g, 1, []),
-    "take_up": lambda x, q, n, g: x.consumers.take_up(n, q, g, 1),
+    "begin_slice": lambda x, q, n, g: x.consumers.begin_slice(n, q, g, 1),
     "choose": lambda x, q, n, g: x.consumers.choose(n, q, g, 1, ["p"]),
     "close": lambda x, q, n, g: x.consumers.close(n, q, g, 1),
     "close: nothing": lambda x, q, n, g: x.consumers.close(n, q, g, 0),

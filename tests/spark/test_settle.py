@@ -43,7 +43,7 @@ OUTCOME = """
 
 def outcomes(rows: DataFrame) -> DataFrame:
     """Of all but those that are filtered out."""
-    return rows.where("payload != 'unspoken'").selectExpr(*_split(OUTCOME))
+    return rows.where("payload != 'unsettled'").selectExpr(*_split(OUTCOME))
 
 
 def _split(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def settle(scene: Scene, queue: str) -> dict[str, str]:
 def test_each_row_says_what_becomes_of_its_message_and_the_others_are_completed(
     spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
 ) -> None:
-    put(scene, queue, "good", "bad", "bad beyond repair", "unspoken")
+    put(scene, queue, "good", "bad", "bad beyond repair", "unsettled")
     run(
         outcomes(scene.reads(spark, queue, f"{queue}-etl")).writeStream,
         tmp_path / "checkpoint",

@@ -57,7 +57,7 @@ class Run:
         self.broker = broker
         self.slices = slices
         self.job = Job.of(book, "worker", str(ROOT), engine=None)
-        self.info = broker.consumers.register(NAME, QUEUE, unspoken="release")
+        self.info = broker.consumers.register(NAME, QUEUE, default_outcome="release")
         self.number = self.info.open or self.info.last_closed + 1
 
     def claim(self, limit: int = 10_000) -> int:
@@ -304,7 +304,7 @@ def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, 
     push(broker, *({"n": n, "journal": journal} for n in range(20)))
     run = Run(broker, runbook(step("first", "noted"), isolate="thread"), slices=1)
     run.claim()
-    broker.consumers.take_up(
+    broker.consumers.begin_slice(
         NAME, QUEUE, run.info.generation, run.number
     )  # by one that died before it did anything
     wire = Wire(broker)

@@ -272,7 +272,7 @@ def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_no
     assert scene.left == (done.released, 0, 0, 0)
     # Nobody can say anything more about it.
     with pytest.raises(ClaimClosed):
-        scene.client.consumers.take_up(scene.queue, scene.queue, worker._info.generation, 1)
+        scene.client.consumers.begin_slice(scene.queue, scene.queue, worker._info.generation, 1)
 
 
 def test_a_stop_lets_the_job_finish_and_takes_no_more(scene: Scene) -> None:
@@ -326,7 +326,7 @@ def test_a_hurry_alone_is_a_stop_too(scene: Scene) -> None:
 
 def test_a_failed_job_does_not_take_the_consumer_back_from_a_newer_run(scene: Scene) -> None:
     def taken_over(work: RunSlice) -> Sequence[SliceRow]:
-        scene.client.consumers.register(work.consumer, scene.queue, unspoken="release")
+        scene.client.consumers.register(work.consumer, scene.queue, default_outcome="release")
         raise JobFailed("an executor was lost")
 
     scene.push({"n": 0})
@@ -370,7 +370,7 @@ def test_a_job_that_fails_while_stopping_leaves_no_task_that_may_speak(scene: Sc
     assert (done.claims, done.released, scene.left) == (1, 2, (2, 0, 0, 0))
     (work,) = JobsHere.seen
     with pytest.raises(StaleConsumer):
-        scene.client.consumers.take_up(scene.queue, scene.queue, work.generation, 1)
+        scene.client.consumers.begin_slice(scene.queue, scene.queue, work.generation, 1)
 
 
 def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(

@@ -24,9 +24,9 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-_UNSPOKEN = {
-    "complete": "complete: a message it does not speak of is done when its claim is closed",
-    "release": "release: a message it does not speak of goes back to its place when its claim is closed",
+_DEFAULT_OUTCOMES = {
+    "complete": "complete: a message without an outcome is completed when its claim is closed",
+    "release": "release: a message without an outcome returns to its place when its claim is closed",
 }
 
 
@@ -51,7 +51,7 @@ def _listed(_: Any, found: Sequence[ConsumerInfo]) -> tuple[object, RenderableTy
         "consumer",
         "queue",
         *numbers,
-        "unspoken",
+        "default_outcome",
         "last heard of",
         "expires",
         right=numbers,
@@ -59,7 +59,7 @@ def _listed(_: Any, found: Sequence[ConsumerInfo]) -> tuple[object, RenderableTy
     )
     for info in found:
         claim = (f"{info.open}", f"{info.messages:,}", f"{info.bytes:,}") if info.open else ("-", "-", "-")
-        known = (info.unspoken, age(info.seen_at), age(info.expires_at))
+        known = (info.default_outcome, age(info.seen_at), age(info.expires_at))
         lines.add_row(cut(clean(info.name)), info.queue, f"{info.last_closed:,}", *claim, *known)
     return found, lines if found else "there is no durable consumer"
 
@@ -105,7 +105,7 @@ def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
         rows.append(("lost", f"claim {info.lost}: it was let go of before it was closed"))
     return [
         *rows,
-        ("unspoken", _UNSPOKEN[info.unspoken]),
+        ("default outcome", _DEFAULT_OUTCOMES[info.default_outcome]),
         ("generation", str(info.generation)),
         ("heard of", f"{when(info.seen_at)} ({age(info.seen_at)})"),
         (

@@ -11,7 +11,7 @@ import msgspec
 from fairlead.decide.arguments import check_bool, check_count
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, StaleConsumer
 from fairlead.model.checks import check_text
-from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, Recorded, Unspoken
+from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, DefaultOutcome, Recorded
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.limits import (
@@ -47,9 +47,9 @@ def check_slice(slice: int, slices: int) -> None:
         raise InvalidRequest("slice", f"less than slices, which is {slices}", slice)
 
 
-def check_unspoken(unspoken: object) -> None:
-    if unspoken not in ("complete", "release"):
-        raise InvalidRequest("unspoken", "'complete' or 'release'", unspoken)
+def check_default_outcome(default_outcome: object) -> None:
+    if default_outcome not in ("complete", "release"):
+        raise InvalidRequest("default_outcome", "'complete' or 'release'", default_outcome)
 
 
 def read_consumer_ttl(ttl: Duration) -> int:
@@ -177,11 +177,11 @@ def check_opened(record: ConsumerRecord, generation: int, number: int) -> None:
         raise ClaimNotNext(record.name, number, record.last_closed)
 
 
-def check_same_unspoken(record: ConsumerRecord, unspoken: Unspoken) -> None:
+def check_same_default_outcome(record: ConsumerRecord, default_outcome: DefaultOutcome) -> None:
     """Whoever made the claim in hand relied on what becomes of messages without an outcome."""
-    if record.in_hand and record.unspoken != unspoken:
-        expected = f"{record.unspoken!r} while claim {record.number} is open: close it, or let go of it ({_release_command(record)})"
-        raise InvalidRequest("unspoken", expected, unspoken)
+    if record.in_hand and record.default_outcome != default_outcome:
+        expected = f"{record.default_outcome!r} while claim {record.number} is open: close it, or let go of it ({_release_command(record)})"
+        raise InvalidRequest("default_outcome", expected, default_outcome)
 
 
 def why_in_claim(record: ConsumerRecord) -> str:
@@ -238,5 +238,5 @@ def info_of(record: ConsumerRecord) -> ConsumerInfo:
         ttl_ms=record.ttl_ms,
         seen_at=record.seen_ms,
         expires_at=expires_ms(record),
-        unspoken=record.unspoken,
+        default_outcome=record.default_outcome,
     )

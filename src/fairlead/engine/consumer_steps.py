@@ -159,7 +159,7 @@ def take_step(tx: Transaction, record: ConsumerRecord) -> None:
 
 
 def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -> dict[str, int]:
-    known, gives_back = outcomes_of(tx, record), record.unspoken == "release"
+    known, gives_back = outcomes_of(tx, record), record.default_outcome == "release"
     #: With the progress that was reported.
     done: dict[int, int] = {}
     #: To their places, each with whether anybody had begun it: being in a claim alone is no delivery.
@@ -199,7 +199,7 @@ def _members_of_step(
     tx: Transaction, record: ConsumerRecord, members: Iterable[int]
 ) -> Iterator[tuple[int, bytes, Recorded | None]]:
     """The first of these members, as many as one step moves, with what was recorded about them."""
-    known, gives_back = outcomes_of(tx, record).outcomes, record.unspoken == "release"
+    known, gives_back = outcomes_of(tx, record).outcomes, record.default_outcome == "release"
     most_said, most_back = step_of(tx, OUTCOMES_STEP), step_of(tx, RELEASE_STEP)
     said = back = 0
     for number in members:

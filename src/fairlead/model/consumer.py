@@ -17,7 +17,7 @@ Phase = Literal["idle", "filling", "open", "closing", "releasing"]
 
 #: What the close of a claim does with members that nobody spoke of: they are done, or they go back to their
 #: places.
-Unspoken = Literal["complete", "release"]
+DefaultOutcome = Literal["complete", "release"]
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,7 +47,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     recorded_bytes: int = 0
     settled: dict[str, int] = {}
     dropping: bool = False
-    unspoken: Unspoken = "complete"
+    default_outcome: DefaultOutcome = "complete"
     slices: int = 0
     taken: builtins.bytes = b""
 
@@ -102,7 +102,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `open` is the number of the claim that is not closed yet (0: none), with its `messages` and `bytes`.
     `lost` is the last claim that was let go of without being closed (0: none): by an operator, or because
-    `expires_at` had come. `unspoken` is what a close does with messages that nobody spoke of.
+    `expires_at` had come. `default_outcome` is what a close does with messages without an outcome.
     """
 
     name: str
@@ -116,7 +116,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int
     seen_at: int
     expires_at: int
-    unspoken: Unspoken = "complete"
+    default_outcome: DefaultOutcome = "complete"
 
 
 class NumberedClaim(msgspec.Struct, frozen=True):
@@ -127,9 +127,9 @@ class NumberedClaim(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class TakenUp(msgspec.Struct, frozen=True):
-    """`again`: some of it had been taken up before under this number. `failed` counts what was begun then and
-    left so.
+class SliceBegun(msgspec.Struct, frozen=True):
+    """`again`: work on some of the slice began earlier, under the same claim number. `failed` counts the
+    messages that were begun then and have no outcome.
     """
 
     again: bool

@@ -25,7 +25,7 @@ from fairlead.fields import (
     lasting,
 )
 from fairlead.model.access import Right
-from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
+from fairlead.model.consumer import CloseResult, ConsumerInfo, DefaultOutcome, NumberedClaim, SliceBegun
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.limits import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class ConsumersRegister(Request[ConsumerInfo], frozen=True):
     """Make the consumer, or take it over with its claim in hand: from now on only the new generation counts.
 
-    A consumer that is not seen for its time to live lets go of that claim. `unspoken` is what a close does
+    A consumer that is not seen for its time to live lets go of that claim. `default_outcome` is what a close does
     with messages that have no outcome: "complete", or "release" back to their places.
     """
 
@@ -65,8 +65,8 @@ class ConsumersRegister(Request[ConsumerInfo], frozen=True):
             at_most_ms=MAX_CONSUMER_TTL_MS,
         ),
     ] = "7d"
-    unspoken: Annotated[
-        Unspoken, Meta(description="What a close does with messages that have no outcome.")
+    default_outcome: Annotated[
+        DefaultOutcome, Meta(description="What a close does with messages that have no outcome.")
     ] = "complete"
 
 
@@ -115,7 +115,7 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
     stream is in one slice.
 
     Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
-    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers whose unspoken messages are released, leaves
+    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`, leaves
     out messages that have an outcome by then, and in a stream all behind one that failed or was released.
     `after` is the id of the last message that was read before.
     """
@@ -146,7 +146,7 @@ class ConsumersRecord(Request[None], frozen=True):
     """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
 
     The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names the
-    part. `Start` says that work begins: see `take_up`. It is no outcome and replaces none. `Extend` takes
+    part. `Start` says that work begins: see `begin_slice`. It is no outcome and replaces none. `Extend` takes
     effect at once: progress grows, and the latest carry replaces the one before, with an outcome or without;
     the outcome stands. An `Extend` with less progress than this claim has recorded already comes from
     somebody who lags behind, and changes nothing.
@@ -174,8 +174,8 @@ class ConsumersRecord(Request[None], frozen=True):
     ] = ""
 
 
-@verb("consumers.take_up")
-class ConsumersTakeUp(Request[TakenUp], frozen=True):
+@verb("consumers.begin_slice")
+class ConsumersBeginSlice(Request[SliceBegun], frozen=True):
     """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
     failed.
 
@@ -219,8 +219,8 @@ class ConsumersChoose(Request[None], frozen=True):
 
 @verb("consumers.close")
 class ConsumersClose(Request[CloseResult], frozen=True):
-    """Close the claim in hand: each message gets the outcome recorded for it, or else what `unspoken` said at
-    registration.
+    """Close the claim in hand: each message gets the outcome recorded for it, or else the consumer's
+    `default_outcome`.
 
     Closing a closed claim changes nothing. A close that a crash interrupts is finished at the next open.
     """

@@ -14,6 +14,7 @@ from fairlead.errors import FairleadError
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.request import Request
 from fairlead.verbs.consumers import (
+    ConsumersBeginSlice,
     ConsumersCeiling,
     ConsumersChoose,
     ConsumersClaim,
@@ -26,7 +27,6 @@ from fairlead.verbs.consumers import (
     ConsumersRegister,
     ConsumersRelease,
     ConsumersShow,
-    ConsumersTakeUp,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _STEPS = {
     "claim": 6,
     "read": 5,
     "record": 8,
-    "take up": 2,
+    "begin slice": 2,
     "choose": 2,
     "close": 4,
     "heartbeat": 1,
@@ -56,11 +56,11 @@ def consumer_step(random: Random) -> Callable[[Side], Request[Any]]:
     name, queue = random.choice(NAMES), random.choice(QUEUES)
     (kind,) = random.choices(list(_STEPS), list(_STEPS.values()))
     if kind == "register":
-        ttl, unspoken = (
+        ttl, default_outcome = (
             random.choice(("7d", "7d", "20s", "2s", "1ms")),
             random.choice(("complete", "release")),
         )
-        return lambda side: ConsumersRegister(name, queue, ttl, unspoken)  # type: ignore[arg-type]
+        return lambda side: ConsumersRegister(name, queue, ttl, default_outcome)  # type: ignore[arg-type]
     if kind == "end":
         end = random.choice((ConsumersRelease, ConsumersDrop))
         return lambda side: end(name, queue)
@@ -150,10 +150,10 @@ def _item(random: Random, part: str) -> Callable[[Any], Any]:
     return chosen
 
 
-def _take_up(random: Random) -> Make:
+def _begin_slice(random: Random) -> Make:
     # Slices follow the ids, which each engine makes for itself: only the whole claim can be compared.
     slices = random.choice((1, 1, 1, 0))
-    return lambda side, info: ConsumersTakeUp(
+    return lambda side, info: ConsumersBeginSlice(
         info.name, info.queue, info.generation, info.last_closed + 1, 0, slices
     )
 
@@ -184,7 +184,7 @@ _MAKERS: dict[str, Callable[[Random], Make]] = {
     "claim": _claim,
     "read": _read,
     "record": _record,
-    "take up": _take_up,
+    "begin slice": _begin_slice,
     "choose": _choose,
     "close": _close,
     "heartbeat": _heartbeat,

@@ -37,7 +37,7 @@ def fill(broker: Broker, store: FaultyStore) -> None:
     fill_plain(broker)
     consumers, generation = (
         broker.consumers,
-        broker.consumers.register("etl", "consumed", unspoken="release").generation,
+        broker.consumers.register("etl", "consumed", default_outcome="release").generation,
     )
     broker.enqueue_many("consumed", [NewMessage(b"%d" % n) for n in range(4)])
     consumers.claim("etl", "consumed", generation, 1, limit=3)

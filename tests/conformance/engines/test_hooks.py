@@ -162,15 +162,15 @@ def test_a_hook_decides_about_the_failures_of_a_claim_that_is_closed(broker: Bro
     assert broken_laws(broker.engine) == []
 
 
-@pytest.mark.parametrize("unspoken", ["release", "complete"])
+@pytest.mark.parametrize("default_outcome", ["release", "complete"])
 def test_no_failure_is_asked_about_before_the_step_that_moves_it(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, unspoken: Literal["release", "complete"]
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, default_outcome: Literal["release", "complete"]
 ) -> None:
     """Where a step is filled by instructions and by members that nobody spoke of."""
     monkeypatch.setattr(consumer_steps, "OUTCOMES_STEP", 4)
     monkeypatch.setattr(consumer_steps, "RELEASE_STEP", 3)
     broker.enqueue_many("q", [NewMessage(b"x") for _ in range(60)])
-    generation = broker.consumers.register("etl", "q", unspoken=unspoken).generation
+    generation = broker.consumers.register("etl", "q", default_outcome=default_outcome).generation
     broker.consumers.claim("etl", "q", generation, 1)
     found = list(broker.consumers.read("etl", "q", generation, 1))
     said = [Fail(one, dead=at % 3 == 1) for at, one in enumerate(found) if at % 3]

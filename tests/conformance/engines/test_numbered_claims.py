@@ -22,6 +22,7 @@ from fairlead.testing import ManualClock
 from fairlead.testing.faulty import READS, FaultyStore, Killed
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import (
+    ConsumersBeginSlice,
     ConsumersCeiling,
     ConsumersChoose,
     ConsumersClaim,
@@ -34,7 +35,6 @@ from fairlead.verbs.consumers import (
     ConsumersRegister,
     ConsumersRelease,
     ConsumersShow,
-    ConsumersTakeUp,
 )
 from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.inspect import Stats
@@ -234,7 +234,7 @@ def test_nobody_else_settles_or_moves_a_member() -> None:
 
 
 def test_only_a_member_that_was_begun_counts_as_delivered_when_it_goes_back() -> None:
-    reader = Reader(messages=2, unspoken="release")
+    reader = Reader(messages=2, default_outcome="release")
     reader.claim()
     begun, _ = reader.read()
     reader.record(Start(begun))
@@ -268,7 +268,7 @@ def work(reader: Reader, done: list[str]) -> None:
     steps: dict[str, Callable[[], Any]] = {
         "claimed": lambda: reader.claim(limit=14),
         "said": say,
-        "taken up": lambda: reader.do(ConsumersTakeUp("etl", "q", reader.generation, 1)),
+        "slice begun": lambda: reader.do(ConsumersBeginSlice("etl", "q", reader.generation, 1)),
         "chosen": lambda: reader.do(ConsumersChoose("etl", "q", reader.generation, 1, ["a"])),
         "closed": lambda: reader.close(),
         "claimed again": lambda: reader.claim(2, limit=7),
@@ -281,9 +281,9 @@ def work(reader: Reader, done: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("unspoken", ["complete", "release"])
+@pytest.mark.parametrize("default_outcome", ["complete", "release"])
 @pytest.mark.parametrize("fault", ["fail", "die_before", "die_after", "power_cut"])
-def test_a_fault_at_each_step_loses_nothing_and_the_work_can_go_on(fault: Any, unspoken: str) -> None:
+def test_a_fault_at_each_step_loses_nothing_and_the_work_can_go_on(fault: Any, default_outcome: str) -> None:
     def left(reader: Reader) -> tuple[int, int, int, int]:
         reader.clock.advance(ms=3_600_000)
         reader.engine.run_due()
@@ -291,7 +291,7 @@ def test_a_fault_at_each_step_loses_nothing_and_the_work_can_go_on(fault: Any, u
         return reader.counts()
 
     def open_reader(store: Any) -> Reader:
-        reader = Reader(store, unspoken=unspoken)
+        reader = Reader(store, default_outcome=default_outcome)
         reader.engine.random = Random(1)
         return reader
 
@@ -410,7 +410,7 @@ def test_a_stream_is_in_one_slice() -> None:
 def test_what_is_behind_a_failure_in_its_stream_is_left_out_of_what_is_unsettled() -> None:
     reader = stream_reader()
     reader.engine.do(ConsumersDrop("etl", "q"))
-    reader.generation = reader.do(ConsumersRegister("etl", "q", unspoken="release")).generation
+    reader.generation = reader.do(ConsumersRegister("etl", "q", default_outcome="release")).generation
     reader.claim()
     members = {delivery.payload: delivery for delivery in reader.read()}
     reader.record(Complete(members[b"s0"]), Fail(members[b"s2"]), Complete(members[b"t0"]))

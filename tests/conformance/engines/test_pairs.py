@@ -32,6 +32,7 @@ from fairlead.verbs.browse import Browse, BrowseSplits
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 from fairlead.verbs.consumers import (
+    ConsumersBeginSlice,
     ConsumersChoose,
     ConsumersClaim,
     ConsumersClose,
@@ -43,7 +44,6 @@ from fairlead.verbs.consumers import (
     ConsumersRegister,
     ConsumersRelease,
     ConsumersShow,
-    ConsumersTakeUp,
 )
 from fairlead.verbs.dead_letters import CancelIntent, Intents, Redrive
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
@@ -195,7 +195,7 @@ def changing(scene: Scene) -> Iterator[Request[Any]]:
     yield ConsumersRegister("two", "plain")
     yield ConsumersClaim(*consumer, 2, limit=2)
     yield ConsumersRecord(*consumer, 1, [Fail(one) for one in members[:1]], "b")
-    yield ConsumersTakeUp(*consumer, 1, 0, 2)
+    yield ConsumersBeginSlice(*consumer, 1, 0, 2)
     yield ConsumersChoose(*consumer, 1, ["b"], add=True)
     yield ConsumersHeartbeat(*consumer)
     yield ConsumersClose(*consumer, 1)

@@ -42,11 +42,11 @@ class Reader:
     ) -> None:
         self.world.broker.consumers.record(self.name, self.queue, self.generation, number, items, part=part)
 
-    def take_up(self, number: int, **options: Any) -> tuple[bool, int]:
-        taken_up = self.world.broker.consumers.take_up(
+    def begin_slice(self, number: int, **options: Any) -> tuple[bool, int]:
+        begun = self.world.broker.consumers.begin_slice(
             self.name, self.queue, self.generation, number, **options
         )
-        return taken_up.again, taken_up.failed
+        return begun.again, begun.failed
 
     def choose(self, number: int, parts: Sequence[str], **options: Any) -> None:
         self.world.broker.consumers.choose(self.name, self.queue, self.generation, number, parts, **options)

@@ -69,10 +69,10 @@ def test_generations_claims_outcomes_and_choices_that_were_answered_are_still_th
 
 
 def test_starts_progress_and_slices_taken_up_that_were_answered_are_still_there(machine: Machine) -> None:
-    generation = machine.broker.consumers.register("etl", "q", unspoken="release").generation
+    generation = machine.broker.consumers.register("etl", "q", default_outcome="release").generation
     machine.broker.consumers.claim("etl", "q", generation, 1, limit=4)
     taken = list(machine.cut().consumers.read("etl", "q", generation, 1, unsettled=True))
-    machine.broker.consumers.take_up("etl", "q", generation, 1)
+    machine.broker.consumers.begin_slice("etl", "q", generation, 1)
     machine.cut().consumers.record(
         "etl",
         "q",
@@ -80,7 +80,7 @@ def test_starts_progress_and_slices_taken_up_that_were_answered_are_still_there(
         1,
         [Start(taken[0]), Complete(taken[1]), Extend(taken[2], progress=1, carry=b"c")],
     )
-    again = machine.cut().consumers.take_up("etl", "q", generation, 1)
+    again = machine.cut().consumers.begin_slice("etl", "q", generation, 1)
     assert (again.again, again.failed) == (True, 1)
     left = list(machine.cut().consumers.read("etl", "q", generation, 1, unsettled=True))
     assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"2", 1, b"c"), (b"3", 0, b"")]

@@ -21,7 +21,7 @@ from tests.integration.world import World
 def worker(world: World, count: int = 4, stream: str | None = None, **options: str) -> Reader:
     """A consumer that gives back what it does not speak of, and so many messages: b"0", b"1", ..."""
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for n in range(count)])
-    return Reader(world, unspoken="release", **options)
+    return Reader(world, default_outcome="release", **options)
 
 
 # What nobody speaks of
@@ -55,7 +55,7 @@ def test_a_stream_goes_on_behind_what_failed_in_its_order(world: World) -> None:
 def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_is_open(world: World) -> None:
     reader = worker(world, 3)
     consumers = world.broker.consumers
-    assert (consumers.show("etl", "q").unspoken, consumers.register("audit", "q").unspoken) == (
+    assert (consumers.show("etl", "q").default_outcome, consumers.register("audit", "q").default_outcome) == (
         "release",
         "complete",
     )
@@ -63,7 +63,7 @@ def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_
     with pytest.raises(InvalidRequest, match="'release' while claim 1 is open: close it, or let go of it"):
         consumers.register("etl", "q")
     with pytest.raises(InvalidRequest, match="'complete' or 'release'"):
-        consumers.register("etl", "q", unspoken="fail")  # type: ignore[arg-type]
+        consumers.register("etl", "q", default_outcome="fail")  # type: ignore[arg-type]
     reader.register()
     reader.close(1)
     reader.options = {}
@@ -97,7 +97,7 @@ def test_a_release_that_asks_to_pass_is_let_by_one_that_failed_and_needs_no_leav
     world: World,
 ) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n < 3 else "t") for n in range(5)])
-    reader = Reader(world, unspoken="release")
+    reader = Reader(world, default_outcome="release")
     s0, s1, s2, t0, t1 = sorted(reader.take(1), key=lambda one: one.payload)
     reader.record(1, [Fail(s0, retry_in="1m"), Complete(s1), Release(s2), Complete(t0), Release(t1)])
     assert reader.close(1).settled == {"completed": 2, "retry": 1, "released": 2}
@@ -140,7 +140,7 @@ def test_what_is_behind_a_failure_or_a_release_in_its_stream_is_left_out(
         "q",
         [NewMessage(b"%d" % n, stream=stream) for n, stream in enumerate(["s", "t", "s", None, "t", "s"])],
     )
-    reader = Reader(world, unspoken="release")
+    reader = Reader(world, default_outcome="release")
     reader.claim(1)
     by_payload = {one.payload: one for one in reader.read(1)}
     reader.record(1, [stop(by_payload[b"2"])])
@@ -181,7 +181,7 @@ def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_i
     world.fill("q", count=1)
     reader = Reader(world)
     reader.claim(1)
-    with pytest.raises(InvalidRequest, match="registered with unspoken='release'"):
+    with pytest.raises(InvalidRequest, match="registered with default_outcome='release'"):
         reader.read(1, unsettled=True)
 
 
@@ -200,16 +200,16 @@ def test_what_is_said_under_a_part_is_left_to_do_until_the_part_is_chosen(world:
 # What was begun
 
 
-def test_what_was_begun_and_left_has_failed_when_its_slice_is_taken_up_again(world: World) -> None:
+def test_what_was_begun_and_left_has_failed_when_its_slice_is_begun_again(world: World) -> None:
     reader = worker(world, 4)
     a, b, c, _ = reader.take(1)
-    assert reader.take_up(1) == (False, 0)
+    assert reader.begin_slice(1) == (False, 0)
     reader.record(1, [Start(a), Start(b), Start(c), Complete(b)])
     world.restart()
     reader.register()
-    assert reader.take_up(1) == (True, 2)
+    assert reader.begin_slice(1) == (True, 2)
     assert payloads(reader.read(1, unsettled=True)) == [b"3"]
-    assert reader.take_up(1) == (True, 0)
+    assert reader.begin_slice(1) == (True, 0)
     assert reader.close(1).settled == {"completed": 1, "retry": 2, "released": 1}
     back, *failed = world.broker.claim("q", limit=10)
     assert (back.payload, back.attempts) == (b"3", 0)
@@ -238,9 +238,9 @@ def test_one_thought_dead_that_speaks_up_has_the_last_word(world: World) -> None
     reader = worker(world, 2)
     a, b = reader.take(1)
     reader.record(1, [Start(a), Start(b)])
-    assert reader.take_up(1) == (False, 2)
+    assert reader.begin_slice(1) == (False, 2)
     reader.record(1, [Complete(a), Start(b)])
-    assert reader.take_up(1) == (True, 0)
+    assert reader.begin_slice(1) == (True, 0)
     assert reader.close(1).settled == {"completed": 1, "retry": 1}
 
 
@@ -249,30 +249,30 @@ def test_only_what_is_in_the_slice_fails_and_another_cut_overlaps_all_before(wor
     reader.claim(1)
     slices = [reader.read(1, slice=at, slices=4) for at in range(4)]
     assert all(slices)
-    assert [reader.take_up(1, slice=at, slices=4) for at in (0, 1)] == [(False, 0), (False, 0)]
+    assert [reader.begin_slice(1, slice=at, slices=4) for at in (0, 1)] == [(False, 0), (False, 0)]
     reader.record(1, [Start(taken[0]) for taken in slices])
-    assert reader.take_up(1, slice=1, slices=4) == (True, 1)
-    assert reader.take_up(1, slice=3, slices=4) == (False, 1)
+    assert reader.begin_slice(1, slice=1, slices=4) == (True, 1)
+    assert reader.begin_slice(1, slice=3, slices=4) == (False, 1)
     world.restart()
-    assert reader.take_up(1, slice=3, slices=4) == (True, 0)
-    assert reader.take_up(1, slice=0, slices=1) == (True, 2)
-    assert [reader.take_up(1, slice=at, slices=3) for at in (2, 1, 0)] == [(True, 0)] * 3
+    assert reader.begin_slice(1, slice=3, slices=4) == (True, 0)
+    assert reader.begin_slice(1, slice=0, slices=1) == (True, 2)
+    assert [reader.begin_slice(1, slice=at, slices=3) for at in (2, 1, 0)] == [(True, 0)] * 3
     reader.close(1)
     reader.claim(2)
-    assert reader.take_up(2, slice=1, slices=4) == (False, 0)
+    assert reader.begin_slice(2, slice=1, slices=4) == (False, 0)
 
 
-def test_slices_are_taken_up_of_an_open_claim_by_its_consumer(world: World) -> None:
+def test_slices_are_begun_of_an_open_claim_by_its_consumer(world: World) -> None:
     reader = worker(world, 1)
     reader.claim(1)
     with pytest.raises(InvalidRequest, match="less than slices"):
-        reader.take_up(1, slice=2, slices=2)
+        reader.begin_slice(1, slice=2, slices=2)
     old, reader.generation = reader.generation, reader.register()
     with pytest.raises(StaleConsumer):
-        world.broker.consumers.take_up("etl", "q", old, 1)
+        world.broker.consumers.begin_slice("etl", "q", old, 1)
     reader.close(1)
     with pytest.raises(ClaimClosed):
-        reader.take_up(1)
+        reader.begin_slice(1)
 
 
 # How far it came
@@ -315,7 +315,7 @@ def test_several_words_about_one_message_in_one_call_add_up(world: World) -> Non
     assert (int(again.progress), again.carry) == (7, b"y")
     reader.record(1, [Extend(a, progress=15, carry=b"z"), Extend(a, progress=7, carry=b"y")])
     assert reader.read(1)[0].carry == b"z"
-    assert reader.take_up(1) == (False, 1)
+    assert reader.begin_slice(1) == (False, 1)
 
 
 def test_one_who_lags_behind_does_not_bring_back_what_was_carried_before(world: World) -> None:
@@ -381,7 +381,7 @@ def test_words_that_are_wrong_spoil_the_call(world: World) -> None:
 def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> None:
     reader = worker(world, 2)
     a, b = reader.take(1)
-    reader.take_up(1)
+    reader.begin_slice(1)
     reader.record(1, [Start(a)])
 
     def full(step: Step) -> None:
@@ -391,12 +391,12 @@ def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> N
     world.store.on_step = full
     for call in (
         lambda: reader.record(1, [Complete(b), Extend(a, progress=1, carry=b"x")]),
-        lambda: reader.take_up(1),
+        lambda: reader.begin_slice(1),
     ):
         with pytest.raises(StoreFull):
             call()
     world.store.on_step = ignore
     left = reader.read(1, unsettled=True)
     assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"0", 0, b""), (b"1", 0, b"")]
-    assert reader.take_up(1) == (True, 1)
+    assert reader.begin_slice(1) == (True, 1)
     assert reader.close(1).settled == {"retry": 1, "released": 1}

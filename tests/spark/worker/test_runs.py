@@ -41,7 +41,11 @@ def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(
     assert sum(line["step"] == "check" and line["word"] == "begin" for line in project.journal) == 60
     assert told[-1].summary.completed == 59
     (consumer,) = (one for one in project.client.consumers.list() if one.queue == project.queue)
-    assert (consumer.name, consumer.open, consumer.unspoken) == (f"worker:{project.name}/clerk", 0, "release")
+    assert (consumer.name, consumer.open, consumer.default_outcome) == (
+        f"worker:{project.name}/clerk",
+        0,
+        "release",
+    )
 
 
 def test_streams_keep_their_order_across_claims(spark: SparkSession, project: Project) -> None:

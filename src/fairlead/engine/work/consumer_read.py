@@ -76,8 +76,10 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
     )
     with engine.transaction() as tx:
         record = wanted.find(tx)
-        if wanted.unsettled and record.unspoken != "release":
-            expected = f"False, or consumer {wanted.consumer.name!r} to be registered with unspoken='release': what it is not given it would complete"
+        if wanted.unsettled and record.default_outcome != "release":
+            expected = (
+                f"False, or consumer {wanted.consumer.name!r} to be registered with default_outcome='release'"
+            )
             raise InvalidRequest("unsettled", expected, True)
         leases = leases_of(tx, record)
         after = tx.find_messages([request.after]).get(request.after) if request.after else None

@@ -15,11 +15,11 @@ from fairlead.decide.claim_outcomes import is_outdated
 from fairlead.decide.numbered_claims import (
     LEFT_BEGUN,
     CheckedItems,
+    check_default_outcome,
     check_generation,
     check_opened,
-    check_same_unspoken,
+    check_same_default_outcome,
     check_slice,
-    check_unspoken,
     check_whole,
     info_of,
     read_consumer,
@@ -43,7 +43,7 @@ from fairlead.engine.room import MESSAGE_BYTES
 from fairlead.engine.transaction import StepsTable, Transaction, WorkTable
 from fairlead.errors import ClaimNotNext, ClaimReleased, ConsumerNotFound, InvalidRequest, LimitReached
 from fairlead.model.checks import check_text
-from fairlead.model.consumer import CloseResult, ConsumerInfo, ConsumerRecord, Recorded, TakenUp
+from fairlead.model.consumer import CloseResult, ConsumerInfo, ConsumerRecord, Recorded, SliceBegun
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CONSUMERS, MAX_PART_BYTES, MAX_RECORDED_BYTES
@@ -56,6 +56,7 @@ from fairlead.request import Caller, Request
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import consumer_key, outcomes_key
 from fairlead.verbs.consumers import (
+    ConsumersBeginSlice,
     ConsumersCeiling,
     ConsumersChoose,
     ConsumersClose,
@@ -66,7 +67,6 @@ from fairlead.verbs.consumers import (
     ConsumersRegister,
     ConsumersRelease,
     ConsumersShow,
-    ConsumersTakeUp,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _take_next_step(engine: Engine, consumer: Scoped) -> bool:
 
 def register(engine: Engine, request: ConsumersRegister, caller: Caller) -> ConsumerInfo:
     consumer = read_consumer(request.name, request.queue)
-    check_unspoken(request.unspoken)
+    check_default_outcome(request.default_outcome)
     ttl_ms = read_consumer_ttl(request.ttl)
     with at_rest(engine, consumer) as tx:
         queue_id = tx.queue(request.queue).record.queue_id
@@ -152,7 +152,7 @@ def register(engine: Engine, request: ConsumersRegister, caller: Caller) -> Cons
             # Above every generation of a dropped consumer of this name and queue: each took a commit.
             known = ConsumerRecord(consumer.name, queue_id, consumer.queue, tx.commit - 1, ttl_ms, tx.now_ms)
         else:
-            check_same_unspoken(known, request.unspoken)
+            check_same_default_outcome(known, request.default_outcome)
         record = save(
             tx,
             known,
@@ -160,7 +160,7 @@ def register(engine: Engine, request: ConsumersRegister, caller: Caller) -> Cons
             generation=known.generation + 1,
             ttl_ms=ttl_ms,
             seen_ms=tx.now_ms,
-            unspoken=request.unspoken,
+            default_outcome=request.default_outcome,
         )
     engine.confirm(synced=True)
     return info_of(record)
@@ -335,7 +335,7 @@ def _save_outcomes(
     )
 
 
-def take_up(tx: Transaction, request: ConsumersTakeUp) -> TakenUp:
+def begin_slice(tx: Transaction, request: ConsumersBeginSlice) -> SliceBegun:
     consumer, slice, slices = read_consumer(request.name, request.queue), request.slice, request.slices
     check_slice(slice, slices)
     generation = check_whole(request.generation, "generation")
@@ -351,7 +351,7 @@ def take_up(tx: Transaction, request: ConsumersTakeUp) -> TakenUp:
     # Past the limit of what is recorded, if need be: each start brings one failure at most.
     after = msgspec.structs.replace(record, slices=slices, taken=taken)
     _save_outcomes(tx, after, "", failed, len(_pack(failed)) if failed else 0)
-    return TakenUp(was_taken, len(failed))
+    return SliceBegun(was_taken, len(failed))
 
 
 def _slices_of(
@@ -407,7 +407,7 @@ WORK: WorkTable = {
 WORK_IN_STEPS: StepsTable = {
     ConsumersRegister: register,
     ConsumersRecord: record_outcomes,
-    ConsumersTakeUp: _synced(take_up),
+    ConsumersBeginSlice: _synced(begin_slice),
     ConsumersChoose: _synced(choose),
     ConsumersClose: close,
     ConsumersRelease: release,

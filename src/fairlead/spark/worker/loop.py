@@ -413,7 +413,7 @@ class SparkWorker:
         with self._one_voice:
             self._known = self._patiently(
                 lambda: self._consumers.register(
-                    self._name, self._job.queue, ttl=self._ttl, unspoken="release"
+                    self._name, self._job.queue, ttl=self._ttl, default_outcome="release"
                 )
             )
 

@@ -40,7 +40,7 @@ _SHORT_ERROR = 200
 class Consumers(Protocol):
     """The verbs of `client.consumers`, or of a broker's, that a slice needs."""
 
-    def take_up(
+    def begin_slice(
         self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
     ) -> Any: ...
 
@@ -139,9 +139,9 @@ class SliceTarget:
 
     def begin(self, part: Slice, most_s: float = math.inf) -> None:
         """Take the slice up, and read what is left of it. After `most_s` nothing more of it is handed out,
-        and what is left stays unspoken.
+        and what is left stays without an outcome.
         """
-        taken = self._consumers.take_up(
+        taken = self._consumers.begin_slice(
             part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices
         )
         found = list(
@@ -336,7 +336,7 @@ class SliceTarget:
             return
         self._running[stream] -= 1
         if not isinstance(item, Complete):
-            # What is behind it in the claim stays unspoken, and goes back in order.
+            # What is behind it in the claim stays without an outcome, and goes back in order.
             self._streams.pop(stream, None)
             if self._lets_by and isinstance(item, Fail) and not item.dead:
                 tally.let_by.add(stream)
