@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fairlead.runbook.keys import EXTERNAL, HOOK_KEYS, NAMED_STEP, PERSISTED, PIPELINE, RUNBOOK, WORKER
-from fairlead.runbook.kinds import Key
+from fairlead.runbook.kinds import KeySpec
 from fairlead.runbook.policies import POLICY_KEYS
 
-TABLES: dict[str, Mapping[str, Key]] = {
+TABLES: dict[str, Mapping[str, KeySpec]] = {
     "runbook_top": RUNBOOK.keys,
     "runbook_persisted": PERSISTED.keys,
     "runbook_hooks": HOOK_KEYS,
@@ -19,7 +19,7 @@ TABLES: dict[str, Mapping[str, Key]] = {
 }
 
 
-def keys_table(keys: Mapping[str, Key]) -> Iterator[str]:
+def keys_table(keys: Mapping[str, KeySpec]) -> Iterator[str]:
     yield "| key | value | default | meaning |"
     yield "|---|---|---|---|"
     for name, key in keys.items():

@@ -118,7 +118,7 @@ def test_a_server_that_is_not_there_is_an_error_with_a_way_out(
         assert ran.code == 7
         assert "fairlead serve" in ran.err
         assert "--data DIR" not in ran.err
-        monkeypatch.setattr("fairlead.cli.chosen.DEFAULT_ADDR", nobody)
+        monkeypatch.setattr("fairlead.cli.global_options.DEFAULT_ADDR", nobody)
         assert "--data DIR" in cli("--wait", "10ms", "queue", "list", env={"FAIRLEAD_DATA": None}).err, (
             "nobody said where"
         )

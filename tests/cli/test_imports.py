@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fairlead.cli
-from fairlead.cli.groups import FILES
+from fairlead.cli.groups import COMMAND_MODULES
 
 _CLI = Path(fairlead.cli.__file__).parent
 
@@ -33,7 +33,7 @@ def test_every_file_of_commands_is_in_the_table() -> None:
     of_queue = {"messages", "operators", "queue_show"}
     assert {
         path.stem for path in _CLI.glob("*.py") if "\ndef register(" in path.read_text()
-    } - of_queue == set(FILES.values())
+    } - of_queue == set(COMMAND_MODULES.values())
 
 
 def test_the_package_alone_brings_no_engine() -> None:
@@ -44,7 +44,7 @@ def test_the_package_alone_brings_no_engine() -> None:
 
 def test_a_command_brings_its_own_file_and_not_those_of_the_others() -> None:
     found = {name.removeprefix("fairlead.cli.") for name in after_command("config", "list", "--help")}
-    assert found & set(FILES.values()) == {"config"}
+    assert found & set(COMMAND_MODULES.values()) == {"config"}
 
 
 def test_a_command_at_a_server_brings_no_engine_and_no_pyarrow() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import fairlead
 from fairlead import errors
-from fairlead.cli.chosen import Chosen
+from fairlead.cli.global_options import GlobalOptions
 from fairlead.wire.statuses import status_of
 from tests.cli.conftest import Commands, Opener, Orders
 
@@ -31,11 +31,11 @@ def test_an_option_behind_the_command_beats_one_in_front_of_it(
 
 
 def test_a_flag_beats_the_environment() -> None:
-    assert Chosen(addr="here:1", data_from_env=Path("d")).target() == "here:1"
-    assert Chosen(data=Path("d"), addr_from_env="here:1").target() == Path("d")
-    assert Chosen(addr_from_env="here:1").target() == "here:1"
-    assert Chosen(data_from_env=Path("d")).target() == Path("d")
-    assert Chosen().target() == "127.0.0.1:5554"
+    assert GlobalOptions(addr="here:1", data_from_env=Path("d")).target() == "here:1"
+    assert GlobalOptions(data=Path("d"), addr_from_env="here:1").target() == Path("d")
+    assert GlobalOptions(addr_from_env="here:1").target() == "here:1"
+    assert GlobalOptions(data_from_env=Path("d")).target() == Path("d")
+    assert GlobalOptions().target() == "127.0.0.1:5554"
 
 
 @pytest.mark.parametrize("env", [None, {"FAIRLEAD_ADDR": "127.0.0.1:1"}])

@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from fairlead.cli.chosen import Chosen, choose
-from fairlead.cli.faults import tell_error
+from fairlead.cli.error_output import print_error
+from fairlead.cli.global_options import GlobalOptions, set_options
 from fairlead.client import diagnosis
 from fairlead.client.tls import Tls
 from fairlead.errors import TlsFailed
@@ -32,8 +32,8 @@ def distrust(code: int) -> str:
 def test_an_error_about_tls_names_options_and_no_python(
     what: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    choose(Chosen())
-    tell_error(TlsFailed("localhost:5554", what))
+    set_options(GlobalOptions())
+    print_error(TlsFailed("localhost:5554", what))
     printed = capsys.readouterr().err
     assert said in printed
     assert "tls=" not in printed

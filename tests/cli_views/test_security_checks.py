@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli import security_checks
-from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
+from fairlead.cli.global_options import CredentialFiles
 from fairlead.client.addresses import read_endpoint
 from fairlead.config import AuthSettings, ServerSettings, TlsSettings
 from fairlead.config.server import Address
@@ -67,7 +67,7 @@ def test_a_key_file_that_others_can_read_is_a_warning_and_a_missing_one_is_none(
             tmp_path,
             read_endpoint("127.0.0.1:1"),
             None,
-            Credentials(tmp_path / "mine", None, None, tmp_path / "none"),
+            CredentialFiles(tmp_path / "mine", None, None, tmp_path / "none"),
             {},
         )
     )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.looks import KeyShare, Look, Rates
-from fairlead.cli.top_frame import Scene, frame
+from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample
+from fairlead.cli.top_frame import TopState, frame
 from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import HookStats, ThrottleStats
 from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, poison, queue
@@ -42,15 +42,15 @@ FAILURES = metrics(
 )
 
 
-def scene(*queues: Any, **changed: Any) -> Scene:
-    look = Look(1.0, queues or (EMAILS, queue("orders", paused=True)))
-    base = Scene(
+def scene(*queues: Any, **changed: Any) -> TopState:
+    look = StatsSample(1.0, queues or (EMAILS, queue("orders", paused=True)))
+    base = TopState(
         "10.0.0.1:5554", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
     )
     return replace(base, **changed)
 
 
-def lines(shown: Scene, width: int = 80, height: int = 24) -> list[str]:
+def lines(shown: TopState, width: int = 80, height: int = 24) -> list[str]:
     return drawn(frame(shown, width, height), width=width, height=height)
 
 
@@ -62,7 +62,7 @@ def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -
     for shown in (
         scene(),
         scene(rates=flow, trail={"emails": (1, 2, 3)}),
-        Scene("here", NOW_MS, "12:00:00", Look(1.0, ())),
+        TopState("here", NOW_MS, "12:00:00", StatsSample(1.0, ())),
     ):
         found = lines(shown, width, height)
         assert len(found) == height
@@ -168,7 +168,7 @@ def test_failures_of_another_queue_are_not_shown_as_this_ones() -> None:
 
 
 def test_no_queues_is_a_hint_how_to_make_one() -> None:
-    found = "\n".join(lines(Scene("here", NOW_MS, "12:00:00", Look(1.0, ()))))
+    found = "\n".join(lines(TopState("here", NOW_MS, "12:00:00", StatsSample(1.0, ()))))
     assert "fairlead queue create NAME" in found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import fairlead
 from fairlead.cli.plan_view import plan_record
-from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import ServerProcess, open_in_memory, run_server
 from tests.docs.pages import ROOT, SavedFile, Session, steps_in
@@ -66,7 +66,7 @@ def test_the_three_runbooks_are_one_and_give_one_plan() -> None:
         before = [plan_record(plan_for(broker, book)) for book in (first, *others)]
         assert before[1:] == [before[0]] * 2
         assert {entry["action"] for entry in before[0]["entries"]} == {"create"}
-        for _ in carry_out(plan_for(broker, first), broker):
+        for _ in apply_plan(plan_for(broker, first), broker):
             pass
         assert all(plan_for(broker, book).nothing_to_do for book in (first, *others))
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import Complete, Fail, errors
 from fairlead.cli.message_view import status_of_message
-from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import check_text
 from fairlead.runbook.items import make_item
 from tests.integration.test_long_poll import waiting_claim
@@ -34,7 +34,7 @@ THREE = 'retry = { attempts = 3, cooldown = "30s" }'
 def apply(world: World, retry: str) -> None:
     """What `fairlead apply` does with it."""
     runbook = check_text(RUNBOOK.replace("{retry}", retry), "toml").runbook
-    list(carry_out(plan_for(world.broker, runbook), world.broker))
+    list(apply_plan(plan_for(world.broker, runbook), world.broker))
 
 
 def push(world: World, customer: str = "ann") -> str:
@@ -283,7 +283,7 @@ def test_a_queue_whose_definition_is_gone_can_still_be_managed(world: World) -> 
     item = push(world)
     fail(world)
     runbook = check_text('project = "shop"', "toml").runbook
-    list(carry_out(plan_for(world.broker, runbook), world.broker))
+    list(apply_plan(plan_for(world.broker, runbook), world.broker))
     assert world.broker.retry(QUEUE, [item]).changed == (item,)
     assert fail(world) == "dead"
     assert world.broker.prune(QUEUE).changed == (item,)

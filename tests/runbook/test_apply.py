@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fairlead
 from fairlead import Broker, Fail
 from fairlead.errors import HookInvalid
-from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
+from fairlead.runbook.apply import apply_plan, find_in_force, plan_for
 from fairlead.runbook.check import check_text
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.stored import dump_runbook
@@ -39,7 +39,7 @@ def runbook(text: str) -> Runbook:
 
 
 def apply(target: Any, wanted: Runbook) -> list[str]:
-    return [entry.name for entry in carry_out(plan_for(target, wanted), target)]
+    return [entry.name for entry in apply_plan(plan_for(target, wanted), target)]
 
 
 ORDERS = '[queue.orders]\nretry = { attempts = 3, cooldown = "30s" }\n'
@@ -88,7 +88,7 @@ def test_a_queue_that_is_no_longer_defined_stays_with_its_messages(broker: Broke
     for _ in range(2):
         plan = plan_for(broker, runbook(SHOP))
         assert [entry.name for entry in plan.of("orphan")] == ["shop/old"]
-        list(carry_out(plan, broker))
+        list(apply_plan(plan, broker))
     assert broker.stats("shop/old").ready == 1
     assert plan_for(broker, runbook(SHOP)).nothing_to_do
 

@@ -10,8 +10,8 @@ from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
 from fairlead.runbook.model import MAX_STEPS, Runbook
-from fairlead.runbook.plan import Entry, FieldChange, Plan, make_plan
-from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.plan import FieldChange, PlanEntry, RunbookPlan, make_plan
+from fairlead.runbook.progress_bits import with_progress_bits
 from fairlead.runbook.taken import TAKEN_OPTIONS
 
 
@@ -23,7 +23,7 @@ def running(name: str, **options: object) -> QueueInfo:
     return QueueInfo(name, read_queue_options(options, QueueConfig()), 0, False, f"{name}.dlq", None)
 
 
-def entry(plan: Plan, name: str) -> Entry:
+def entry(plan: RunbookPlan, name: str) -> PlanEntry:
     [found] = [entry for entry in plan.entries if entry.name == name]
     return found
 
@@ -179,17 +179,17 @@ class TestProgressBits:
 
     def test_a_step_keeps_its_bit_when_others_come_and_go(self) -> None:
         before = self.steps("parse", "charge", "mail")
-        after = with_bits(self.steps("look", "mail"), before).pipelines["p"].bits
+        after = with_progress_bits(self.steps("look", "mail"), before).pipelines["p"].bits
         assert after["mail"] == before.pipelines["p"].bits["mail"]
         assert after["look"] not in before.pipelines["p"].bits.values()
 
     def test_the_bit_of_a_step_that_is_gone_is_never_given_to_another(self) -> None:
         in_force = self.steps("parse")
         for number in range(MAX_STEPS - 1):
-            in_force = with_bits(self.steps(f"s{number}"), in_force)
+            in_force = with_progress_bits(self.steps(f"s{number}"), in_force)
         with pytest.raises(RunbookInvalid, match="no bit left for 'one_more'"):
-            with_bits(self.steps("one_more"), in_force)
+            with_progress_bits(self.steps("one_more"), in_force)
         assert (
-            with_bits(self.steps("parse"), in_force).pipelines["p"].bits["parse"]
+            with_progress_bits(self.steps("parse"), in_force).pipelines["p"].bits["parse"]
             == self.steps("parse").pipelines["p"].bits["parse"]
         )

@@ -13,7 +13,7 @@ import threading
 import time
 
 from fairlead import Broker
-from fairlead.cli.chosen import Chosen, Output, choose
+from fairlead.cli.global_options import GlobalOptions, Output, set_options
 from fairlead.cli.serve import run_and_exit
 from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
@@ -102,7 +102,7 @@ def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Doo
 
 
 def main() -> None:
-    choose(Chosen(output=Output.json))
+    set_options(GlobalOptions(output=Output.json))
     if "--never-look" in sys.argv:
         serve.HEALTH_CHECK_S = 10**6
     settings = load_settings(None, os.environ, {})

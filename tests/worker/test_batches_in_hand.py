@@ -15,7 +15,7 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete, Release, Start
-from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import StepSpec
 from fairlead.testing import ServerProcess, open_in_memory, run_server
@@ -144,7 +144,7 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
     file = tmp_path / "runbook.toml"
     file.write_text(RUNBOOK)
     with fairlead.connect(server.address) as client:
-        for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
+        for _ in apply_plan(plan_for(client, read_runbook([file]).runbook), client):
             pass
         push(
             client, *({"n": n, "journal": journal, **({"how": "die"} if n == 20 else {})} for n in range(40))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import ServerProcess, run_server
 from tests.worker.scene import QUEUE, push, toml, until, worker_process
@@ -47,7 +47,7 @@ class Story:
         self.journal, self.gate = str(tmp_path / "journal.jsonl"), tmp_path / "gate"
         self.holds = holds
         with fairlead.connect(server.address) as client:
-            for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
+            for _ in apply_plan(plan_for(client, read_runbook([file]).runbook), client):
                 pass
             hold = {"step": holds, "gate": str(self.gate)}
             push(

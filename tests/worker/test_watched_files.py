@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import Broker
 from fairlead.cli import worker
-from fairlead.cli.chosen import Chosen
+from fairlead.cli.global_options import GlobalOptions
 from fairlead.testing import open_in_memory
 
 ONE = '[queue.one]\n[pipeline.p]\nsteps = [{ name = "echo", command = ["true"] }]\n[worker.w]\nqueue = "one"\npipeline = "p"\n'
@@ -26,16 +26,16 @@ def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(
 ) -> None:
     file = tmp_path / "runbook.toml"
     file.write_text(ONE)
-    carry_out = worker.carry_out
+    apply_plan = worker.apply_plan
 
     def and_save(plan: object, target: object) -> object:
-        done = list(carry_out(plan, target))  # type: ignore[arg-type]
+        done = list(apply_plan(plan, target))  # type: ignore[arg-type]
         file.write_text(ONE.replace("one", "two"))
-        monkeypatch.setattr(worker, "carry_out", carry_out)
+        monkeypatch.setattr(worker, "apply_plan", apply_plan)
         return done
 
-    monkeypatch.setattr(worker, "chosen", Chosen)
-    monkeypatch.setattr(worker, "carry_out", and_save)
+    monkeypatch.setattr(worker, "chosen", GlobalOptions)
+    monkeypatch.setattr(worker, "apply_plan", and_save)
     source = worker._Source(broker, [file])
     assert set(source.apply().queues) == {"one"}
     changed = source.changed()

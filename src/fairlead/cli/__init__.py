@@ -32,7 +32,7 @@ def main() -> None:
     try:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:
-        sys.exit(say_missing(missing))
+        sys.exit(missing_package_text(missing))
     except KeyboardInterrupt:
         sys.exit(130)  # as the root command would, once it is there
     try:
@@ -41,5 +41,5 @@ def main() -> None:
         sys.exit(130)
 
 
-def say_missing(package: ModuleNotFoundError) -> str:
+def missing_package_text(package: ModuleNotFoundError) -> str:
     return f"the command line needs {package.name}; install it with: pip install 'fairlead[server]'"

@@ -10,7 +10,14 @@ import typer
 
 from fairlead import __version__
 from fairlead.cli import credentials
-from fairlead.cli.chosen import DEFAULT_ADDR, PATIENCE, Chosen, Credentials, Output, choose
+from fairlead.cli.global_options import (
+    DEFAULT_ADDR,
+    PATIENCE,
+    CredentialFiles,
+    GlobalOptions,
+    Output,
+    set_options,
+)
 from fairlead.cli.root import (
     ADDR_HELP,
     CA_HELP,
@@ -21,12 +28,12 @@ from fairlead.cli.root import (
     OUTPUT_HELP,
     PROJECT_HELP,
     WAIT_HELP,
-    Root,
+    RootGroup,
 )
 
 app = typer.Typer(
     name="fairlead",
-    cls=Root,
+    cls=RootGroup,
     no_args_is_help=True,
     rich_markup_mode=None,  # its panels cut long option names on a terminal of usual width
     pretty_exceptions_enable=False,
@@ -87,16 +94,16 @@ def root(
     Commands act on a server (--addr) or, where none runs, on a data directory (--data). These options also
     work behind the name of a command.
     """
-    given = Chosen(
+    given = GlobalOptions(
         output=output,
         project=project,
-        credentials=Credentials(api_key_file, tls_ca, tls_cert, tls_key),
+        credentials=CredentialFiles(api_key_file, tls_ca, tls_cert, tls_key),
         key_file_from_env=_from_env(ctx, "api_key_file"),
         wait=wait,
     )
     given = replace(given, addr_from_env=addr) if _from_env(ctx, "addr") else replace(given, addr=addr)
     given = replace(given, data_from_env=data) if _from_env(ctx, "data") else replace(given, data=data)
-    choose(given)
+    set_options(given)
 
 
 def _from_env(ctx: typer.Context, name: str) -> bool:

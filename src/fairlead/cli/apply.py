@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.confirm import Yes, confirm
-from fairlead.cli.output import console, show_json, tell
+from fairlead.cli.global_options import current_options, wants_json
+from fairlead.cli.output import console, print_note, show_json
 from fairlead.cli.plan_view import plan_page, plan_record, what_happens
 from fairlead.cli.runbook import RunbookFiles, read_files, tell_warnings
 from fairlead.cli.target import open_target
-from fairlead.runbook.carry_out import carry_out, plan_for
-from fairlead.runbook.plan import Plan, make_plan
+from fairlead.runbook.apply import apply_plan, plan_for
+from fairlead.runbook.plan import RunbookPlan, make_plan
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def apply(
     """
     checked = read_files(files)
     tell_warnings(checked)
-    where = chosen().target()
+    where = current_options().target()
     if dry_run and isinstance(where, Path) and not where.exists():
         _show_plan(make_plan(checked.runbook, [], None))  # against nothing; a dry run makes no directory
         return
@@ -49,14 +49,14 @@ def apply(
             _show_plan(plan)
         if not plan.nothing_to_do:
             confirm(what_happens(plan), yes=yes)
-            for _ in carry_out(plan, target):
+            for _ in apply_plan(plan, target):
                 pass
-            tell("applied")
+            print_note("applied")
     if wants_json():
         show_json({**plan_record(plan), "applied": True})
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: RunbookPlan) -> None:
     if wants_json():
         show_json({**plan_record(plan), "applied": False})
     else:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.chosen import choose, chosen, in_project
+from fairlead.cli.global_options import current_options, in_project, set_options
 from fairlead.cli.target import Target, nearest, open_target, queue_names
 from fairlead.errors import FairleadError
 from fairlead.model.failure import FailureReason
@@ -32,12 +32,12 @@ def completing(ctx: typer.Context, find: Callable[[Target], list[str]]) -> list[
     """Best effort: a shell must never show an error because someone pressed Tab."""
     try:
         given = ctx.find_root().params
-        found = chosen()
+        found = current_options()
         if found.addr is None and found.data is None:
             data = given.get("data")
-            choose(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
-        if chosen().project is None:
-            choose(replace(chosen(), project=given.get("project")))
+            set_options(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
+        if current_options().project is None:
+            set_options(replace(current_options(), project=given.get("project")))
         with open_target(patience="300ms") as target:
             return find(target)
     except (FairleadError, typer.TyperException, OSError):

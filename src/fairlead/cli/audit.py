@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue, meant
-from fairlead.cli.chosen import wants_json
 from fairlead.cli.from_table import from_verb
+from fairlead.cli.global_options import wants_json
 from fairlead.cli.output import as_json, clean, console, cut, now_ms, plain, show, table, when
 from fairlead.cli.target import Target, open_target
 from fairlead.model.access import AuditRecord

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from fairlead.cli.chosen import in_project, wrong_usage
 from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.global_options import in_project, wrong_usage
 from fairlead.cli.output import clean, table, unless_piped
 from fairlead.model.config_keys import WEIGHT
 

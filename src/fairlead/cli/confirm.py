@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.output import clean, console
 
 #: For the signature of every command that asks: `yes: Yes = False`.

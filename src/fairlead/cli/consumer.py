@@ -9,8 +9,8 @@ import typer
 from rich.console import RenderableType
 
 from fairlead.cli.arguments import completing
-from fairlead.cli.chosen import in_project
 from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.global_options import in_project
 from fairlead.cli.output import age, clean, count_of, cut, pairs, table, when
 from fairlead.cli.target import Target
 from fairlead.model.consumer import ConsumerInfo

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fairlead.cli.chosen import Credentials, chosen, wrong_usage
+from fairlead.cli.global_options import CredentialFiles, current_options, wrong_usage
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
@@ -26,19 +26,19 @@ TLS_KEY = "FAIRLEAD_CLIENT_TLS_KEY"
 SYSTEM = "system"
 
 #: A key is shorter, and a device never ends.
-_MOST_BYTES = 4096
+_MAX_KEY_BYTES = 4096
 
 
 def api_key() -> str | None:
     """An option beats the environment. Warns on stderr of a file that others can read."""
-    file, in_env = chosen().credentials.api_key_file, os.environ.get(API_KEY)
-    if file is not None and in_env and chosen().key_file_from_env:
+    file, in_env = current_options().credentials.api_key_file, os.environ.get(API_KEY)
+    if file is not None and in_env and current_options().key_file_from_env:
         wrong_usage(f"expected {API_KEY} or {API_KEY_FILE}, not both")
     if file is None:
         return in_env or None
     warn_if_open(file)
     with file.open("rb") as opened:
-        key = opened.read(_MOST_BYTES).decode("utf-8", "replace").strip()
+        key = opened.read(_MAX_KEY_BYTES).decode("utf-8", "replace").strip()
     if not key:
         wrong_usage(f"expected an API key in {file}, it is empty")
     return key
@@ -46,8 +46,8 @@ def api_key() -> str | None:
 
 def tls() -> Tls | None:
     """None: plaintext."""
-    given = chosen().credentials
-    if given == Credentials(given.api_key_file):
+    given = current_options().credentials
+    if given == CredentialFiles(given.api_key_file):
         return None
     if (given.tls_cert is None) != (given.tls_key is None):
         wrong_usage("expected --tls-cert and --tls-key together, or neither of them")

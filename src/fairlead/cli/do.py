@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from fairlead.cli.answers import answer_view
 from fairlead.cli.from_table import Command, add_commands, help_of
-from fairlead.cli.groups import Lazy
+from fairlead.cli.groups import LazyCommands
 from fairlead.request import VERBS, Verb
 
 _HELP = """Make any request by its verb, exactly as typed: nothing is asked before.
@@ -34,7 +34,7 @@ class VerbGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = cast(MutableMapping[str, Any], Lazy(VERBS, _command))
+        self.commands = cast(MutableMapping[str, Any], LazyCommands(VERBS, _command))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

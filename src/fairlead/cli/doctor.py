@@ -13,9 +13,9 @@ from rich.text import Text
 
 from fairlead.cli import credentials
 from fairlead.cli.certificate_checks import certificates
-from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, chosen
 from fairlead.cli.data_checks import data_directory
 from fairlead.cli.findings import Finding
+from fairlead.cli.global_options import DEFAULT_ADDR, GlobalOptions, current_options
 from fairlead.cli.machine_checks import machine, packages
 from fairlead.cli.output import clean, console, show
 from fairlead.cli.security_checks import security
@@ -66,7 +66,7 @@ def doctor(
 
     Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
     """
-    asked = chosen()
+    asked = current_options()
     with console(stderr=True).status("looking around"):
         found = list(examine(asked, {"flight": flight, "grpc": grpc, "http": http}))
     bad = any(finding.level == "bad" for finding in found)
@@ -75,7 +75,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def examine(asked: Chosen, given: Mapping[str, str | None]) -> Iterator[Finding]:
+def examine(asked: GlobalOptions, given: Mapping[str, str | None]) -> Iterator[Finding]:
     data, addr = asked.data or asked.data_from_env, asked.addr or asked.addr_from_env
     yield from _carefully("machine", machine())
     yield from _carefully("packages", packages())

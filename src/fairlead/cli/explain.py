@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
-from fairlead.cli.chosen import in_project
+from fairlead.cli.global_options import in_project
 from fairlead.cli.ids import find_message
 from fairlead.cli.output import clean, first_line, show
 from fairlead.cli.target import Target, open_target, queue_names

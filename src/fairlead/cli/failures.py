@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.arguments import QueueName
-from fairlead.cli.failures_view import MOST_POISON, failures_view
+from fairlead.cli.failures_view import MAX_POISON_SHOWN, failures_view
 from fairlead.cli.output import now_ms, plain, show
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import MessageNotFound
@@ -31,7 +31,7 @@ def failures(
     with open_target() as target:
         metrics = target.failure_metrics(queue, streams=streams)
         dead = target.stats(queue).dead
-        errors = _last_errors(target, metrics.poison_candidates[:MOST_POISON])
+        errors = _last_errors(target, metrics.poison_candidates[:MAX_POISON_SHOWN])
     document = {**plain(metrics), "dead": dead}
     for candidate in document["poison_candidates"]:
         if candidate["id"] in errors:

@@ -17,7 +17,7 @@ from fairlead.model.views import BlockedStream, FailureMetrics, PoisonCandidate
 
 _WIDTH = 60
 #: Poison candidates that are listed, with their last errors.
-MOST_POISON = 12
+MAX_POISON_SHOWN = 12
 
 
 def failures_view(
@@ -37,8 +37,8 @@ def failures_view(
     if metrics.poison_candidates:
         parts += [
             _title("poison candidates"),
-            poison_table(metrics.poison_candidates[:MOST_POISON], errors or {}, now_ms),
-            *_more(len(metrics.poison_candidates) - MOST_POISON, "all are in -o json"),
+            poison_table(metrics.poison_candidates[:MAX_POISON_SHOWN], errors or {}, now_ms),
+            *_more(len(metrics.poison_candidates) - MAX_POISON_SHOWN, "all are in -o json"),
         ]
     if metrics.blocked_streams:
         parts += [_title("blocked streams"), blocked_table(metrics.blocked_streams, now_ms)]

@@ -9,9 +9,9 @@ import typer
 
 from fairlead import DeadFilter
 from fairlead.cli.arguments import check_reason, complete_reason
-from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.from_table import parameter_of
-from fairlead.cli.splice import with_parameters
+from fairlead.cli.global_options import wrong_usage
+from fairlead.cli.parameters import with_parameters
 from fairlead.fields import fields_of
 
 

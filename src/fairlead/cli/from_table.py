@@ -22,7 +22,7 @@ import fairlead.verbs  # noqa: F401 - fills the table
 from fairlead.cli.arguments import check_reason, complete_queue, complete_reason, meant
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import show
-from fairlead.cli.splice import splice, with_parameters
+from fairlead.cli.parameters import expand_parameters, with_parameters
 from fairlead.cli.target import Target, open_target
 from fairlead.cli.values import read_value
 from fairlead.fields import Field, fields_of
@@ -111,12 +111,12 @@ def from_verb(
     parameters = [
         _parameter(verb, field, params.get(field.name), spliced=field.name in readers) for field in fields
     ]
-    reader = splice(**readers)(with_parameters(read, parameters, name=name, doc=None))
+    reader = expand_parameters(**readers)(with_parameters(read, parameters, name=name, doc=None))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         function.__doc__ = function.__doc__ or help_of(verb, options)
         function.verb_name = name  # type: ignore[attr-defined]
-        return splice(request=reader)(function)
+        return expand_parameters(request=reader)(function)
 
     return decorate
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import typer
 
-from fairlead.cli import say_missing
+from fairlead.cli import missing_package_text
 
 #: In the order someone meets them, which is that of the help.
-FILES = {
+COMMAND_MODULES = {
     "serve": "serve",
     "queue": "queues",
     "runbook": "runbook",
@@ -42,7 +42,7 @@ FILES = {
 }
 
 
-class Lazy(Mapping[str, Any]):
+class LazyCommands(Mapping[str, Any]):
     """Commands by name. Each is made when it is first asked for, and shown to `finish`."""
 
     def __init__(
@@ -70,12 +70,12 @@ class Lazy(Mapping[str, Any]):
 
 
 def load(name: str) -> Any:
-    """A command of `FILES`, from its file."""
-    file = FILES[name]  # a KeyError: no such command
+    """A command of `COMMAND_MODULES`, from its file."""
+    file = COMMAND_MODULES[name]  # a KeyError: no such command
     try:
         module = import_module(f"fairlead.cli.{file}")
     except ModuleNotFoundError as missing:
-        sys.exit(say_missing(missing))
+        sys.exit(missing_package_text(missing))
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.callback()(_nothing)  # a group, even of one command
     module.register(app)

@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from rich.console import RenderableType
 
-from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.output import age, table
 from fairlead.model.intent import Intent
 

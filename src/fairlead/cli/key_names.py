@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from fairlead.cli.arguments import completing
-from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.output import clean
 from fairlead.cli.target import Target
 from fairlead.errors import KeyNotFound

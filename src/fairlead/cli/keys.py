@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.from_table import from_verb
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.grants import read_typed, show_grants
 from fairlead.cli.key_names import find_key, key_argument
-from fairlead.cli.output import age, clean, cut, now_ms, pairs, show, show_json, table, tell, when
+from fairlead.cli.output import age, clean, cut, now_ms, pairs, print_note, show, show_json, table, when
 from fairlead.cli.target import Target, local_caller, open_directory, open_target
 from fairlead.errors import KeyNotFound
 from fairlead.middleware.audit import recorded
@@ -142,7 +142,7 @@ def show_one(request: Any) -> None:
 
 def _say_no_key() -> None:
     who = "the server asks for none, and whoever reaches it"
-    if isinstance(chosen().target(), Path):
+    if isinstance(current_options().target(), Path):
         who = "whoever can open the data directory"
     show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything")
 
@@ -212,7 +212,7 @@ def bootstrap(
 
     It replaces the bootstrap key; other keys stay as they are.
     """
-    where = chosen().target()
+    where = current_options().target()
     if not isinstance(where, Path):
         wrong_usage(
             "expected --data DIR, because it takes the data directory itself; with a server: fairlead key create NAME --all"
@@ -249,9 +249,9 @@ def _hand_over(made: NewKey, file: SecretFile | None, what: str) -> None:
             f"key {_named(made.info)} {what}; its secret is in {clean(str(file.path))}",
         )
         return
-    tell(f"key {_named(made.info)} {what}: {show_grants(made.info.grants)}, {_ending(made.info)}")
+    print_note(f"key {_named(made.info)} {what}: {show_grants(made.info.grants)}, {_ending(made.info)}")
     _print_secret(made, said)
-    tell(
+    print_note(
         "That was its secret, which is stored nowhere and not shown again. Use it with --api-key-file FILE or FAIRLEAD_API_KEY."
     )
 

@@ -56,9 +56,9 @@ EXTRAS = {
 
 #: Extras that many do well without.
 _OPTIONAL = ("fila", "otel")
-_OPEN_FILES = 1024
+_MIN_OPEN_FILES = 1024
 #: No build of fairlead is older: a clock before this is wrong.
-_EARLIEST_S = 1_735_689_600
+_MIN_CLOCK_S = 1_735_689_600
 _HOOK = "function on_enqueue(msg) return { fairness_key = msg.headers.who } end"
 _finding = partial(Finding, "machine")
 
@@ -75,7 +75,7 @@ def machine() -> Iterator[Finding]:
 
 def clock(now_s: float) -> Finding:
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
-    if now_s < _EARLIEST_S:
+    if now_s < _MIN_CLOCK_S:
         return _finding(
             "clock",
             "bad",
@@ -88,9 +88,11 @@ def clock(now_s: float) -> Finding:
 def open_files(soft_limit: int) -> Finding:
     if soft_limit == resource.RLIM_INFINITY:
         return _finding("open files", "ok", "no limit")
-    if soft_limit < _OPEN_FILES:
+    if soft_limit < _MIN_OPEN_FILES:
         advice = "RocksDB keeps 512 files open and every connection needs one: ulimit -n 4096, or LimitNOFILE= in the unit"
-        return _finding("open files", "warn", f"at most {soft_limit:,}, less than {_OPEN_FILES:,}", advice)
+        return _finding(
+            "open files", "warn", f"at most {soft_limit:,}, less than {_MIN_OPEN_FILES:,}", advice
+        )
     return _finding("open files", "ok", f"at most {soft_limit:,}")
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from fairlead import verify as verify_directory
 from fairlead.cli.charts import show_bytes
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.from_table import from_verb
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.cli.output import clean, console, count_of, show
 from fairlead.cli.restoring import restore as restore_backup
@@ -40,7 +40,7 @@ def backup(request: Any) -> None:
     file system of the data directory files are linked instead of copied: move the copy to another disk
     afterwards.
     """
-    target, where = Path(request.path), chosen().target()
+    target, where = Path(request.path), current_options().target()
     here = isinstance(where, Path)
     if not here and not target.is_absolute():
         wrong_usage(
@@ -62,7 +62,7 @@ def restore(
     Checks the backup, copies it, checks the copy, and only then gives it its name: interrupted or killed,
     there is no half data directory. What was completed after the backup was made will be there again.
     """
-    into = chosen().target()
+    into = current_options().target()
     if not isinstance(into, Path):
         wrong_usage("expected --data DIR: a new or empty directory to restore to")
     out = console(stderr=True)
@@ -107,7 +107,7 @@ def verify(
 
     The exit code says whether there are problems: 0 or that of a corrupt store.
     """
-    path = directory or chosen().data or chosen().data_from_env
+    path = directory or current_options().data or current_options().data_from_env
     if path is None:
         wrong_usage("expected a directory: fairlead verify DIR")
     refuse_if_open(path)

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from fairlead import NewMessage
 from fairlead.cli.arguments import as_option, in_dead_letters
-from fairlead.cli.chosen import wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_header
 from fairlead.cli.from_table import from_verb
+from fairlead.cli.global_options import wants_json, wrong_usage
 from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import as_record, message_table
-from fairlead.cli.output import clean, count_of, plain, short, show, tell
+from fairlead.cli.output import clean, count_of, plain, print_note, short, show
+from fairlead.cli.parameters import expand_parameters
 from fairlead.cli.push import find_spec, item_of
-from fairlead.cli.splice import splice
 from fairlead.cli.target import open_target
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
@@ -108,7 +108,7 @@ def push(
     existing = {} if spec is None else {"existing": message_id == known}
     show({"id": message_id, "queue": queue, **existing}, message_id)
     if existing.get("existing"):
-        tell(f"existing: queue {queue!r} has an item with this data that is not done yet")
+        print_note(f"existing: queue {queue!r} has an item with this data that is not done yet")
 
 
 def _read_message(
@@ -132,7 +132,7 @@ def _read_message(
         "error": typer.Option("--because", metavar="TEXT"),
         "reason": as_option(),
     },
-    readers={"messages": splice(payload=_read_payload, headers=_read_headers)(_read_message)},
+    readers={"messages": expand_parameters(payload=_read_payload, headers=_read_headers)(_read_message)},
 )
 def quarantine(request: Any) -> None:
     """Put one message straight into the dead letters of a queue, and print its id.
@@ -154,7 +154,7 @@ def quarantine(request: Any) -> None:
     },
 )
 def peek(request: Any) -> None:
-    """Look at messages without claiming them.
+    """StatsSample at messages without claiming them.
 
     Ready ones are listed key by key, those of one key in the order in which they go, and then those that wait
     behind others of their stream; claims take turns between keys. Waiting ones are listed in the order of
@@ -200,7 +200,7 @@ def drain(
         return
     if wants_json() or found:
         show([as_record(info) for info in found], lambda: _whole(found))
-    tell(f"drained {count_of(len(found), 'message')} of queue {queue!r}")
+    print_note(f"drained {count_of(len(found), 'message')} of queue {queue!r}")
 
 
 def _whole(found: list[MessageInfo]) -> str:

@@ -17,10 +17,10 @@ from rich.console import RenderableType
 
 from fairlead import DeadFilter
 from fairlead.cli.arguments import as_option, ids_argument, in_dead_letters
-from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
 from fairlead.cli.from_table import Command, add_commands, from_verb
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.ids import find_message, full_ids
 from fairlead.cli.message_view import status_of_message
 from fairlead.cli.output import clean, count_of, short, show

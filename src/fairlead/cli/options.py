@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.global_options import wrong_usage
 
 OFF = "off"
 

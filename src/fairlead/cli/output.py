@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import show_age
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.global_options import wants_json
 from fairlead.clock import SystemClock
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
@@ -99,7 +99,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def tell(text: str) -> None:
+def print_note(text: str) -> None:
     """Something beside the result, for people only: on stderr, and not with `-o json`."""
     if not wants_json():
         console(stderr=True).print(text, soft_wrap=True)

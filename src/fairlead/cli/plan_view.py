@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from fairlead.cli.output import clean, count_of
-from fairlead.runbook.plan import Entry, FieldChange, Plan
+from fairlead.runbook.plan import FieldChange, PlanEntry, RunbookPlan
 
 _SIGNS = {
     "create": ("+", "green"),
@@ -20,7 +20,7 @@ _SIGNS = {
 }
 
 
-def plan_page(plan: Plan) -> Text:
+def plan_page(plan: RunbookPlan) -> Text:
     """As a diff: what comes, what changes field by field, what goes, and what is left alone."""
     lines: list[Text] = []
     for action in _SIGNS:
@@ -34,7 +34,7 @@ def plan_page(plan: Plan) -> Text:
     return Text("\n").join(lines)
 
 
-def _entry_lines(entry: Entry) -> Iterator[Text]:
+def _entry_lines(entry: PlanEntry) -> Iterator[Text]:
     sign, style = _SIGNS[entry.action]
     head = f"{sign} {entry.kind} {entry.name}"
     if entry.action == "orphan":
@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
     return clean(json.dumps(value, ensure_ascii=False))
 
 
-def _summary(plan: Plan) -> str:
+def _summary(plan: RunbookPlan) -> str:
     project = f"project {plan.runbook.project}: " if plan.runbook.project else ""
     if plan.nothing_to_do:
         orphans = len(plan.of("orphan"))
@@ -94,14 +94,14 @@ def _summary(plan: Plan) -> str:
     )
 
 
-def what_happens(plan: Plan) -> str:
+def what_happens(plan: RunbookPlan) -> str:
     """For the question: `create 2 and change 1 in project 'shop'`."""
     counts = [(len(plan.of(action)), action) for action in ("create", "change", "remove")]
     said = ", ".join(f"{action} {number}" for number, action in counts if number) or "store the runbook"
     return f"{said} in project {plan.runbook.project!r}" if plan.runbook.project else said
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
+def plan_record(plan: RunbookPlan) -> dict[str, Any]:
     entries = [
         {
             "kind": entry.kind,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fairlead.cli.target import Target
 from fairlead.errors import ExternalQueue, Forbidden, InvalidRequest, RunbookNotFound
 from fairlead.model.names import taken_name
-from fairlead.runbook.items import Item, make_item, read_variables
+from fairlead.runbook.items import QueueItem, make_item, read_variables
 from fairlead.runbook.model import QueueSpec
 from fairlead.runbook.stored import load_runbook
 
@@ -27,5 +27,5 @@ def find_spec(target: Target, queue: str) -> QueueSpec | None:
     return spec
 
 
-def item_of(spec: QueueSpec, queue: str, data: bytes | None, variables: Sequence[str]) -> Item:
+def item_of(spec: QueueSpec, queue: str, data: bytes | None, variables: Sequence[str]) -> QueueItem:
     return make_item(spec, queue, data, read_variables(queue, variables))

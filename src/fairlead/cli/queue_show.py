@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from fairlead.cli.arguments import QueueName
-from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import STATUSES, as_record, message_page, message_table, status_of_message
 from fairlead.cli.output import age, clean, count_of, pairs, plain, show, table, unless_piped, when

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 
 from fairlead.cli import messages, operators, queue_show
 from fairlead.cli.arguments import meant
-from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.from_table import Command, add_commands, from_verb
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.options import read_queue_options
 from fairlead.cli.output import clean, count_of, plain, show, table
 from fairlead.cli.queue_show import options_text

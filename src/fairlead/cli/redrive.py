@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairlead.cli.arguments import ids_argument
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
 from fairlead.cli.from_table import from_verb
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.ids import full_ids
-from fairlead.cli.output import console, count_of, show, tell
+from fairlead.cli.output import console, count_of, print_note, show
 from fairlead.cli.root import INTERRUPTED
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import MessageNotFound
@@ -72,7 +72,7 @@ def redrive(
         if by_id or detach:
             result = target.do(request)
         else:
-            result = _Watch(target, told.matched).run(lambda: target.do(request))
+            result = _RedriveProgress(target, told.matched).run(lambda: target.do(request))
     if result.intent_id is not None and detach:
         going = f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}"
         show(result, f"{going}; {_how_to_stop(result.intent_id)}")
@@ -86,11 +86,11 @@ def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:
     for text, why in unclear:
         if len(given) == 1:
             raise MessageNotFound(text)
-        tell(f"{text}  skipped: {why}")
+        print_note(f"{text}  skipped: {why}")
     return found
 
 
-class _Watch:
+class _RedriveProgress:
     """Follows a redrive by what the broker says about its intent; the work itself needs nobody to watch it."""
 
     def __init__(self, target: Target, matched: int) -> None:
@@ -163,13 +163,17 @@ class _Watch:
         if wants_json():
             show(RedriveResult(self._matched, self._done, self._intent_id))
         elif self._intent_id is None:
-            tell(f"stopped watching; what was begun goes on {_where()}")
+            print_note(f"stopped watching; what was begun goes on {_where()}")
         else:
-            tell(f"stopped watching; it goes on {_where()}; {_how_to_stop(self._intent_id)}")
+            print_note(f"stopped watching; it goes on {_where()}; {_how_to_stop(self._intent_id)}")
 
 
 def _where() -> str:
-    return "in the server" if isinstance(chosen().target(), str) else "whenever the data directory is open"
+    return (
+        "in the server"
+        if isinstance(current_options().target(), str)
+        else "whenever the data directory is open"
+    )
 
 
 def _how_to_stop(intent_id: int) -> str:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.global_options import wants_json
 from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.cli.output import clean, console, count_of, show
 from fairlead.salvage.repair import repair as repair_directory
@@ -22,7 +22,7 @@ from fairlead.store.rocks.salvage import Damage, Gap
 #: The exit code when something is gone and the rest was saved. A repair that fails has the code of its error.
 SAVED_IN_PART = 13
 #: More ids than this are only counted; `-o json` has all of them.
-_MOST_LINES = 50
+_MAX_LINES = 50
 
 
 def register(app: typer.Typer) -> None:
@@ -125,11 +125,11 @@ def _list(title: str, lines: list[str]) -> list[RenderableType]:
     if not lines:
         return []
     text = Text(f"{title}: {len(lines)}", style="bold")
-    for line in lines[:_MOST_LINES]:
+    for line in lines[:_MAX_LINES]:
         text.append(f"\n  - {clean(line)}", style="not bold")
-    if len(lines) > _MOST_LINES:
+    if len(lines) > _MAX_LINES:
         text.append(
-            f"\n  and {len(lines) - _MOST_LINES} more: fairlead -o json repair ... lists all",
+            f"\n  and {len(lines) - _MAX_LINES} more: fairlead -o json repair ... lists all",
             style="not bold",
         )
     return [text]

@@ -14,9 +14,9 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from fairlead.cli.chosen import Output, choose, chosen
-from fairlead.cli.faults import tell_error, tell_system_error, tell_wrong_usage
-from fairlead.cli.groups import FILES, Lazy, load
+from fairlead.cli.error_output import print_error, print_system_error, print_usage_error
+from fairlead.cli.global_options import Output, current_options, set_options
+from fairlead.cli.groups import COMMAND_MODULES, LazyCommands, load
 from fairlead.errors import FairleadError
 from fairlead.wire.statuses import status_of
 
@@ -37,7 +37,7 @@ KEY_HELP = "The private key of --tls-cert."
 WAIT_HELP = "How long to try to reach the server."
 
 
-class Root(TyperGroup):
+class RootGroup(TyperGroup):
     """Catches what commands raise, so that none of them has to; each ends with an exit code and without a
     traceback.
     """
@@ -61,7 +61,7 @@ class Root(TyperGroup):
         except typer.TyperException as complaint:
             if not standalone_mode:
                 raise
-            tell_wrong_usage(complaint)
+            print_usage_error(complaint)
             code = complaint.exit_code
         except typer.Abort:
             if not standalone_mode:
@@ -76,20 +76,20 @@ class Root(TyperGroup):
             super().invoke(ctx)
             sys.stdout.flush()
         except FairleadError as error:
-            tell_error(error)
+            print_error(error)
             raise typer.Exit(status_of(error).exit_code) from error
         except BrokenPipeError:
             _stop_printing()
             raise typer.Exit(BROKEN_PIPE) from None
         except OSError as error:
-            tell_system_error(error)
+            print_system_error(error)
             raise typer.Exit(1) from error
 
 
 def _add_shared_options(name: str, group: Any) -> None:
     """`name` is the first word of the command. Commands of a lazy group get theirs when they are made."""
     inner = getattr(group, "commands", None)
-    if isinstance(inner, Lazy):
+    if isinstance(inner, LazyCommands):
         inner.finish = lambda _, command: _add_shared_options(name, command)
         return
     shared = typer.main.get_command(_shared).params
@@ -104,7 +104,7 @@ def _add_shared_options(name: str, group: Any) -> None:
         )
 
 
-_groups = Lazy(FILES, load, _add_shared_options)
+_groups = LazyCommands(COMMAND_MODULES, load, _add_shared_options)
 
 
 def _leaves(command: Any) -> list[Any]:
@@ -129,34 +129,34 @@ def _stop_printing() -> None:
 
 def _note_addr(value: str | None) -> None:
     if value is not None:
-        choose(replace(chosen(), addr=value))
+        set_options(replace(current_options(), addr=value))
 
 
 def _note_data(value: Path | None) -> None:
     if value is not None:
-        choose(replace(chosen(), data=value))
+        set_options(replace(current_options(), data=value))
 
 
 def _note_project(value: str | None) -> None:
     if value is not None:
-        choose(replace(chosen(), project=value))
+        set_options(replace(current_options(), project=value))
 
 
 def _note_output(value: Output | None) -> None:
     if value is not None:
-        choose(replace(chosen(), output=value))
+        set_options(replace(current_options(), output=value))
 
 
 def _note_wait(value: str | None) -> None:
     if value is not None:
-        choose(replace(chosen(), wait=value))
+        set_options(replace(current_options(), wait=value))
 
 
 def _note_credential(param: typer.CallbackParam, value: Path | None) -> None:
     if value is not None:
-        now = chosen()
+        now = current_options()
         from_env = now.key_file_from_env and param.name != "api_key_file"
-        choose(
+        set_options(
             replace(
                 now, credentials=replace(now.credentials, **{param.name: value}), key_file_from_env=from_env
             )

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
-from fairlead.cli.output import clean, console, count_of, show, show_json, tell
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
+from fairlead.cli.output import clean, console, count_of, print_note, show, show_json
 from fairlead.cli.target import open_target
-from fairlead.runbook.carry_out import find_in_force
-from fairlead.runbook.check import Checked, read_runbook
+from fairlead.runbook.apply import find_in_force
+from fairlead.runbook.check import CheckedRunbook, read_runbook
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.normal_form import as_toml, normal_form
 from fairlead.runbook.schema import runbook_schema
@@ -70,7 +70,7 @@ def show_normal_form(
         tell_warnings(checked)
         found = checked.runbook
     else:
-        project = chosen().project
+        project = current_options().project
         with open_target() as target:
             in_force = find_in_force(target, project)
         if in_force is None:
@@ -92,14 +92,14 @@ def schema() -> None:
     show_json(runbook_schema())
 
 
-def read_files(files: Sequence[Path]) -> Checked:
+def read_files(files: Sequence[Path]) -> CheckedRunbook:
     """The project that is chosen stands above that of the files."""
-    return read_runbook(files, project=chosen().project or None)
+    return read_runbook(files, project=current_options().project or None)
 
 
-def tell_warnings(checked: Checked) -> None:
+def tell_warnings(checked: CheckedRunbook) -> None:
     for warning in checked.warnings:
-        tell(f"warning: {clean(problem_text(warning))}")
+        print_note(f"warning: {clean(problem_text(warning))}")
 
 
 def problem_text(problem: Problem) -> str:

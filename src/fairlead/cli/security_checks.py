@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fairlead
-from fairlead.cli.chosen import Credentials
 from fairlead.cli.findings import Finding
+from fairlead.cli.global_options import CredentialFiles
 from fairlead.cli.server_checks import why_refused
 from fairlead.client.addresses import Endpoint
 from fairlead.config.load import SETTINGS, load_with_sources
-from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, is_loopback
+from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, listens_on_loopback
 from fairlead.errors import FairleadError, SettingInvalid, Unauthenticated
 from fairlead.model.addresses import is_loopback_host
 from fairlead.server.bootstrap import BOOTSTRAP_FILE, key_in_environment
@@ -31,7 +31,7 @@ _finding = partial(Finding, "security")
 
 
 def security(
-    data: Path | None, at: Endpoint, tls: Tls | None, given: Credentials, environ: Mapping[str, str]
+    data: Path | None, at: Endpoint, tls: Tls | None, given: CredentialFiles, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     if not why_refused(at):
         yield from stranger(at, tls)
@@ -113,7 +113,9 @@ def settings_here(data: Path | None, environ: Mapping[str, str]) -> Iterator[Fin
 
 def exposure(settings: ServerSettings) -> Iterator[Finding]:
     public = [
-        f"{door} {address}" for door, address in settings.addresses().items() if not is_loopback(address)
+        f"{door} {address}"
+        for door, address in settings.addresses().items()
+        if not listens_on_loopback(address)
     ]
     kept = ", ".join(
         [

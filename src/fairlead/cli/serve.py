@@ -14,8 +14,8 @@ import typer
 
 import fairlead
 from fairlead.cli.arrow import import_arrow_alone
-from fairlead.cli.chosen import chosen, wants_json
-from fairlead.cli.faults import tell_error
+from fairlead.cli.error_output import print_error
+from fairlead.cli.global_options import current_options, wants_json
 from fairlead.config import ServerSettings
 from fairlead.config.load import SETTINGS, LoadedSettings, load_with_sources
 from fairlead.errors import FairleadError, SettingInvalid
@@ -87,7 +87,7 @@ def serve(
     flags, then the environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
     """
     flags: dict[str, object] = {
-        "data": data or chosen().data,
+        "data": data or current_options().data,
         "resp": resp,
         "flight": flight,
         "grpc": grpc,
@@ -132,7 +132,7 @@ def run_and_exit(server: Server) -> NoReturn:
     try:
         run(server, ready=lambda: _announce(server))
     except FairleadError as error:
-        tell_error(error)
+        print_error(error)
         _exit(status_of(error).exit_code)
     except ModuleNotFoundError as missing:
         typer.echo(

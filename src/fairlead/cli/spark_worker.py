@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cli import credentials
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.output import console
 from fairlead.cli.target import Target
 from fairlead.cli.worker_summary import show_summary
@@ -46,13 +46,13 @@ def run_on_spark(
 ) -> None:
     from fairlead.spark.worker.run_worker import run_worker
 
-    address = chosen().target()
+    address = current_options().target()
     if isinstance(address, Path):
         wrong_usage(
             "expected a server, with --addr: the tasks of a Spark worker are other processes, and cannot open a data directory too"
         )
     began = time.monotonic()
-    telling = _Telling(name)
+    telling = _ProgressReporter(name)
     with telling, _stopped_by_signals() as (stop, hurry):
         done = run_worker(
             name,
@@ -78,7 +78,7 @@ def _connection() -> dict[str, Any]:
     """What leads the tasks to the server. A key goes by the name of its file or variable: what a job carries
     is for all to see.
     """
-    given = chosen().credentials
+    given = current_options().credentials
     in_env = given.api_key_file is None and bool(os.environ.get(credentials.API_KEY))
     system = given.tls_ca is not None and str(given.tls_ca) == credentials.SYSTEM
     return {
@@ -113,7 +113,7 @@ def _stopped_by_signals() -> Iterator[tuple[threading.Event, threading.Event]]:
             signal.signal(number, handler)
 
 
-class _Telling:
+class _ProgressReporter:
     """Where the worker is: one line that is written over at a terminal, a line every few seconds in a log."""
 
     def __init__(self, name: str) -> None:
@@ -124,7 +124,7 @@ class _Telling:
         self._told = ""
         self._dead = 0
 
-    def __enter__(self) -> _Telling:
+    def __enter__(self) -> _ProgressReporter:
         if self._status is not None:
             self._status.start()
             # Lines of the log go above it: what rich has put in the place of stderr sees to that.

@@ -15,17 +15,17 @@ from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
 from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
-from fairlead.cli.chosen import in_project, wants_json
-from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
+from fairlead.cli.global_options import in_project, wants_json
 from fairlead.cli.output import clean, console, show, show_json, table, unless_piped
+from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample, key_shares, rates_between, stats_document
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.model.durations import to_ms
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import QueueStats
 
-_SHORTEST_MS = 10
-_MOST_KEYS = 50
+_MIN_INTERVAL_MS = 10
+_MAX_KEYS = 50
 _FLOW = (("enqueued", "in/s"), ("delivered", "out/s"), ("completed", "done/s"), ("failed", "fail/s"))
 
 
@@ -49,7 +49,9 @@ def stats(
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it."),
+        typer.Option(
+            "--watch", "-w", help="StatsSample again and again, with rates per second; Ctrl-C ends it."
+        ),
     ] = False,
     interval: Interval = "1s",
     keys: Annotated[
@@ -68,14 +70,14 @@ def stats(
     named = [in_project(name) for name in queues or ()]
     with open_target() as target:
         if not watch:
-            look = look_at(target, named, keys=keys)
+            look = take_sample(target, named, keys=keys)
             show(
                 document(None, look, keys),
                 lambda: stats_view(look, {}, shares_of(None, look) if keys else {}),
             )
             return
         try:
-            _watch(looks_at(target, named, pause_s, keys=keys, most=looks), keys)
+            _watch(take_samples(target, named, pause_s, keys=keys, most=looks), keys)
         except KeyboardInterrupt:
             return
 
@@ -83,39 +85,39 @@ def stats(
 def read_interval(interval: str) -> float:
     """Seconds."""
     ms = to_ms(interval, "interval")
-    if ms < _SHORTEST_MS:
-        raise InvalidRequest("interval", f"at least {_SHORTEST_MS}ms", interval)
+    if ms < _MIN_INTERVAL_MS:
+        raise InvalidRequest("interval", f"at least {_MIN_INTERVAL_MS}ms", interval)
     return ms / 1000
 
 
-def look_at(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> Look:
+def take_sample(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> StatsSample:
     """One call for the list, of the project that is chosen, and one per queue. A queue that is deleted
     meanwhile is left out, unless it was named.
     """
     found = []
     for name in names or [info.name for info in target.queues(in_project("")) if info.source is None]:
         try:
-            found.append(target.stats(name, keys=keys, key_limit=_MOST_KEYS) if keys else target.stats(name))
+            found.append(target.stats(name, keys=keys, key_limit=_MAX_KEYS) if keys else target.stats(name))
         except QueueNotFound:
             if names:
                 raise
-    return Look(time.monotonic(), tuple(found))
+    return StatsSample(time.monotonic(), tuple(found))
 
 
-def looks_at(
+def take_samples(
     target: Target, names: Sequence[str], pause_s: float, *, keys: bool, most: int | None
-) -> Iterator[Look]:
+) -> Iterator[StatsSample]:
     """The time between looks does not include what a look takes."""
     for number in count(1):
-        yield look_at(target, names, keys=keys)
+        yield take_sample(target, names, keys=keys)
         if number == most:
             return
         time.sleep(pause_s)
 
 
-def _watch(looks: Iterator[Look], keys: bool) -> None:
+def _watch(looks: Iterator[StatsSample], keys: bool) -> None:
     out = console()
-    before: Look | None = None
+    before: StatsSample | None = None
     if wants_json():
         for look in looks:
             show_json(document(before, look, keys))
@@ -133,17 +135,17 @@ def _watch(looks: Iterator[Look], keys: bool) -> None:
             before = look
 
 
-def _watched(before: Look | None, look: Look, keys: bool) -> RenderableType:
+def _watched(before: StatsSample | None, look: StatsSample, keys: bool) -> RenderableType:
     return stats_view(
         look, rates_between(before, look), shares_of(before, look) if keys else {}, watching=True
     )
 
 
-def document(before: Look | None, look: Look, keys: bool) -> dict[str, object]:
+def document(before: StatsSample | None, look: StatsSample, keys: bool) -> dict[str, object]:
     return stats_document(look, rates_between(before, look), keys=shares_of(before, look) if keys else None)
 
 
-def shares_of(before: Look | None, look: Look) -> dict[str, list[KeyShare]]:
+def shares_of(before: StatsSample | None, look: StatsSample) -> dict[str, list[KeyShare]]:
     seconds = look.at_s - before.at_s if before else 0.0
     return {
         stats.queue: key_shares(before.find(stats.queue) if before else None, stats, seconds)
@@ -152,7 +154,7 @@ def shares_of(before: Look | None, look: Look) -> dict[str, list[KeyShare]]:
 
 
 def stats_view(
-    look: Look,
+    look: StatsSample,
     rates: Mapping[str, Rates],
     shares: Mapping[str, Sequence[KeyShare]],
     *,

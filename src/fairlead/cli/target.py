@@ -16,7 +16,7 @@ import typer
 
 import fairlead
 from fairlead.cli import credentials
-from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
+from fairlead.cli.global_options import PATIENCE, current_options, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import (
     ConfigKeyNotFound,
@@ -52,11 +52,11 @@ def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]
     A data directory that does not exist is made only with `create`: a slip in its name must not look like an
     empty broker.
     """
-    where = chosen().target()
+    where = current_options().target()
     with (
         _opened(where, create)
         if isinstance(where, Path)
-        else _connect(where, chosen().wait or patience or PATIENCE) as target
+        else _connect(where, current_options().wait or patience or PATIENCE) as target
     ):
         try:
             yield target
@@ -131,7 +131,7 @@ def _connect(addr: str, patience: str) -> Client:
     except ServerUnreachable as unreachable:
         if not isinstance(unreachable, TlsFailed):
             unreachable.add_note(f"tried for {patience}; --wait DURATION tries longer")
-        if chosen().addr is None and chosen().addr_from_env is None:
+        if current_options().addr is None and current_options().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
         raise
     finally:
@@ -149,7 +149,7 @@ def _suggest(target: Target, unknown: QueueNotFound) -> None:
     elif names:
         unknown.add_note("see which there are with: fairlead queue list")
     else:
-        there = f" in project {chosen().project!r}" if chosen().project else ""
+        there = f" in project {current_options().project!r}" if current_options().project else ""
         unknown.add_note(f"there is no queue{there} yet; make it with: fairlead queue create {unknown.queue}")
 
 

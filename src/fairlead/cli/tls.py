@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.global_options import wrong_usage
 from fairlead.cli.output import clean, show
 
 if TYPE_CHECKING:

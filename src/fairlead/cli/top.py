@@ -21,19 +21,19 @@ import typer
 from rich.live import Live
 
 from fairlead.cli.arguments import complete_queue, meant
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
-from fairlead.cli.looks import KeyShare, Look, key_shares, rates_between, stats_document
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.output import console, now_ms, plain, show_json
-from fairlead.cli.stats import Interval, look_at, read_interval
+from fairlead.cli.stats import Interval, read_interval, take_sample
+from fairlead.cli.stats_samples import KeyShare, StatsSample, key_shares, rates_between, stats_document
 from fairlead.cli.target import Target, open_target
-from fairlead.cli.top_frame import Scene, frame
+from fairlead.cli.top_frame import TopState, frame
 from fairlead.errors import FairleadError, QueueNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.views import FailureMetrics, QueueStats
 
 #: Looks that shares and little columns reach back.
 _KEPT = 60
-_MOST_KEYS = 40
+_MAX_KEYS = 40
 #: Details make the broker count: they may take a twentieth of its time, no more.
 _SPARING = 20
 _REDRAW_S = 0.25
@@ -73,7 +73,7 @@ def top(
     ] = None,
     interval: Interval = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")
+        bool, typer.Option("--once", help="StatsSample twice, an interval apart, print one frame and end.")
     ] = False,
 ) -> None:
     """Watch queues live: rates, shares of fairness keys, failures, hooks and throttles, blocked streams.
@@ -90,7 +90,9 @@ def top(
     with open_target() as target:
         if queue is not None:
             target.stats(queue)
-        watcher = Watcher(target, where=str(chosen().target()), pause_s=pause_s, wanted=queue or "")
+        watcher = QueueMonitor(
+            target, where=str(current_options().target()), pause_s=pause_s, wanted=queue or ""
+        )
         try:
             if once:
                 _print_once(watcher)
@@ -100,7 +102,7 @@ def top(
             return
 
 
-class Watcher:
+class QueueMonitor:
     """Looks at a broker, and remembers enough of the looks before to say what has passed.
 
     One thread looks; any other may read `scene` and set `wanted`, the queue to look at closely.
@@ -115,14 +117,18 @@ class Watcher:
         self._details: deque[tuple[float, QueueStats]] = deque(maxlen=_KEPT)
         self._failures: FailureMetrics | None = None
         self._details_at_s = 0.0
-        self.scene = Scene(
-            where, now_ms(), _clock(), Look(time.monotonic(), ()), interval=show_ms(round(pause_s * 1000))
+        self.scene = TopState(
+            where,
+            now_ms(),
+            _clock(),
+            StatsSample(time.monotonic(), ()),
+            interval=show_ms(round(pause_s * 1000)),
         )
 
     def look(self) -> None:
         """A broker that does not answer leaves the last picture in place, with a word about it."""
         try:
-            look = look_at(self._target)
+            look = take_sample(self._target)
             rates = rates_between(self.scene.look, look)
             for name, passed in rates.items():
                 self._trail.setdefault(name, deque(maxlen=_KEPT)).append(passed.flow.get("delivered"))
@@ -159,7 +165,7 @@ class Watcher:
         if not self._selected or began < self._details_at_s:
             return
         try:
-            stats = self._target.stats(self._selected, keys=True, key_limit=_MOST_KEYS)
+            stats = self._target.stats(self._selected, keys=True, key_limit=_MAX_KEYS)
             self._failures = self._target.failure_metrics(self._selected)
         except QueueNotFound:
             return
@@ -174,7 +180,7 @@ class Watcher:
         return key_shares(first if last_s > first_s else None, last, last_s - first_s)
 
 
-def _fullest(look: Look) -> str:
+def _fullest(look: StatsSample) -> str:
     """Where most is going on, to begin with."""
     return (
         max(look.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue
@@ -187,7 +193,7 @@ def _clock() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-def _print_once(watcher: Watcher) -> None:
+def _print_once(watcher: QueueMonitor) -> None:
     for pause_s in (watcher.pause_s, 0.0):
         watcher.look()
         time.sleep(pause_s)
@@ -207,10 +213,10 @@ def _print_once(watcher: Watcher) -> None:
     console().print(frame(scene, size.columns, size.lines), width=size.columns, height=size.lines)
 
 
-def _live(watcher: Watcher) -> None:
+def _live(watcher: QueueMonitor) -> None:
     out, terminal = console(), sys.stdin.fileno()
     watcher.look()
-    lookout = Lookout(watcher)
+    lookout = MonitorThread(watcher)
     with _key_by_key(terminal), Live(console=out, screen=True, auto_refresh=False) as live, lookout:
         while True:
             live.update(frame(lookout.picture(), *out.size), refresh=True)
@@ -220,17 +226,17 @@ def _live(watcher: Watcher) -> None:
                 lookout.select(1 if press == "down" else -1)
 
 
-class Lookout:
+class MonitorThread:
     """Looks in a thread of its own, so that keys are heard while a server is slow or away."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: QueueMonitor) -> None:
         self._watcher = watcher
         self._ended = False
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
-    def picture(self) -> Scene:
+    def picture(self) -> TopState:
         """What was seen last, turned to the queue that is wanted now. Raises what ended the looking."""
         if self._failure is not None:
             raise self._failure
@@ -255,7 +261,7 @@ class Lookout:
             ]
             self._wake.set()
 
-    def __enter__(self) -> Lookout:
+    def __enter__(self) -> MonitorThread:
         self._thread.start()
         return self
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import show_bytes, show_count, show_rate, spark
-from fairlead.cli.looks import KeyShare, Look, Rates
 from fairlead.cli.output import clean, count_of
+from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample
 from fairlead.cli.top_panels import failures_panel, gates_panel, panel, shares_panel, stuck_panel
 from fairlead.model.views import FailureMetrics, QueueStats
 
@@ -24,7 +24,7 @@ _NARROW = 76
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TopState:
     """`trail` has, by queue, what went out per second at the latest looks. `trouble` is why there is no
     fresher look.
     """
@@ -32,7 +32,7 @@ class Scene:
     where: str
     now_ms: int
     clock: str
-    look: Look
+    look: StatsSample
     rates: Mapping[str, Rates] = field(default_factory=dict)
     trail: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     selected: str = ""
@@ -42,7 +42,7 @@ class Scene:
     trouble: str = ""
 
 
-def frame(scene: Scene, width: int, height: int) -> Layout:
+def frame(scene: TopState, width: int, height: int) -> Layout:
     selected = scene.look.find(scene.selected)
     queue_rows = max(1, min(len(scene.look.queues), (height - 4) // 3))
     root = Layout()
@@ -55,7 +55,7 @@ def frame(scene: Scene, width: int, height: int) -> Layout:
     return root
 
 
-def _header(scene: Scene, width: int) -> RenderableType:
+def _header(scene: TopState, width: int) -> RenderableType:
     bar = Table.grid(expand=True)
     bar.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     bar.add_column(no_wrap=True, justify="right")
@@ -71,7 +71,7 @@ def _header(scene: Scene, width: int) -> RenderableType:
     return bar
 
 
-def _footer(scene: Scene, width: int) -> RenderableType:
+def _footer(scene: TopState, width: int) -> RenderableType:
     if scene.trouble:
         return Text(f" {clean(scene.trouble)}", style="bold white on red", no_wrap=True, overflow="ellipsis")
     keys = (("↑↓ j k tab", "choose a queue"), ("q", "leave"))
@@ -80,7 +80,7 @@ def _footer(scene: Scene, width: int) -> RenderableType:
     )
 
 
-def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
+def _queues(scene: TopState, width: int, rows: int) -> RenderableType:
     queues, first = _window(scene.look.queues, scene.selected, rows)
     trail = max(0, min(30, width - 92))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
@@ -106,7 +106,7 @@ def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
     return panel(title, table)
 
 
-def _queue_row(scene: Scene, stats: QueueStats, trail: int, width: int) -> list[RenderableType]:
+def _queue_row(scene: TopState, stats: QueueStats, trail: int, width: int) -> list[RenderableType]:
     chosen = stats.queue == scene.selected
     name = Text(clean(stats.queue), style="bold cyan" if chosen else "")
     if stats.paused:
@@ -146,7 +146,7 @@ def _window(queues: Sequence[QueueStats], selected: str, rows: int) -> tuple[Seq
     return queues[first : first + rows], first
 
 
-def _details(scene: Scene, stats: QueueStats | None, width: int, height: int) -> RenderableType:
+def _details(scene: TopState, stats: QueueStats | None, width: int, height: int) -> RenderableType:
     if stats is None or height < 8:
         # Not an empty text: a layout without content draws a picture of itself.
         return Text(" ")

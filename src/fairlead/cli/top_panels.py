@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fairlead.cli.charts import Bar, show_age, show_count, show_rate, show_until
 from fairlead.cli.failures_view import attempts_rows, bar_rows, retries
-from fairlead.cli.looks import KeyShare
 from fairlead.cli.output import clean
+from fairlead.cli.stats_samples import KeyShare
 from fairlead.model.ids import short_id
 from fairlead.model.throttle import ClosedThrottle
 from fairlead.model.views import BlockedStream, FailureMetrics, HookStats, QueueStats, ThrottleStats

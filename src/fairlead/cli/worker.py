@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.runbook import read_files
 from fairlead.cli.spark_worker import run_on_spark
 from fairlead.cli.target import Target, open_target
@@ -24,9 +24,9 @@ from fairlead.config import LogSettings
 from fairlead.errors import FairleadError, QueueNotFound, RunbookNotFound, StepNotLoaded, Unavailable
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_CLAIM
-from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
+from fairlead.runbook.apply import apply_plan, find_in_force, plan_for
 from fairlead.runbook.model import Runbook
-from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.progress_bits import with_progress_bits
 from fairlead.server import logs
 from fairlead.worker.step_output import printing_to_stderr
 from fairlead.worker.workers import Workers
@@ -38,7 +38,7 @@ _WAIT_S = 0.25
 _REPORT_S = 10.0
 
 
-class Engine(StrEnum):
+class WorkerEngine(StrEnum):
     local = "local"
     spark = "spark"
 
@@ -80,7 +80,7 @@ def run(
         str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")
     ] = "30s",
     engine: Annotated[
-        Engine | None,
+        WorkerEngine | None,
         typer.Option(help="Where the steps run, whatever the runbook says: here, or in the tasks of Spark."),
     ] = None,
     master: Annotated[
@@ -102,7 +102,7 @@ def run(
     grace_s = to_ms(grace, "grace") / 1000
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
     with open_target(patience="30s") as target:
-        source = _Source(target, file or [])
+        source = _RunbookSource(target, file or [])
         runbook = _on_engine(source.apply() if watch else source.read(), engine)
         on_spark = _named_for_spark(runbook, names or ())
         if on_spark:
@@ -151,7 +151,7 @@ def run(
         show_summary(target, rows, time.monotonic() - began, burst=burst)
 
 
-def _on_engine(runbook: Runbook, engine: Engine | None) -> Runbook:
+def _on_engine(runbook: Runbook, engine: WorkerEngine | None) -> Runbook:
     """All its workers on this one; with None each on its own."""
     if engine is not None:
         for name in runbook.workers:
@@ -179,13 +179,13 @@ def _named_for_spark(runbook: Runbook, names: Sequence[str]) -> str:
     return on_spark[0]
 
 
-class _Source:
+class _RunbookSource:
     """Where the runbook comes from: files, or the engine."""
 
     def __init__(self, target: Target, files: list[Path]) -> None:
         self._target = target
         self._files = files
-        self._project = chosen().project or None
+        self._project = current_options().project or None
         self._last: Runbook | None = None
         self._applied: Runbook | None = None
         self._complaint = ""
@@ -210,13 +210,13 @@ class _Source:
         return found
 
     def _with_bits(self, runbook: Runbook) -> Runbook:
-        return with_bits(runbook, find_in_force(self._target, runbook.project))
+        return with_progress_bits(runbook, find_in_force(self._target, runbook.project))
 
     def apply(self) -> Runbook:
         """Files are put in force first."""
         if self._files:
             written = read_files(self._files).runbook
-            for entry in carry_out(plan_for(self._target, written), self._target):
+            for entry in apply_plan(plan_for(self._target, written), self._target):
                 logs.event(
                     _log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action
                 )
@@ -273,7 +273,7 @@ def _stopped_by_signals(workers: Workers) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _attend(workers: Workers, source: _Source | None) -> None:
+def _attend(workers: Workers, source: _RunbookSource | None) -> None:
     looks = reports = time.monotonic()
     buried = dict.fromkeys(workers.crews, 0)
     reported = _counts(workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.global_options import wants_json
 from fairlead.cli.output import console, show, table
 from fairlead.cli.target import Target
 

@@ -9,7 +9,7 @@ from typing import Literal
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 
-_MOST = 1 << 62
+_MAX_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,10 @@ class Settings:
         for name in [
             setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")
         ]:
-            value, most = getattr(self, name), MAX_READ_AHEAD_ROWS if name == "read_ahead_rows" else _MOST
+            value, most = (
+                getattr(self, name),
+                MAX_READ_AHEAD_ROWS if name == "read_ahead_rows" else _MAX_NUMBER,
+            )
             if type(value) is not int or not 0 <= value <= most:
                 raise InvalidRequest(name, f"a whole number from 0 to {most}", value)
         if not isinstance(self.checkpoint_dir, str) or (

@@ -83,7 +83,7 @@ _GROUPS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 
 
 #: A device never ends.
-_MOST_BYTES = 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024
 
 
 class LoadedSettings(NamedTuple):
@@ -93,7 +93,7 @@ class LoadedSettings(NamedTuple):
     sources: Mapping[str, str]
 
 
-class _Given(NamedTuple):
+class _GivenSetting(NamedTuple):
     source: str
     path: str
     value: object
@@ -189,14 +189,16 @@ def _of_group(group: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {path.partition(".")[2]: value for path, value in chosen.items() if path.startswith(group + ".")}
 
 
-def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Iterator[_Given]:
+def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Iterator[_GivenSetting]:
     if file is None:
         return
     try:
         with file.open("rb") as opened:
-            raw = opened.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            problems.append((str(file), "settings file", f"expected at most {_MOST_BYTES} bytes, got more"))
+            raw = opened.read(_MAX_FILE_BYTES + 1)
+        if len(raw) > _MAX_FILE_BYTES:
+            problems.append(
+                (str(file), "settings file", f"expected at most {_MAX_FILE_BYTES} bytes, got more")
+            )
             return
         text = raw.decode("utf-8")
         tree = tomllib.loads(text)
@@ -210,7 +212,7 @@ def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Itera
         return
     for path, value in _leaves(tree, ""):
         line = _line_of(text, path)
-        yield _Given(str(file) if line is None else f"{file}:{line}", path, value)
+        yield _GivenSetting(str(file) if line is None else f"{file}:{line}", path, value)
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
@@ -233,10 +235,12 @@ def _line_of(text: str, path: str) -> int | None:
     return None
 
 
-def _from_environment(environ: Mapping[str, str], problems: list[tuple[str, str, str]]) -> Iterator[_Given]:
+def _from_environment(
+    environ: Mapping[str, str], problems: list[tuple[str, str, str]]
+) -> Iterator[_GivenSetting]:
     for variable, value in sorted(environ.items()):
         if variable in _BY_VARIABLE:
-            yield _Given(variable, _BY_VARIABLE[variable], value)
+            yield _GivenSetting(variable, _BY_VARIABLE[variable], value)
         elif variable.startswith("FAIRLEAD_") and not any(
             re.fullmatch(other.replace("*", ".*"), variable) for other in OTHER_VARIABLES
         ):
@@ -249,10 +253,10 @@ def _from_environment(environ: Mapping[str, str], problems: list[tuple[str, str,
             )
 
 
-def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
+def _from_flags(flags: Mapping[str, object]) -> Iterator[_GivenSetting]:
     for path, value in flags.items():
         if value is not None:
-            yield _Given("command line", path, value)
+            yield _GivenSetting("command line", path, value)
 
 
 def _unknown(path: str) -> str:

@@ -12,7 +12,7 @@ from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.addresses import is_loopback_host, split_address
 from fairlead.model.redaction import DEFAULT_HEADERS, MOST_NAMES, read_header_name, read_json_path
 
-_MOST = 1 << 62
+_MAX_NUMBER = 1 << 62
 
 #: "127.0.0.1:5554", "[::1]:5554", port 0 for any free one; or "off".
 Address = NewType("Address", str)
@@ -182,7 +182,7 @@ def _check_numbers(
 ) -> None:
     for setting in fields(settings):
         value, least = getattr(settings, setting.name), 0 if setting.name in may_be_zero else 1
-        if type(value) is not int or not least <= value <= _MOST:
+        if type(value) is not int or not least <= value <= _MAX_NUMBER:
             raise InvalidRequest(f"{table}.{setting.name}", f"a whole number of at least {least}", value)
 
 
@@ -200,7 +200,7 @@ def contradictions(
         )
     missing = _lacks(tls, auth)
     for door, address in addresses.items():
-        if missing and not insecure_public and not is_loopback(address):
+        if missing and not insecure_public and not listens_on_loopback(address):
             yield (
                 door,
                 (
@@ -220,5 +220,5 @@ def _lacks(tls: TlsSettings, auth: AuthSettings) -> str:
     return " and ".join(lacking)
 
 
-def is_loopback(address: str) -> bool:
+def listens_on_loopback(address: str) -> bool:
     return is_loopback_host(split_address(address, may_pick_port=True)[0])

@@ -39,8 +39,8 @@ from fairlead.runbook.model import (
 )
 from fairlead.runbook.placeholders import placeholders
 from fairlead.runbook.policies import short_options
-from fairlead.runbook.progress_bits import with_bits
-from fairlead.runbook.source import Node, Problem, Problems, below, suggestion
+from fairlead.runbook.progress_bits import with_progress_bits
+from fairlead.runbook.source import Node, Problem, Problems, subpath, suggestion
 from fairlead.runbook.stored import dump_runbook
 
 SYNTAXES: dict[str, Callable[[str, str, Problems], Node | None]] = {
@@ -49,17 +49,17 @@ SYNTAXES: dict[str, Callable[[str, str, Problems], Node | None]] = {
     ".json": read_json,
 }
 _KINDS = ("queue", "pipeline", "worker")
-_MOST_BYTES = 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024
 _RETAINED = "12h"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedRunbook:
     runbook: Runbook
     warnings: tuple[Problem, ...]
 
 
-def read_runbook(files: Sequence[Path | str], *, project: str | None = None) -> Checked:
+def read_runbook(files: Sequence[Path | str], *, project: str | None = None) -> CheckedRunbook:
     """All files as one runbook. `project`, when given, stands above what they say.
 
     Raises `RunbookInvalid` with every mistake in every file.
@@ -69,7 +69,9 @@ def read_runbook(files: Sequence[Path | str], *, project: str | None = None) -> 
     return check_trees(trees, project=project, problems=problems)
 
 
-def check_text(text: str, syntax: str, *, file: str = "runbook", project: str | None = None) -> Checked:
+def check_text(
+    text: str, syntax: str, *, file: str = "runbook", project: str | None = None
+) -> CheckedRunbook:
     """One runbook from text; `syntax` is toml, hcl or json. Files that it names are looked for beside `file`."""
     problems = Problems()
     tree = _parse(text, "." + syntax, file, problems)
@@ -82,7 +84,7 @@ def _load(path: Path, problems: Problems) -> Node | None:
             Problem(str(path), None, "", f"expected a file that ends in {', '.join(SYNTAXES)}")
         )
         return None
-    text = _read_file(path, _MOST_BYTES, Node(None, str(path)), "", problems)
+    text = _read_file(path, _MAX_FILE_BYTES, Node(None, str(path)), "", problems)
     return None if text is None else _parse(text, path.suffix, str(path), problems)
 
 
@@ -97,28 +99,28 @@ def _parse(text: str, suffix: str, file: str, problems: Problems) -> Node | None
 def _read_file(path: Path, most: int, at: Node, where: str, problems: Problems) -> str | None:
     try:
         if path.exists() and not path.is_file():
-            problems.say(at, where, f"expected {path} to be a file")
+            problems.error(at, where, f"expected {path} to be a file")
             return None
         raw = path.read_bytes() if path.stat().st_size <= most else b"\0" * (most + 1)
     except (OSError, ValueError) as error:
-        problems.say(at, where, f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
+        problems.error(at, where, f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
         return None
     if len(raw) > most:
-        problems.say(at, where, f"expected {path} to have at most {most} bytes")
+        problems.error(at, where, f"expected {path} to have at most {most} bytes")
         return None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        problems.say(at, where, f"expected {path} to be UTF-8; byte {error.start} is not")
+        problems.error(at, where, f"expected {path} to be UTF-8; byte {error.start} is not")
         return None
 
 
-def check_trees(trees: Sequence[Node], *, project: str | None, problems: Problems) -> Checked:
+def check_trees(trees: Sequence[Node], *, project: str | None, problems: Problems) -> CheckedRunbook:
     merged = _merge(trees, problems)
     if project is not None:
         merged.value["project"] = Node(project, "--project")
     read = RUNBOOK.read(merged, "", problems) or {}
-    runbook = _Builder(merged, read, problems).build()
+    runbook = _RunbookBuilder(merged, read, problems).build()
     if problems.errors:
         found = list(dict.fromkeys(problems.errors))
         found.sort(key=lambda problem: (problem.file, problem.line or 0))
@@ -134,7 +136,7 @@ def check_trees(trees: Sequence[Node], *, project: str | None, problems: Problem
                 )
             ]
         )
-    return Checked(runbook, tuple(problems.warnings))
+    return CheckedRunbook(runbook, tuple(problems.warnings))
 
 
 def _merge(trees: Sequence[Node], problems: Problems) -> Node:
@@ -142,7 +144,7 @@ def _merge(trees: Sequence[Node], problems: Problems) -> Node:
     merged: dict[str, Node] = {}
     for tree in trees:
         if not isinstance(tree.value, dict):
-            problems.say(tree, "", "expected a table with queue, pipeline and worker")
+            problems.error(tree, "", "expected a table with queue, pipeline and worker")
             continue
         for key, node in tree.value.items():
             first = merged.setdefault(
@@ -154,11 +156,11 @@ def _merge(trees: Sequence[Node], problems: Problems) -> Node:
                 for name, part in node.value.items():
                     earlier = first.value.setdefault(name, part)
                     if earlier is not part and isinstance(earlier, Node):
-                        problems.say(part, below(key, name), f"defined twice, first in {_place(earlier)}")
+                        problems.error(part, subpath(key, name), f"defined twice, first in {_place(earlier)}")
             elif key == "project" and first.value != node.value:
-                problems.say(node, key, f"{node.value!r} contradicts {first.value!r} in {_place(first)}")
+                problems.error(node, key, f"{node.value!r} contradicts {first.value!r} in {_place(first)}")
             elif key in _KINDS:
-                problems.say(node, key, f"defined twice, first in {_place(first)}")
+                problems.error(node, key, f"defined twice, first in {_place(first)}")
     return Node(merged, trees[0].file if trees else "runbook", 1)
 
 
@@ -167,7 +169,7 @@ def _place(node: Node) -> str:
 
 
 @dataclass
-class _Builder:
+class _RunbookBuilder:
     """What only the whole can tell. `read` has None where a value was refused already."""
 
     tree: Node
@@ -185,7 +187,7 @@ class _Builder:
         }
         for worker in workers.values():
             self._check_placeholders(worker, queues.get(worker.queue), pipelines.get(worker.pipeline))
-        return with_bits(Runbook(project, queues, pipelines, workers))
+        return with_progress_bits(Runbook(project, queues, pipelines, workers))
 
     def _all(self, kind: str) -> list[tuple[str, Any]]:
         return [(name, read) for name, read in (self.read.get(kind) or {}).items() if read is not None]
@@ -202,7 +204,7 @@ class _Builder:
     def _queue(self, name: str, read: dict[str, Any], project: str | None) -> QueueSpec:
         is_external = read.get("type") == "external"
         self._check_name(name, full_name(project, name), is_external)
-        path = below("queue", name)
+        path = subpath("queue", name)
         if is_external:
             return QueueSpec(
                 name,
@@ -216,16 +218,16 @@ class _Builder:
         for field in defaults:
             if read.get("vars") is not None and field not in vars_:
                 where = self._node("queue", name, "defaults", field)
-                self.problems.say(
+                self.problems.error(
                     where,
-                    below(below(path, "defaults"), field),
+                    subpath(subpath(path, "defaults"), field),
                     f"a default for what is not in vars{suggestion(field, vars_)}",
                 )
             elif "vars" not in read:
                 where = self._node("queue", name, "defaults", field)
-                self.problems.say(
+                self.problems.error(
                     where,
-                    below(below(path, "defaults"), field),
+                    subpath(subpath(path, "defaults"), field),
                     "a default for what is not in vars; name it there",
                 )
         options = self._options(name, read)
@@ -251,10 +253,12 @@ class _Builder:
                     )
             check_queue_name(dead_letter_name(taken_name(in_engine) if is_external else in_engine))
         except InvalidRequest as error:
-            self.problems.say(self._node("queue", name), below("queue", name), f"expected {error.expected}")
+            self.problems.error(
+                self._node("queue", name), subpath("queue", name), f"expected {error.expected}"
+            )
 
     def _options(self, name: str, read: dict[str, Any]) -> dict[str, Any]:
-        at, path = self._node("queue", name), below("queue", name)
+        at, path = self._node("queue", name), subpath("queue", name)
         given = {key: value for key, value in read.items() if key in OPTION_KEYS and value is not None}
         for key in ("visibility_timeout", "ttl", "dead_retention", "retain_completed"):
             if key in given:
@@ -281,13 +285,15 @@ class _Builder:
                 given[function] = self._script(
                     script,
                     self._node("queue", name, "hooks", function),
-                    below(below(path, "hooks"), function),
+                    subpath(subpath(path, "hooks"), function),
                 )
         given.setdefault("retry", "immediate" if given.get("on_failure") else "none")
         try:
             config = read_queue_options(given, QueueConfig())
         except InvalidRequest as error:
-            self.problems.say(at, below(path, error.field), f"expected {error.expected}, got {error.got!r}")
+            self.problems.error(
+                at, subpath(path, error.field), f"expected {error.expected}, got {error.got!r}"
+            )
             return {}
         self._lint(name, read, config)
         return short_options(config)
@@ -298,12 +304,12 @@ class _Builder:
         """
         if "function" in given or "\n" in given:
             if len(given.encode()) > MAX_SCRIPT_BYTES:
-                self.problems.say(at, path, f"expected a script of at most {MAX_SCRIPT_BYTES} bytes")
+                self.problems.error(at, path, f"expected a script of at most {MAX_SCRIPT_BYTES} bytes")
             return given
         file = Path(os.path.dirname(at.file)) / given
         text = _read_file(file, MAX_SCRIPT_BYTES, at, path, self.problems)
         if text is not None and not text.strip():
-            self.problems.say(at, path, f"expected {file} to hold a Lua script, got nothing")
+            self.problems.error(at, path, f"expected {file} to hold a Lua script, got nothing")
         return text
 
     def _lint(self, name: str, read: dict[str, Any], config: QueueConfig) -> None:
@@ -311,11 +317,11 @@ class _Builder:
         policies = {
             key: getattr(config, key) for key in ("retry", "retry_in_stream") if read.get(key) is not None
         }
-        policies |= {below("retry_on", reason): policy for reason, policy in config.retry_on.items()}
+        policies |= {subpath("retry_on", reason): policy for reason, policy in config.retry_on.items()}
         for key, policy in policies.items():
             for warning in lint_policy(policy, max_attempts=config.max_attempts).warnings:
                 self.problems.warn(
-                    self._node("queue", name, *key.split(".")), f"{below('queue', name)}.{key}", warning
+                    self._node("queue", name, *key.split(".")), f"{subpath('queue', name)}.{key}", warning
                 )
 
     def _pipeline(self, name: str, read: list[tuple[Node, str, dict[str, Any]]]) -> PipelineSpec:
@@ -325,16 +331,16 @@ class _Builder:
             if step_name is None:
                 continue
             if step_name in steps:
-                self.problems.say(
-                    at, below(path, "name"), f"expected each step only once, got {step_name!r} again"
+                self.problems.error(
+                    at, subpath(path, "name"), f"expected each step only once, got {step_name!r} again"
                 )
             command = step.get("command")
             if command and placeholders(command[0]):
                 what = f"expected a program that is known beforehand, got {command[0]!r}, which an item would choose"
-                self.problems.say(at, below(path, "command"), what)
+                self.problems.error(at, subpath(path, "command"), what)
             if command and not command[0]:
-                self.problems.say(
-                    at, below(path, "command"), "expected the name of a program first, got nothing"
+                self.problems.error(
+                    at, subpath(path, "command"), "expected the name of a program first, got nothing"
                 )
             env = dict(sorted((step.get("env") or {}).items()))
             batch, batch_size = bool(step.get("batch")), step.get("batch_size") or BATCH_SIZE
@@ -351,22 +357,22 @@ class _Builder:
         return PipelineSpec(name, tuple(steps.values()))
 
     def _worker(self, name: str, read: dict[str, Any]) -> WorkerSpec | None:
-        path = below("worker", name)
+        path = subpath("worker", name)
         for key in ("queue", "pipeline"):
             wanted, known = read.get(key), list(self.read.get(key) or {})
             if wanted is not None and wanted not in known:
                 at = self._node("worker", name, key)
-                self.problems.say(at, below(path, key), unknown_reference(at, key, known))
+                self.problems.error(at, subpath(path, key), unknown_reference(at, key, known))
         if read.get("isolate") == "thread" and read.get("memory_limit") is not None:
             at = self._node("worker", name, "memory_limit")
-            self.problems.say(
-                at, below(path, "memory_limit"), 'only with isolate = "process": threads share their memory'
+            self.problems.error(
+                at, subpath(path, "memory_limit"), 'only with isolate = "process": threads share their memory'
             )
         queue = self._node("queue", str(read.get("queue")), "type").value
         if read.get("engine") == "spark" and queue == "external":
-            self.problems.say(
+            self.problems.error(
                 self._node("worker", name, "engine"),
-                below(path, "engine"),
+                subpath(path, "engine"),
                 'expected "local" for an external queue',
             )
         if read.get("queue") is None or read.get("pipeline") is None:
@@ -388,7 +394,7 @@ class _Builder:
         for at, path, step in (self.read["pipeline"] or {}).get(pipeline.name) or ():
             texts = [("command", text) for text in step.get("command") or ()]
             texts += [
-                (below("env", name), text)
+                (subpath("env", name), text)
                 for name, text in (step.get("env") or {}).items()
                 if text is not None
             ]
@@ -396,6 +402,6 @@ class _Builder:
                 for field in placeholders(text):
                     if field not in queue.vars:
                         what = f"queue {queue.name!r} has no field {field!r} in vars{suggestion(field, queue.vars)}"
-                        self.problems.say(
-                            at, below(path, key), f"{what} (write {{{{{field}}}}} for the word in braces)"
+                        self.problems.error(
+                            at, subpath(path, key), f"{what} (write {{{{{field}}}}} for the word in braces)"
                         )

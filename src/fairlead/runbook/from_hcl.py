@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.runbook.source import Node, Problem, Problems, below, shown
+from fairlead.runbook.source import Node, Problem, Problems, shown, subpath
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SIMPLE = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -53,7 +53,7 @@ def read_hcl(text: str, file: str, problems: Problems) -> Node | None:
             )
         )
         return None
-    return Node(_Reader(file, problems).body(tree.children[0], ""), file, 1)
+    return Node(_HclReader(file, problems).body(tree.children[0], ""), file, 1)
 
 
 class _Refused(Exception):
@@ -62,7 +62,7 @@ class _Refused(Exception):
         self.what = what
 
 
-class _Reader:
+class _HclReader:
     """Walks the tree of the grammar, in which every rule knows its line."""
 
     def __init__(self, file: str, problems: Problems) -> None:
@@ -74,7 +74,9 @@ class _Reader:
         for part in tree.children:
             if part.data == "attribute":
                 name = _word(part.children[0])
-                self._put(table, name, self._node(part.children[-1], below(path, name), part.meta.line), path)
+                self._put(
+                    table, name, self._node(part.children[-1], subpath(path, name), part.meta.line), path
+                )
             elif part.data == "block":
                 self._block(part, table, path)
         return table
@@ -87,36 +89,39 @@ class _Reader:
             if _is_rule(child, "identifier", "keyword", "literal_value", "string")
         ]
         for name in names[:-1]:
-            path = below(path, name)
+            path = subpath(path, name)
             node = table.setdefault(name, Node({}, self.file, block.meta.line))
             if not isinstance(node.value, dict):
-                self.problems.say(
+                self.problems.error(
                     Node(None, self.file, block.meta.line), path, f"defined twice, first in line {node.line}"
                 )
                 return
             table = node.value
         inner = next(child for child in block.children if _is_rule(child, "body"))
         self._put(
-            table, names[-1], Node(self.body(inner, below(path, names[-1])), self.file, block.meta.line), path
+            table,
+            names[-1],
+            Node(self.body(inner, subpath(path, names[-1])), self.file, block.meta.line),
+            path,
         )
 
     def _label(self, tree: Any) -> str:
         try:
             return _text(tree) if tree.data == "string" else _word(tree)
         except _Refused as refused:
-            self.problems.say(Node(None, self.file, refused.line), "", refused.what)
+            self.problems.error(Node(None, self.file, refused.line), "", refused.what)
             return ""
 
     def _put(self, table: dict[str, Node], name: str, node: Node, path: str) -> None:
         if name in table:
-            self.problems.say(node, below(path, name), f"defined twice, first in line {table[name].line}")
+            self.problems.error(node, subpath(path, name), f"defined twice, first in line {table[name].line}")
         table.setdefault(name, node)
 
     def _node(self, tree: Any, path: str, line: int) -> Node:
         try:
             return Node(self._value(tree, path), self.file, line)
         except _Refused as refused:
-            self.problems.say(Node(None, self.file, refused.line), path, refused.what)
+            self.problems.error(Node(None, self.file, refused.line), path, refused.what)
             return Node(_REFUSED, self.file, line)
 
     def _value(self, tree: Any, path: str) -> Any:
@@ -144,7 +149,7 @@ class _Reader:
                     if _is_rule(child) and child.data != "new_line_or_comment"
                 )
                 return [
-                    self._node(item, below(path, index), item.meta.line) for index, item in enumerate(rules)
+                    self._node(item, subpath(path, index), item.meta.line) for index, item in enumerate(rules)
                 ]
             case "object":
                 return self._object(tree, path)
@@ -156,7 +161,10 @@ class _Reader:
             if _is_rule(element, "object_elem"):
                 name = _key(element.children[0].children[0])
                 self._put(
-                    table, name, self._node(element.children[-1], below(path, name), element.meta.line), path
+                    table,
+                    name,
+                    self._node(element.children[-1], subpath(path, name), element.meta.line),
+                    path,
                 )
         return table
 

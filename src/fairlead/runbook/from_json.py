@@ -10,7 +10,7 @@ from bisect import bisect_right
 from json import decoder
 from typing import Any, NoReturn
 
-from fairlead.runbook.source import Node, Problem, Problems, below
+from fairlead.runbook.source import Node, Problem, Problems, subpath
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SCALAR = re.compile(r"[^\s,\]}]+")
@@ -27,14 +27,14 @@ def read_json(text: str, file: str, problems: Problems) -> Node | None:
     except ValueError as error:
         problems.errors.append(Problem(file, None, "", f"expected JSON: {error}"))
         return None
-    return _Reader(text, file, problems).value("")
+    return _JsonReader(text, file, problems).value("")
 
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
 
-class _Reader:
+class _JsonReader:
     """Trusts the text to be JSON."""
 
     def __init__(self, text: str, file: str, problems: Problems) -> None:
@@ -65,17 +65,17 @@ class _Reader:
             line, key = self._line(), self._string()
             self._skip()
             self.at += 1  # the colon
-            here = below(path, key)
+            here = subpath(path, key)
             node = self.value(here, line)
             if key in members:
-                self.problems.say(node, here, f"defined twice, first in line {members[key].line}")
+                self.problems.error(node, here, f"defined twice, first in line {members[key].line}")
             members.setdefault(key, node)
         return members
 
     def _items(self, path: str) -> list[Node]:
         items: list[Node] = []
         while self._next("]"):
-            items.append(self.value(below(path, len(items))))
+            items.append(self.value(subpath(path, len(items))))
         return items
 
     def _next(self, closing: str) -> bool:

@@ -38,7 +38,7 @@ def read_toml(text: str, file: str, problems: Problems) -> Node | None:
             Problem(file, line, path, "defined twice" if twice else f"expected TOML: {what}")
         )
         return None
-    lines = _Scanner(text).scan()
+    lines = _TomlScanner(text).scan()
     return _nodes(tree, (), file, 1, lines)
 
 
@@ -55,7 +55,7 @@ def _nodes(value: Any, path: _Path, file: str, line: int, lines: dict[_Path, int
     return Node(value, file, line)
 
 
-class _Scanner:
+class _TomlScanner:
     """Trusts the text to be TOML. Where it does not understand it stops, and what follows has the line of
     what it is in.
     """

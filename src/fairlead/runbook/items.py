@@ -16,14 +16,16 @@ from fairlead.errors import ItemInvalid
 from fairlead.runbook.model import QueueSpec
 
 
-class Item(NamedTuple):
+class QueueItem(NamedTuple):
     """`dedup_key` is None where the queue takes equal data twice."""
 
     payload: bytes
     dedup_key: str | None
 
 
-def make_item(queue: QueueSpec, name: str, data: str | bytes | None, variables: Mapping[str, Any]) -> Item:
+def make_item(
+    queue: QueueSpec, name: str, data: str | bytes | None, variables: Mapping[str, Any]
+) -> QueueItem:
     """`variables` come over the fields of `data`, and `defaults` fill in what neither has. Further fields are
     the user's own.
 
@@ -39,7 +41,7 @@ def make_item(queue: QueueSpec, name: str, data: str | bytes | None, variables: 
         payload = canonical(merged)
     except ValueError as wrong:
         raise ItemInvalid(name, [str(wrong)]) from None
-    return Item(payload, content_key(payload) if queue.dedupe else None)
+    return QueueItem(payload, content_key(payload) if queue.dedupe else None)
 
 
 def read_object(name: str, data: str | bytes) -> dict[str, Any]:

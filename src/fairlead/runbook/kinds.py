@@ -19,13 +19,13 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.durations import show_ms, to_ms
 from fairlead.model.names import NAME_PART
 from fairlead.runbook.from_hcl import is_refused
-from fairlead.runbook.source import Node, Problems, below, shown, suggestion
+from fairlead.runbook.source import Node, Problems, shown, subpath, suggestion
 
 _DURATION = r"([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _SIZE = r"[0-9]{1,12}(\.[0-9]{1,6})? ?(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)"
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 _CALLABLE = rf"{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}(\.{_IDENTIFIER})*"
-_LARGEST = 2**63 - 1
+_MAX_INT = 2**63 - 1
 
 Schema = dict[str, Any]
 
@@ -41,7 +41,7 @@ def refuse(node: Node, path: str, problems: Problems, expected: str) -> Any:
     """Say what was expected, unless something was said already. Returns None, for the reader that refuses."""
     if not is_refused(node.value):
         hint = "; leave the key out instead" if node.value is None else ""
-        problems.say(node, path, f"expected {expected}, got {shown(node)}{hint}")
+        problems.error(node, path, f"expected {expected}, got {shown(node)}{hint}")
     return None
 
 
@@ -89,7 +89,7 @@ EXCEPTION = Text(
 
 
 @dataclass(frozen=True)
-class Callable:
+class CallablePath:
     words: str = "a Python callable as module:function, such as shop.steps:charge"
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
@@ -118,7 +118,7 @@ class Choice:
         if isinstance(node.value, str) and node.value in self.options:
             return node.value
         if isinstance(node.value, str):
-            problems.say(
+            problems.error(
                 node,
                 path,
                 f"expected {self.words}, got {shown(node)}{suggestion(node.value, self.options).split('; there are')[0]}",
@@ -144,7 +144,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeNumber:
     low: int
     high: int
 
@@ -216,7 +216,7 @@ class Size:
         if type(value) is not int and not (isinstance(value, str) and re.fullmatch(_SIZE, value)):
             return refuse(node, path, problems, self.words)
         size: int = read_value("size_bytes", int, value)
-        if not self.low <= size <= _LARGEST:
+        if not self.low <= size <= _MAX_INT:
             return refuse(
                 node,
                 path,
@@ -228,7 +228,7 @@ class Size:
     def schema(self) -> Schema:
         return {
             "anyOf": [
-                {"type": "integer", "minimum": self.low, "maximum": _LARGEST},
+                {"type": "integer", "minimum": self.low, "maximum": _MAX_INT},
                 {"type": "string", "pattern": f"^({_SIZE})$"},
             ]
         }
@@ -244,13 +244,13 @@ class ListOf:
     def read(self, node: Node, path: str, problems: Problems) -> Any:
         if not isinstance(node.value, list) or len(node.value) < self.at_least:
             return refuse(node, path, problems, self.words)
-        read = [self.item.read(item, below(path, index), problems) for index, item in enumerate(node.value)]
+        read = [self.item.read(item, subpath(path, index), problems) for index, item in enumerate(node.value)]
         seen: set[Any] = set()
         for index, value in enumerate(read if self.unique else ()):
             if value is not None and value in seen:
-                problems.say(
+                problems.error(
                     node.value[index],
-                    below(path, index),
+                    subpath(path, index),
                     f"expected each only once, got {shown(value)} again",
                 )
             seen.add(value)
@@ -280,7 +280,7 @@ class MapOf:
             return refuse(node, path, problems, self.words)
         found = {}
         for name, part in node.value.items():
-            here = below(path, name)
+            here = subpath(path, name)
             good_name = self.name.read(Node(name, part.file, part.line), here, problems)
             value = self.value.read(part, here, problems)
             if good_name is not None:
@@ -296,7 +296,7 @@ class MapOf:
 
 
 @dataclass(frozen=True)
-class Json:
+class JsonValue:
     """Any value that JSON can hold, as it is."""
 
     words: str = "a value: text, a number, true, false, a list or a table"
@@ -304,11 +304,11 @@ class Json:
     def read(self, node: Node, path: str, problems: Problems) -> Any:
         value = node.value
         if isinstance(value, list):
-            items = [self.read(item, below(path, index), problems) for index, item in enumerate(value)]
+            items = [self.read(item, subpath(path, index), problems) for index, item in enumerate(value)]
             return None if None in items else items
         if isinstance(value, dict):
             parts = {
-                key: self.read(part, below(path, key), problems)
+                key: self.read(part, subpath(path, key), problems)
                 for key, part in value.items()
                 if is_clean(key)
             }
@@ -318,7 +318,7 @@ class Json:
         if isinstance(value, int):
             return (
                 value
-                if abs(value) <= _LARGEST
+                if abs(value) <= _MAX_INT
                 else refuse(node, path, problems, "a whole number of at most 64 bits")
             )
         if isinstance(value, float) and abs(value) != float("inf") and value == value:
@@ -342,7 +342,7 @@ def value_schema() -> Schema:
 
 
 @dataclass(frozen=True)
-class Key:
+class KeySpec:
     """One key of a table. `default` is words for the page, never a value."""
 
     kind: Kind
@@ -352,12 +352,12 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableOf:
     """A table with known keys. `only_with` says of a key that it needs another one, and `because` why, where
     that helps.
     """
 
-    keys: Mapping[str, Key]
+    keys: Mapping[str, KeySpec]
     words: str = "a table"
     only_with: Mapping[str, str] = field(default_factory=dict)
     #: Keys that mean something in a table of another kind, and why they do not here.
@@ -370,19 +370,19 @@ class Table:
             return refuse(node, path, problems, self.words)
         found: dict[str, Any] = {}
         for name, part in node.value.items():
-            here = below(path, name)
+            here = subpath(path, name)
             if name in self.keys:
                 found[name] = self.keys[name].kind.read(part, here, problems)
                 if name in self.only_with and self.only_with[name] not in node.value:
                     why = f": {self.because[name]}" if name in self.because else ""
-                    problems.say(part, here, f"expected together with {self.only_with[name]}{why}")
+                    problems.error(part, here, f"expected together with {self.only_with[name]}{why}")
             elif name in self.elsewhere:
-                problems.say(part, here, self.elsewhere[name])
+                problems.error(part, here, self.elsewhere[name])
             else:
-                problems.say(part, here, f"unknown key{suggestion(name, self.keys)}")
+                problems.error(part, here, f"unknown key{suggestion(name, self.keys)}")
         for name, key in self.keys.items():
             if key.required and name not in node.value:
-                problems.say(node, below(path, name), f"missing; expected {key.kind.words}")
+                problems.error(node, subpath(path, name), f"missing; expected {key.kind.words}")
         return found
 
     def schema(self) -> Schema:

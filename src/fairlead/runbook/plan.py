@@ -15,7 +15,7 @@ from fairlead.runbook.keys import OPTION_KEYS
 from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, full_name
 from fairlead.runbook.normal_form import pipeline_form, queue_form, worker_form
 from fairlead.runbook.policies import options_of
-from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.progress_bits import with_progress_bits
 from fairlead.runbook.taken import TAKEN_OPTIONS
 
 Action = Literal["create", "change", "keep", "orphan", "remove"]
@@ -31,7 +31,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlanEntry:
     """One queue, pipeline or worker. `name` is the engine's for a queue, the runbook's for the others.
 
     `orphan` is a queue of the engine that is no longer defined: it is left as it is. `remove` is what only a
@@ -48,26 +48,26 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunbookPlan:
     """`runbook` is the one to store: with the progress bits that steps had before."""
 
     runbook: Runbook
-    entries: tuple[Entry, ...]
+    entries: tuple[PlanEntry, ...]
     stored_changes: bool
 
     @property
     def nothing_to_do(self) -> bool:
         return not self.stored_changes and not self.of("create", "change", "remove")
 
-    def of(self, *actions: Action) -> list[Entry]:
+    def of(self, *actions: Action) -> list[PlanEntry]:
         return [entry for entry in self.entries if entry.action in actions]
 
 
-def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook | None) -> Plan:
+def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook | None) -> RunbookPlan:
     """`queues` is what the engine has (of the project is enough), `in_force` the stored runbook of the same
     project.
     """
-    runbook = with_bits(runbook, in_force)
+    runbook = with_progress_bits(runbook, in_force)
     running = {info.name: info for info in queues if not is_dead_letter_name(info.name)}
     entries = [
         *(_queue_entry(runbook, queue, running, in_force) for _, queue in sorted(runbook.queues.items())),
@@ -77,18 +77,18 @@ def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook |
         *_entries_of("pipeline", runbook.pipelines, in_force.pipelines if in_force else {}, _pipeline_fields),
         *_entries_of("worker", runbook.workers, in_force.workers if in_force else {}, worker_form),
     ]
-    return Plan(runbook, tuple(entries), runbook != in_force)
+    return RunbookPlan(runbook, tuple(entries), runbook != in_force)
 
 
 def _queue_entry(
     runbook: Runbook, queue: QueueSpec, running: Mapping[str, QueueInfo], in_force: Runbook | None
-) -> Entry:
+) -> PlanEntry:
     name = full_name(runbook.project, queue.name)
     before = in_force.queues.get(queue.name) if in_force else None
     old_fields = _fields_beside_options(before) if before else {}
     spec_changes = list(_differences(old_fields, _fields_beside_options(queue)))
     if queue.kind == "external":
-        return Entry(
+        return PlanEntry(
             "queue",
             name,
             "create" if before is None else "change" if spec_changes else "keep",
@@ -103,14 +103,14 @@ def _queue_entry(
             if option in queue.options or value != default[option]
         }
         made = _differences({}, {**_fields_beside_options(queue), **shown})
-        return Entry("queue", name, "create", tuple(made), queue.options)
+        return PlanEntry("queue", name, "create", tuple(made), queue.options)
     has = options_of(running[name].config)
     options = {option: value for option, value in wanted.items() if value != has[option]}
     changes = [*_differences({option: has[option] for option in options}, options), *spec_changes]
-    return Entry("queue", name, "change" if changes else "keep", tuple(changes), options)
+    return PlanEntry("queue", name, "change" if changes else "keep", tuple(changes), options)
 
 
-def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterator[Entry]:
+def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterator[PlanEntry]:
     """Where the items of external queues go, so that workers need not make it. One that is there may have
     been changed by hand.
     """
@@ -118,9 +118,11 @@ def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterato
         if queue.kind == "external":
             name = taken_name(full_name(runbook.project, queue.name))
             if name in running:
-                yield Entry("queue", name, "keep")
+                yield PlanEntry("queue", name, "keep")
             else:
-                yield Entry("queue", name, "create", tuple(_differences({}, TAKEN_OPTIONS)), TAKEN_OPTIONS)
+                yield PlanEntry(
+                    "queue", name, "create", tuple(_differences({}, TAKEN_OPTIONS)), TAKEN_OPTIONS
+                )
 
 
 def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
@@ -132,7 +134,9 @@ def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
     return found if queue.dedupe or queue.kind == "external" else {**found, "dedup_by_data": False}
 
 
-def _orphans(runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbook | None) -> Iterator[Entry]:
+def _orphans(
+    runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbook | None
+) -> Iterator[PlanEntry]:
     """In the project, or made by the runbook in force; of queues in no project only the latter are known to
     be ours.
     """
@@ -150,23 +154,25 @@ def _orphans(runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbo
     for name in sorted(running):
         in_project = bool(runbook.project) and name.startswith(f"{runbook.project}/")
         if name not in defined and (in_project or name in once):
-            yield Entry("queue", name, "orphan", note=f"fairlead queue delete {name}")
+            yield PlanEntry("queue", name, "orphan", note=f"fairlead queue delete {name}")
 
 
-def _external_no_more(runbook: Runbook, in_force: Runbook | None) -> Iterator[Entry]:
+def _external_no_more(runbook: Runbook, in_force: Runbook | None) -> Iterator[PlanEntry]:
     for name, queue in sorted(in_force.queues.items() if in_force else ()):
         if queue.kind == "external" and name not in runbook.queues:
-            yield Entry("queue", full_name(runbook.project, name), "remove")
+            yield PlanEntry("queue", full_name(runbook.project, name), "remove")
 
 
 def _entries_of(
     kind: Any, wanted: Mapping[str, Any], before: Mapping[str, Any], fields: Any
-) -> Iterator[Entry]:
+) -> Iterator[PlanEntry]:
     for name, spec in sorted(wanted.items()):
         changes = tuple(_differences(fields(before[name]) if name in before else {}, fields(spec)))
-        yield Entry(kind, name, "create" if name not in before else "change" if changes else "keep", changes)
+        yield PlanEntry(
+            kind, name, "create" if name not in before else "change" if changes else "keep", changes
+        )
     for name in sorted(set(before) - set(wanted)):
-        yield Entry(kind, name, "remove")
+        yield PlanEntry(kind, name, "remove")
 
 
 def _pipeline_fields(pipeline: PipelineSpec) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import msgspec
 from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker, RetryPolicy, read_policy
 from fairlead.model.queue import QueueConfig
-from fairlead.runbook.kinds import Choice, Duration, Kind, Number, Schema, Whole, refuse
-from fairlead.runbook.source import Node, Problems, below, suggestion
+from fairlead.runbook.kinds import Choice, Duration, Kind, Number, Schema, WholeNumber, refuse
+from fairlead.runbook.source import Node, Problems, subpath, suggestion
 
-_ATTEMPTS = Whole(0, 1_000_000)
+_ATTEMPTS = WholeNumber(0, 1_000_000)
 _JITTER = Choice(("none", "full"))
 POLICY_KEYS: dict[str, tuple[Kind, str]] = {
     "policy": (
@@ -60,7 +60,7 @@ class Policy:
             return refuse(node, path, problems, self.words)
         if "policy" not in node.value:
             return self._read_short(node, path, problems)
-        kind = POLICY_KEYS["policy"][0].read(node.value["policy"], below(path, "policy"), problems)
+        kind = POLICY_KEYS["policy"][0].read(node.value["policy"], subpath(path, "policy"), problems)
         given = self._read_fields(
             node, path, ("policy", *(_FIELDS[kind] if kind else POLICY_KEYS)), f"policy {kind!r}", problems
         )
@@ -71,14 +71,14 @@ class Policy:
             node, path, _SHORT, f"the short form {_SHORT_FORM}, which has no policy", problems
         )
         if "jitter" in node.value and "cooldown" not in node.value:
-            problems.say(node.value["jitter"], below(path, "jitter"), "expected together with cooldown")
+            problems.error(node.value["jitter"], subpath(path, "jitter"), "expected together with cooldown")
             return None
         if given is None:
             return None
         if "attempts" not in given:
             problems.warn(
                 node,
-                below(path, "attempts"),
+                subpath(path, "attempts"),
                 "missing, so it is 0: the first failure kills; say attempts, or a policy",
             )
         return policy_option(read_policy({"attempts": 0, **given}))
@@ -89,7 +89,7 @@ class Policy:
         given: dict[str, Any] = {}
         good = True
         for name, part in node.value.items():
-            here = below(path, name)
+            here = subpath(path, name)
             if name in allowed:
                 value = POLICY_KEYS[name][0].read(part, here, problems)
                 good = good and value is not None
@@ -100,9 +100,9 @@ class Policy:
             good = False
             owners = [f'"{kind}"' for kind, fields in _FIELDS.items() if name in fields]
             if owners:
-                problems.say(part, here, f"not a key of {of}; it belongs to policy = {' or '.join(owners)}")
+                problems.error(part, here, f"not a key of {of}; it belongs to policy = {' or '.join(owners)}")
             else:
-                problems.say(part, here, f"unknown key{suggestion(name, allowed)}")
+                problems.error(part, here, f"unknown key{suggestion(name, allowed)}")
         return given if good else None
 
     def schema(self) -> Schema:

@@ -14,7 +14,7 @@ from fairlead.runbook.model import PROGRESS_BITS, SEED_PROGRESS_BITS, PipelineSp
 _FREE = tuple(1 << bit for bit in range(PROGRESS_BITS) if bit not in SEED_PROGRESS_BITS)
 
 
-def with_bits(runbook: Runbook, in_force: Runbook | None = None) -> Runbook:
+def with_progress_bits(runbook: Runbook, in_force: Runbook | None = None) -> Runbook:
     """The runbook with a bit for each step: that of the runbook in force where it has one, also for steps
     that are gone.
 

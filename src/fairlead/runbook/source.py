@@ -40,14 +40,14 @@ class Problems:
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
-    def say(self, at: Node, path: str, what: str) -> None:
+    def error(self, at: Node, path: str, what: str) -> None:
         self.errors.append(Problem(at.file, at.line, path, what))
 
     def warn(self, at: Node, path: str, what: str) -> None:
         self.warnings.append(Problem(at.file, at.line, path, what))
 
 
-def below(path: str, key: str | int) -> str:
+def subpath(path: str, key: str | int) -> str:
     """`queue.orders` and `retry` make `queue.orders.retry`; an index stands in brackets."""
     if isinstance(key, int):
         return f"{path}[{key}]"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fairlead
-from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import run_server
 from fairlead.testing.server import ServerProcess
@@ -89,7 +89,7 @@ class Trial(Lives):
 
 
 def apply(client: fairlead.Client, file: Path) -> None:
-    for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
+    for _ in apply_plan(plan_for(client, read_runbook([file]).runbook), client):
         pass
 
 

@@ -15,7 +15,7 @@ import pytest
 import fairlead
 import fairlead.spark
 from fairlead import FailureReason, NewMessage
-from fairlead.runbook.carry_out import find_in_force
+from fairlead.runbook.apply import find_in_force
 from fairlead.testing import run_server
 from fairlead.worker.workers import Workers
 from tests.crash.worker.trial import apply

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from fairlead.config.server import is_loopback
+from fairlead.config.server import listens_on_loopback
 from fairlead.errors import SparkNotReady
 from fairlead.spark.runtime.class_data import use_class_data
 from fairlead.spark.runtime.installed import require_packages
@@ -168,7 +168,7 @@ def stays_here(master: str) -> bool:
     if local_cores(master) is not None:
         return True
     return master.startswith("spark://") and all(
-        is_loopback(address) for address in master.removeprefix("spark://").split(",")
+        listens_on_loopback(address) for address in master.removeprefix("spark://").split(",")
     )
 
 

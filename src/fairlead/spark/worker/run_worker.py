@@ -27,10 +27,10 @@ from fairlead.errors import (
 )
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.limits import MAX_CLAIM
-from fairlead.runbook.carry_out import find_in_force
+from fairlead.runbook.apply import find_in_force
 from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import Runbook
-from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.progress_bits import with_progress_bits
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import FIELDS, Options, read_options
 from fairlead.spark.runtime.installed import found_version
@@ -219,7 +219,7 @@ def _read(runbook: str | Path | None, project: str | None, options: Options) -> 
     client = client_for(options)
     if runbook is not None:
         written = read_runbook([Path(runbook)], project=project).runbook
-        return with_bits(written, find_in_force(client, written.project))
+        return with_progress_bits(written, find_in_force(client, written.project))
     found = find_in_force(client, project)
     if found is None:
         missing = RunbookNotFound(project or "")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fairlead.errors import FairleadError, RunbookNotFound
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.model import Runbook
-from fairlead.runbook.plan import Entry, Plan, make_plan
+from fairlead.runbook.plan import PlanEntry, RunbookPlan, make_plan
 from fairlead.runbook.stored import dump_runbook, load_runbook
 
 
@@ -29,13 +29,13 @@ def find_in_force(target: Verbs, project: str | None) -> Runbook | None:
         return None
 
 
-def plan_for(target: Verbs, runbook: Runbook) -> Plan:
+def plan_for(target: Verbs, runbook: Runbook) -> RunbookPlan:
     """Against what is running now."""
     prefix = f"{runbook.project}/" if runbook.project else ""
     return make_plan(runbook, target.queues(prefix), find_in_force(target, runbook.project))
 
 
-def carry_out(plan: Plan, target: Verbs) -> Iterator[Entry]:
+def apply_plan(plan: RunbookPlan, target: Verbs) -> Iterator[PlanEntry]:
     """Each entry once it is done. A queue is made or changed in one commit; the runbook is stored last.
 
     Interrupted anywhere, a new plan has what is missing and nothing else. An error leaves what was done

@@ -18,7 +18,7 @@ COUNTS = ("ready", "waiting", "leased", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StatsSample:
     """`at_s` is monotonic: only differences mean something."""
 
     at_s: float
@@ -53,7 +53,7 @@ class KeyShare:
     got: float | None
 
 
-def rates_between(before: Look | None, now: Look) -> dict[str, Rates]:
+def rates_between(before: StatsSample | None, now: StatsSample) -> dict[str, Rates]:
     """By queue. Empty for the first look, and without queues that were not there before."""
     if before is None or now.at_s <= before.at_s:
         return {}
@@ -111,7 +111,7 @@ def _went_out(before: KeyStats, now: KeyStats) -> float:
 
 
 def stats_document(
-    look: Look, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None
+    look: StatsSample, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None
 ) -> dict[str, Any]:
     """For programs. `rates` is null at the first look; `shares` is there when keys were asked for."""
     queues = []

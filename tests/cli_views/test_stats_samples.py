@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cli.looks import Look, Rates, key_shares, rates_between, stats_document
+from fairlead.cli.stats_samples import Rates, StatsSample, key_shares, rates_between, stats_document
 from fairlead.model.views import KeyStats, QueueStats, Totals
 from tests.cli_views.values import key, queue
 
 
 def test_the_first_look_has_no_rates() -> None:
-    assert rates_between(None, Look(5.0, (queue(),))) == {}
+    assert rates_between(None, StatsSample(5.0, (queue(),))) == {}
 
 
 def test_rates_are_changes_by_the_time_between_two_looks() -> None:
     before, now = (
-        Look(10.0, (queue(ready=100, dead=1),)),
-        Look(12.0, (queue(ready=40, waiting=8, leased=6, dead=2),)),
+        StatsSample(10.0, (queue(ready=100, dead=1),)),
+        StatsSample(12.0, (queue(ready=40, waiting=8, leased=6, dead=2),)),
     )
     assert rates_between(before, now)["emails"].change == {
         "ready": -30,
@@ -27,11 +27,13 @@ def test_rates_are_changes_by_the_time_between_two_looks() -> None:
 
 
 def test_a_queue_that_was_not_there_before_has_no_rates_yet() -> None:
-    assert list(rates_between(Look(1.0, (queue("old"),)), Look(2.0, (queue("new"), queue("old"))))) == ["old"]
+    assert list(
+        rates_between(StatsSample(1.0, (queue("old"),)), StatsSample(2.0, (queue("new"), queue("old"))))
+    ) == ["old"]
 
 
 def test_two_looks_at_the_same_moment_say_nothing() -> None:
-    assert rates_between(Look(1.0, (queue(),)), Look(1.0, (queue(ready=5),))) == {}
+    assert rates_between(StatsSample(1.0, (queue(),)), StatsSample(1.0, (queue(ready=5),))) == {}
 
 
 def test_a_key_is_due_what_its_weight_says_and_got_what_was_delivered_to_it() -> None:
@@ -68,8 +70,8 @@ def counted(totals: Totals, **delivered: int) -> QueueStats:
 
 def test_flows_are_known_even_when_no_count_changes() -> None:
     before, now = (
-        Look(1.0, (counted(Totals(100, 90, 80, 10)),)),
-        Look(3.0, (counted(Totals(160, 130, 118, 12)),)),
+        StatsSample(1.0, (counted(Totals(100, 90, 80, 10)),)),
+        StatsSample(3.0, (counted(Totals(160, 130, 118, 12)),)),
     )
     assert rates_between(before, now)["q"].flow == {
         "enqueued": 30,
@@ -81,8 +83,8 @@ def test_flows_are_known_even_when_no_count_changes() -> None:
 
 def test_totals_that_shrank_are_those_of_a_broker_started_anew() -> None:
     before, now = (
-        Look(1.0, (counted(Totals(100, 90, 80, 10), a=50),)),
-        Look(2.0, (counted(Totals(8, 4, 2, 0), a=4),)),
+        StatsSample(1.0, (counted(Totals(100, 90, 80, 10), a=50),)),
+        StatsSample(2.0, (counted(Totals(8, 4, 2, 0), a=4),)),
     )
     assert rates_between(before, now)["q"].flow == {
         "enqueued": 8,
@@ -108,7 +110,7 @@ def test_the_heaviest_key_comes_first_and_then_the_longest_backlog() -> None:
 
 @pytest.mark.parametrize("keys", [False, True])
 def test_the_document_has_every_field_and_rates_only_when_they_are_known(keys: bool) -> None:
-    look = Look(1.0, (queue("a", ready=1, keys=(key("k"),)), queue("b")))
+    look = StatsSample(1.0, (queue("a", ready=1, keys=(key("k"),)), queue("b")))
     shared = {"a": key_shares(None, look.queues[0], 0.0)} if keys else None
     first, second = stats_document(look, {"a": Rates({}, {"ready": 2.0})}, keys=shared)["queues"]
     assert set(QueueStats.__slots__) <= set(first)

@@ -10,11 +10,11 @@ Command = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
+def expand_parameters(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
     """Put the parameters of a reader in the place of the parameter that is named for it; the command gets
     what the reader returns.
 
-    `@splice(filter=read_filter)` on `def drop(queue, filter)` makes a command with the options of
+    `@expand_parameters(filter=read_filter)` on `def drop(queue, filter)` makes a command with the options of
     `read_filter`.
     """
 

@@ -24,7 +24,7 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class CredentialFiles:
     """Files, as they were given. What is in them is for `credentials.py`."""
 
     api_key_file: Path | None = None
@@ -34,7 +34,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class GlobalOptions:
     """A flag beats the environment; what was given the same way twice, as `--addr` and `--data`, is refused."""
 
     addr: str | None = None
@@ -44,7 +44,7 @@ class Chosen:
     output: Output = Output.text
     #: Of names that have none themselves.
     project: str | None = None
-    credentials: Credentials = Credentials()
+    credentials: CredentialFiles = CredentialFiles()
     #: `FAIRLEAD_API_KEY_FILE` says less than an option does.
     key_file_from_env: bool = False
     #: A duration; None is what the command finds right.
@@ -61,24 +61,24 @@ class Chosen:
         return data if data is not None else addr or DEFAULT_ADDR
 
 
-_now: ContextVar[Chosen | None] = ContextVar("fairlead_cli_chosen", default=None)
+_now: ContextVar[GlobalOptions | None] = ContextVar("fairlead_cli_chosen", default=None)
 
 
-def chosen() -> Chosen:
-    return _now.get() or Chosen()
+def current_options() -> GlobalOptions:
+    return _now.get() or GlobalOptions()
 
 
-def choose(changed: Chosen) -> None:
+def set_options(changed: GlobalOptions) -> None:
     _now.set(changed)
 
 
 def wants_json() -> bool:
-    return chosen().output is Output.json
+    return current_options().output is Output.json
 
 
 def in_project(name: str) -> str:
     """What is meant by a name of a queue, or by its beginning: one without a project is in the chosen one."""
-    return name if "/" in name else full_name(chosen().project, name)
+    return name if "/" in name else full_name(current_options().project, name)
 
 
 class WrongUsage(typer.BadParameter):

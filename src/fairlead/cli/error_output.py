@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from fairlead.cli.chosen import WrongUsage, wants_json
+from fairlead.cli.global_options import WrongUsage, wants_json
 from fairlead.cli.output import as_json, clean, console, plain
 from fairlead.errors import FairleadError
 
@@ -55,7 +55,7 @@ _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def tell_error(error: FairleadError) -> None:
+def print_error(error: FairleadError) -> None:
     hints = list(getattr(error, "__notes__", ()))
     if wants_json():
         _tell_json(error.code, error.message, error.fields, hints)
@@ -64,7 +64,7 @@ def tell_error(error: FairleadError) -> None:
         _tell_text(in_our_words(error) if in_our_words else error.message, hints)
 
 
-def tell_wrong_usage(complaint: typer.TyperException) -> None:
+def print_usage_error(complaint: typer.TyperException) -> None:
     """When nothing was asked for, the complaint is the help, or empty because Typer has printed the help
     itself.
     """
@@ -82,7 +82,7 @@ def tell_wrong_usage(complaint: typer.TyperException) -> None:
         _tell_text(message, hints)
 
 
-def tell_system_error(error: OSError) -> None:
+def print_system_error(error: OSError) -> None:
     """A file that cannot be read, a directory that may not be written."""
     what = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
     if wants_json():
