@@ -34,9 +34,9 @@ def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(
         monkeypatch.setattr(worker, "apply_plan", apply_plan)
         return done
 
-    monkeypatch.setattr(worker, "chosen", GlobalOptions)
+    monkeypatch.setattr(worker, "current_options", GlobalOptions)
     monkeypatch.setattr(worker, "apply_plan", and_save)
-    source = worker._Source(broker, [file])
+    source = worker._RunbookSource(broker, [file])
     assert set(source.apply().queues) == {"one"}
     changed = source.changed()
     assert changed is not None
