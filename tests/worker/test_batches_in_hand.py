@@ -18,7 +18,10 @@ from fairlead import Broker, Complete, Release, Start
 from fairlead.runbook.apply import apply_plan, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import StepSpec
+from fairlead.surface import Surface
 from fairlead.testing import ServerProcess, open_in_memory, run_server
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.settle import Settle
 from fairlead.worker import dealing
 from fairlead.worker.batches import most_together
 from fairlead.worker.hands import Hands
@@ -29,22 +32,20 @@ from tests.worker.steps import read_journal
 from tests.worker.test_batches import batch
 
 
-class Watched:
+class Watched(Surface):
     """A broker of which one sees what it is told."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.told: list[Any] = []
 
-    def settle(self, items: Any) -> Any:
-        self.told += items
-        return self._broker.settle(items)
+    def do(self, request: Any) -> Any:
+        if isinstance(request, Settle):
+            self.told += request.items
+        return self._broker.do(request)
 
     def started(self) -> list[str]:
         return [item.delivery.id for item in self.told if isinstance(item, Start)]
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._broker, verb)
 
 
 def hand_out_and_back(broker: Broker, times: int) -> None:
@@ -216,7 +217,7 @@ def scene(broker: Broker, journal: str, tmp_path: Path, long_gathering: None) ->
     return Scene(broker, journal, tmp_path / "gate")
 
 
-class HeldClaims:
+class HeldClaims(Surface):
     """A broker that answers the first claim with something, and the next only when it may."""
 
     def __init__(self, broker: Broker) -> None:
@@ -224,16 +225,15 @@ class HeldClaims:
         self._answered = False
         self.waits, self.go_on = threading.Event(), threading.Event()
 
-    def claim(self, *arguments: Any, **options: Any) -> Any:
+    def do(self, request: Any) -> Any:
+        if not isinstance(request, Claim):
+            return self._broker.do(request)
         if self._answered:
             self.waits.set()
             self.go_on.wait(PATIENCE_S)
-        found = self._broker.claim(*arguments, **options)
+        found = self._broker.do(request)
         self._answered = bool(found)
         return found
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._broker, verb)
 
 
 class TestWaiting:

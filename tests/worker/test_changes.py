@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import pytest
 
 from fairlead import Broker, Extend
 from fairlead.runbook.model import StepSpec
+from fairlead.surface import Surface
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.settle import Settle
 from fairlead.worker.job import Job
 from fairlead.worker.slots import NotLoaded
 from fairlead.worker.workers import Workers
@@ -20,7 +23,7 @@ from tests.worker.scene import QUEUE, push, runbook, step, until, working
 from tests.worker.steps import read_journal
 
 
-class Slow:
+class Slow(Surface):
     """A broker whose answers to confirmed steps come when they are let."""
 
     def __init__(self, broker: Broker) -> None:
@@ -28,15 +31,14 @@ class Slow:
         self.confirmed = threading.Event()
         self.answer = threading.Event()
 
-    def settle(self, items: Sequence[Any]) -> list[Any]:
-        found = self._broker.settle(items)
-        if any(isinstance(item, Extend) and item.carry for item in items):
+    def do(self, request: Any) -> Any:
+        answer = self._broker.do(request)
+        if isinstance(request, Settle) and any(
+            isinstance(item, Extend) and item.carry for item in request.items
+        ):
             self.confirmed.set()
             self.answer.wait()
-        return found
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._broker, verb)
+        return answer
 
 
 @pytest.fixture
@@ -128,30 +130,27 @@ def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(
 ) -> None:
     broker.create_queue("old")
     asked = threading.Event()
-    claim = broker.claim
 
-    def deleted_meanwhile(queue: str, **options: Any) -> list[Any]:
-        if queue == "old":
-            asked.set()
-            until(lambda: not broker.queues("old"), "the queue to be gone")
-        return claim(queue, **options)
+    class DeletedMeanwhile(Surface):
+        def do(self, request: Any) -> Any:
+            if isinstance(request, Claim) and request.queue == "old":
+                asked.set()
+                until(lambda: not broker.queues("old"), "the queue to be gone")
+            return broker.do(request)
 
     book = runbook(step("noted"))
     queues = {**book.queues, "old": msgspec.structs.replace(book.queues[QUEUE], name="old")}
     at_old = msgspec.structs.replace(book.workers["worker"], queue="old")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker, "claim", deleted_meanwhile)
-        with working(
-            broker, msgspec.structs.replace(book, queues=queues, workers={"worker": at_old})
-        ) as workers:
-            assert asked.wait(60)
-            workers.change(book)
-            broker.delete_queue("old")
-            until(lambda: workers.wait(0) or "ended early" in caplog.text, "the old worker to end")
-            push(broker, {"n": 1, "journal": journal})
-            until(lambda: workers.tally.completed == 1 or workers.wait(0), "the message")
-            workers.check()
-            assert workers.tally.completed == 1
+    with_old = msgspec.structs.replace(book, queues=queues, workers={"worker": at_old})
+    with working(DeletedMeanwhile(), with_old) as workers:
+        assert asked.wait(60)
+        workers.change(book)
+        broker.delete_queue("old")
+        until(lambda: workers.wait(0) or "ended early" in caplog.text, "the old worker to end")
+        push(broker, {"n": 1, "journal": journal})
+        until(lambda: workers.tally.completed == 1 or workers.wait(0), "the message")
+        workers.check()
+        assert workers.tally.completed == 1
 
 
 def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(

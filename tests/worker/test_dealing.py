@@ -65,7 +65,7 @@ class Dealing:
         """Items whose start is on its way to the broker."""
         sent: list[Any] = []
         self.outbox.flush(sent.extend, may_wait=False)
-        return [said.item for said in sent if said.kind == "start"]
+        return [request.item for request in sent if request.purpose == "start"]
 
     def confirm_start(self, item: Item) -> None:
         item.started = True

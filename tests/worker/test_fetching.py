@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, NewMessage
+from fairlead.worker.broker_threads import ClaimAnswered, ClaimRequest
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
 from fairlead.worker.hands import Hands
 from fairlead.worker.job import Job
 from fairlead.worker.outbox import Outbox
-from fairlead.worker.voice import Ask, Claimed
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, runbook, step
 from tests.worker.test_batches import batch
@@ -28,18 +28,18 @@ class Asking:
         self._job = Job.of(runbook(*steps, **worker), "worker", str(ROOT))
         pool: Any = SimpleNamespace(size=size)
         self._fetcher = Fetcher(self.hands, pool, Outbox(), Estimates(), burst=False)
-        self.asks: list[Ask] = []
+        self.asks: list[ClaimRequest] = []
 
-    def ask(self) -> Ask | None:
+    def ask(self) -> ClaimRequest | None:
         """None when it has enough."""
         before = len(self.asks)
-        voice: Any = SimpleNamespace(ask=self.asks.append)
-        self._fetcher.fetch(self._job, voice)
+        threads: Any = SimpleNamespace(claim=self.asks.append)
+        self._fetcher.fetch(self._job, threads)
         return self.asks[-1] if len(self.asks) > before else None
 
     def give(self, messages: int, size: int = 10) -> None:
         self._broker.enqueue_many(QUEUE, [NewMessage(bytes(size)) for _ in range(messages)])
-        self._fetcher.claimed(Claimed(self._broker.claim(QUEUE, limit=messages)))
+        self._fetcher.claimed(ClaimAnswered(self._broker.claim(QUEUE, limit=messages)))
 
     def work_off(self) -> None:
         while self.hands.fresh:
@@ -49,8 +49,10 @@ class Asking:
 
 
 def test_a_batch_for_each_slot_and_one_more_behind_it(broker: Broker) -> None:
-    assert Asking(broker, batch("only", batch_size=300), size=2).ask() == Ask(1200, 1, "1s")
-    assert Asking(broker, step("first"), batch("second", batch_size=300), size=2).ask() == Ask(1200, 1, "1s")
+    assert Asking(broker, batch("only", batch_size=300), size=2).ask() == ClaimRequest(1200, 1, "1s")
+    assert Asking(broker, step("first"), batch("second", batch_size=300), size=2).ask() == ClaimRequest(
+        1200, 1, "1s"
+    )
 
 
 def test_nothing_more_until_half_of_what_is_ahead_is_taken_up(broker: Broker) -> None:
@@ -60,11 +62,13 @@ def test_nothing_more_until_half_of_what_is_ahead_is_taken_up(broker: Broker) ->
     assert asking.ask() is None
     for _ in range(150):
         asking.hands.take_up(asking.hands.fresh.popleft())
-    assert asking.ask() == Ask(50, 1, "1s")
+    assert asking.ask() == ClaimRequest(50, 1, "1s")
 
 
 def test_a_prefetch_that_was_chosen_is_beyond_the_batches_in_work(broker: Broker) -> None:
-    assert Asking(broker, batch("only", batch_size=100), size=3, prefetch=0).ask() == Ask(300, 1, "1s")
+    assert Asking(broker, batch("only", batch_size=100), size=3, prefetch=0).ask() == ClaimRequest(
+        300, 1, "1s"
+    )
 
 
 def test_one_claim_brings_no_more_than_it_may(broker: Broker) -> None:

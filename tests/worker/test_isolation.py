@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairlead import Broker, Fail, FailureReason
+from fairlead import Broker, Fail, FailureReason, Start
+from fairlead.surface import Surface
 from fairlead.testing import open_in_memory
+from fairlead.verbs.settle import Settle
 from tests.worker.scene import QUEUE, burst, command, push, runbook, step, until
 
 GOOD = 40
@@ -106,15 +109,15 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
         # Back at the tail, where the worker comes to it when it knows that the step is quick.
         assert broker.settle([Fail(broker.claim(QUEUE)[0])])[0].id == ids[0]
         started: list[str] = []
-        settle = broker.settle
 
-        def spy(items):  # type: ignore[no-untyped-def]
-            started.extend(item.delivery.id for item in items if type(item).__name__ == "Start")
-            return settle(items)
+        class Watched(Surface):
+            def do(self, request: Any) -> Any:
+                if isinstance(request, Settle):
+                    started.extend(item.delivery.id for item in request.items if isinstance(item, Start))
+                return broker.do(request)
 
-        broker.settle = spy  # type: ignore[method-assign]
         crew = Crew(
-            broker,
+            Watched(),
             Job.of(runbook(step("nothing"), isolate="thread"), "worker", str(ROOT)),
             consumer="me",
             burst=True,

@@ -10,6 +10,8 @@ import pytest
 
 from fairlead import Broker
 from fairlead.errors import Forbidden
+from fairlead.surface import Surface
+from fairlead.verbs.claim import Claim
 from fairlead.worker import crew as crew_module
 from fairlead.worker import outbox as outbox_module
 from fairlead.worker.pool import Pool
@@ -18,7 +20,7 @@ from tests.docs.pages import ROOT
 from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
 
 
-class Silent:
+class Silent(Surface):
     """A broker that can be made to answer nothing any longer."""
 
     def __init__(self, broker: Broker) -> None:
@@ -27,14 +29,11 @@ class Silent:
         self.unheard: list[str] = []
         self.over = threading.Event()
 
-    def __getattr__(self, verb: str) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if self.silent.is_set():
-                self.unheard.append(verb)
-                self.over.wait()
-            return getattr(self._broker, verb)(*arguments, **options)
-
-        return call
+    def do(self, request: Any) -> Any:
+        if self.silent.is_set():
+            self.unheard.append(request.verb_name)
+            self.over.wait()
+        return self._broker.do(request)
 
 
 @pytest.fixture
@@ -61,24 +60,30 @@ def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(
     assert "goodbye" in silent.unheard
 
 
+class Refusing(Surface):
+    """A broker that can be made to refuse claims."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.refuses = threading.Event()
+
+    def do(self, request: Any) -> Any:
+        if isinstance(request, Claim) and self.refuses.is_set():
+            raise Forbidden("consume", QUEUE)
+        return self._broker.do(request)
+
+
 def test_what_was_done_is_told_also_by_a_worker_that_fails(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "_HOLD_S", 10 * PATIENCE_S)
     monkeypatch.setattr(Pool, "is_busy", lambda pool: True)
-    refusing, claim = threading.Event(), broker.claim
-
-    def claim_or_refuse(*queue: Any, **options: Any) -> Any:
-        if refusing.is_set():
-            raise Forbidden("consume", QUEUE)
-        return claim(*queue, **options)
-
-    monkeypatch.setattr(broker, "claim", claim_or_refuse)
+    refusing = Refusing(broker)
     push(broker, {"n": 1})
-    workers = Workers(broker, runbook(step("nothing")), base=ROOT)
+    workers = Workers(refusing, runbook(step("nothing")), base=ROOT)
     workers.start()
     until(lambda: workers.tally.steps == 1, "the step, whose outcome waits for others to go with")
-    refusing.set()
+    refusing.refuses.set()
     assert workers.wait(PATIENCE_S)
     with pytest.raises(Forbidden):
         workers.check()

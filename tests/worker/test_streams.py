@@ -10,7 +10,10 @@ import pytest
 
 from fairlead import Broker
 from fairlead.errors import ServerUnreachable
+from fairlead.surface import Surface
 from fairlead.testing import open_in_memory
+from fairlead.verbs.operate import ReleaseStream
+from fairlead.verbs.queues import ListQueues
 from tests.docs.pages import ROOT
 from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
 from tests.worker.scene import Workers as Workers
@@ -113,7 +116,7 @@ def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) 
         )
 
 
-class Away:
+class Away(Surface):
     """A broker that says which queues there are so many times, and then cannot be asked."""
 
     def __init__(self, broker: Broker, answers: int) -> None:
@@ -122,19 +125,15 @@ class Away:
         self.refused = 0
         self.let_by: list[str] = []
 
-    def queues(self, prefix: str = "") -> Any:
-        if self._answers:
+    def do(self, request: Any) -> Any:
+        if isinstance(request, ListQueues):
+            if not self._answers:
+                self.refused += 1
+                raise ServerUnreachable("127.0.0.1:1", "it is away")
             self._answers -= 1
-            return self._broker.queues(prefix)
-        self.refused += 1
-        raise ServerUnreachable("127.0.0.1:1", "it is away")
-
-    def release_stream(self, queue: str, stream: str) -> bool:
-        self.let_by.append(stream)
-        return self._broker.release_stream(queue, stream)
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._broker, verb)
+        elif isinstance(request, ReleaseStream):
+            self.let_by.append(request.stream)
+        return self._broker.do(request)
 
 
 @pytest.mark.parametrize("answers", [0, 1], ids=["never asked", "asked before"])

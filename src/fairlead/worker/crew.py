@@ -21,7 +21,18 @@ from typing import Any, NamedTuple
 from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
+from fairlead.surface import Doer
+from fairlead.verbs.settle import Goodbye
 from fairlead.worker.batches import Batch, Work, split
+from fairlead.worker.broker_threads import (
+    BrokerFailed,
+    BrokerThreads,
+    ClaimAnswered,
+    HeartbeatDue,
+    Purpose,
+    Settled,
+    SettleRequest,
+)
 from fairlead.worker.dealing import Dealer
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
@@ -36,7 +47,6 @@ from fairlead.worker.pool import Pool
 from fairlead.worker.reasons import bounded
 from fairlead.worker.slots import Answer, Died, NotLoaded
 from fairlead.worker.tally import Tally
-from fairlead.worker.voice import Broken, Claimed, QueueSeen, Said, Target, Told, Voice
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -62,7 +72,7 @@ class Crew:
 
     def __init__(
         self,
-        target: Target,
+        target: Doer,
         job: Job,
         *,
         consumer: str,
@@ -87,7 +97,7 @@ class Crew:
         self._mailbox = Mailbox()
         self._post = self._mailbox.post
         self._outbox = Outbox()
-        self._say = self._outbox.say
+        self._settle = self._outbox.add
         self._pool = Pool(
             job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector
         )
@@ -125,7 +135,7 @@ class Crew:
     # The loop
 
     def _run(self) -> None:
-        self._voice = Voice(self._target, self.job.queue, self._consumer, self._post)
+        self._broker = BrokerThreads(self._target, self.job.queue, self._consumer, self._post)
         try:
             self._pool.add()
             while not self._is_over():
@@ -135,9 +145,9 @@ class Crew:
                 self._check_stop()
                 self._dealer.deal(self.job.plan, only_begun=self._stopping)
                 self._watch()
-                self._outbox.flush(self._voice.say, may_wait=self._pool.is_busy())
+                self._outbox.flush(self._broker.settle, may_wait=self._pool.is_busy())
                 if not self._stopping:
-                    self._fetcher.fetch(self.job, self._voice)
+                    self._fetcher.fetch(self.job, self._broker)
         except BaseException as error:
             self.error = error
             if not isinstance(
@@ -159,17 +169,17 @@ class Crew:
         match event:
             case Answer():
                 self._answered(event)
-            case Told():
-                self._outbox.untold -= len(event.said)
-                self._told_all(event)
-            case Claimed():
+            case Settled():
+                self._outbox.unanswered -= len(event.requests)
+                self._settled_all(event)
+            case ClaimAnswered():
                 self._fetcher.claimed(event)
             case Died():
                 self._died(event)
             case NotLoaded():
                 self._not_loaded(event)
-            case QueueSeen():
-                self._beat()
+            case HeartbeatDue():
+                self._extend_all()
             case _Resize():
                 self._pool.resize(event.concurrency)
             case Job():
@@ -179,7 +189,7 @@ class Crew:
                 self._stop_by = (
                     now if event.hurry else min(self._stop_by or now + self._grace_s, now + self._grace_s)
                 )
-            case Broken():
+            case BrokerFailed():
                 raise event.error
 
     def _is_over(self) -> bool:
@@ -191,9 +201,9 @@ class Crew:
 
     def _end(self) -> None:
         # Also after a failure: what has been done and is not told would be done again.
-        self._outbox.flush(self._voice.say, may_wait=False)
+        self._outbox.flush(self._broker.settle, may_wait=False)
         self._pool.close()
-        self._voice.close(0.5 if self._fetcher.asking else _LEAVING_S)
+        self._broker.close(0.5 if self._fetcher.asking else _LEAVING_S)
         if self._fetcher.asking or self.hands.held:
             # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease
             # is over.
@@ -204,7 +214,7 @@ class Crew:
 
     def _say_goodbye(self) -> None:
         try:
-            self._target.goodbye(self._consumer)
+            self._target.do(Goodbye(self._consumer))
         except Exception as error:
             _log.warning(
                 "could not say goodbye; leases end by themselves",
@@ -284,7 +294,7 @@ class Crew:
                 self.tally.steps += 1
                 self._step_done(item, step, result.values[place] if result.values else b"")
         self.tally.steps += len(completed)
-        self._outbox.say_done(completed, self.job.plan.all_masks)
+        self._outbox.add_completions(completed, self.job.plan.all_masks)
 
     def _step_done(self, item: Item, step: str, value: bytes) -> None:
         plan = self.job.plan
@@ -296,10 +306,10 @@ class Crew:
         except CarryTooLarge as error:
             self._fail(item, FailureReason.SERIALIZATION_ERROR, f"step {step!r}: {error}")
             return
-        self._say(Extend(item.delivery, progress=plan.progress(item.done), carry=carry), "step", item)
+        self._settle(Extend(item.delivery, progress=plan.progress(item.done), carry=carry), "progress", item)
 
     def _complete(self, item: Item) -> None:
-        self._say(Complete(item.delivery, self.job.plan.all_masks), "done", item)
+        self._settle(Complete(item.delivery, self.job.plan.all_masks), "complete", item)
 
     def _fail(
         self,
@@ -312,7 +322,7 @@ class Crew:
         """And the rest of its run goes back: in order, or with leave to go on. What that leave means is for
         the queue to say.
         """
-        self._say(
+        self._settle(
             Fail(item.delivery, error, reason, self.job.plan.progress(item.done), retry_in, dead),
             "fail",
             item,
@@ -336,36 +346,36 @@ class Crew:
             retry_after=timedelta(milliseconds=result.retry_after_ms),
             close=result.close,
         )
-        self._say(said, "fail", item)
+        self._settle(said, "fail", item)
         self._give_back_rest(item, keep_order=True)
 
     def _give_back(self, item: Item) -> None:
-        self._say(Release(item.delivery, keep_order=True), "back", item)
+        self._settle(Release(item.delivery, keep_order=True), "release", item)
         self._give_back_rest(item, keep_order=True)
 
     def _give_back_rest(self, item: Item, *, keep_order: bool) -> None:
         for delivery in self.hands.take_rest(item):
-            self._say(Release(delivery, keep_order=keep_order), "rest", item)
+            self._settle(Release(delivery, keep_order=keep_order), "release rest", item)
 
     # What the broker says
 
-    def _told_all(self, told: Told) -> None:
+    def _settled_all(self, event: Settled) -> None:
         """Those that are completed together, because there are so many of them."""
         completed = []
-        for said, result in zip(told.said, told.results, strict=True):
-            if said.kind == "done" and result.ok:
-                completed.append(said.item)
+        for request, result in zip(event.requests, event.results, strict=True):
+            if request.purpose == "complete" and result.ok:
+                completed.append(request.item)
             else:
-                self._told(said, result)
+                self._settled(request, result)
         self.tally.completed += len(completed)
         self.hands.end_all(completed)
         for item in completed:
             if item.rest:
                 self.hands.follow(item)
 
-    def _told(self, said: Said, result: SettleResult) -> None:
-        kind, item = said.kind, said.item
-        if kind in ("start", "step"):
+    def _settled(self, request: SettleRequest, result: SettleResult) -> None:
+        purpose, item = request.purpose, request.item
+        if purpose in ("start", "progress"):
             if result.outcome == "store_full":
                 # The value was not stored. The work goes on without it: completing the message makes room,
                 # and should the worker die before, the step runs again.
@@ -375,20 +385,20 @@ class Crew:
                 return
             if self._giving_back:
                 self._give_back(item)
-            elif kind == "start":
+            elif purpose == "start":
                 item.started = True
                 self.hands.next.appendleft(item)
             else:
                 self.hands.next.append(item)
-        elif kind in ("beat", "late"):
+        elif purpose in ("extend", "late start"):
             if not result.ok and item in self.hands.held:
                 self._lose(item)
-        elif kind == "rest":
+        elif purpose == "release rest":
             self.tally.released += result.outcome == "released"
-        elif kind in ("done", "fail", "back"):
-            self._ended(kind, item, result)
+        elif purpose in ("complete", "fail", "release"):
+            self._ended(purpose, item, result)
 
-    def _ended(self, kind: str, item: Item, result: SettleResult) -> None:
+    def _ended(self, purpose: Purpose, item: Item, result: SettleResult) -> None:
         self.hands.end(item)
         if not result.ok:
             if not item.lost:
@@ -401,7 +411,7 @@ class Crew:
                 }
                 _log.warning("a lease was over before the work was", extra={"fields": fields})
             self._give_back_rest(item, keep_order=True)
-        elif kind == "back" or result.outcome == "returned":
+        elif purpose == "release" or result.outcome == "returned":
             self.tally.released += 1
         else:
             self.tally.dead += result.outcome == "dead"
@@ -412,14 +422,14 @@ class Crew:
                 and result.outcome == "retry"
             ):
                 # What comes later in the stream and is not in our hands may pass too.
-                self._voice.let_by(item.delivery.message.stream)
+                self._broker.release_stream(item.delivery.message.stream)
 
-    def _beat(self) -> None:
+    def _extend_all(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""
         for item in self.hands.held:
-            self._say(Extend(item.delivery), "beat", item)
+            self._settle(Extend(item.delivery), "extend", item)
             for delivery in item.rest or ():
-                self._say(Extend(delivery), "beat of the rest", item)
+                self._settle(Extend(delivery), "extend rest", item)
 
     def _lose(self, item: Item) -> None:
         if item.lost:
@@ -436,7 +446,7 @@ class Crew:
         for item in self._pool.watch():
             if not item.started:
                 item.started = True
-                self._say(Start(item.delivery), "late", item)
+                self._settle(Start(item.delivery), "late start", item)
 
     def _died(self, news: Died) -> None:
         self.hands.put_back(news.others)
@@ -510,7 +520,7 @@ class Crew:
             self._giving_back = True
             self._leave_by = now + _LEAVING_S
             self.hands.ungather()
-            self._voice.hurry()
+            self._broker.hurry()
             self._pool.kill_busy("the worker was told to stop")
         while self._giving_back and self.hands.next:
             self._give_back(self.hands.next.popleft())

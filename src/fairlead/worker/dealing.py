@@ -107,7 +107,7 @@ class Dealer:
                 if len(hands.starting) >= sum(not slot.pending and slot not in self._lots for slot in slots):
                     return True
                 hands.starting.add(item)
-                self._outbox.say(Start(item.delivery), "start", item)
+                self._outbox.add(Start(item.delivery), "start", item)
             else:
                 slot = self._find_room(slots, expected_us, slow, share)
                 if slot is None:

@@ -6,7 +6,7 @@ worker like any other message. So it is the engine that hands each item to one w
 processes poll, and that gives it to another when its worker dies. docs/decisions/0012-external-queues.md says
 why this keeps an item from being taken twice.
 
-`ExternalSource` has the verbs a worker claims and settles with; a worker needs to know nothing else about it.
+A worker gives its requests to `ExternalSource.do` as it would to a broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, cast
 
 from fairlead.errors import FairleadError, Forbidden, QueueExists
 from fairlead.model.delivery import Delivery
@@ -25,11 +25,14 @@ from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.model.names import TAKEN_SUFFIX, taken_name
-from fairlead.model.settle import Complete, Extend, Fail, Settlement, SettleResult
+from fairlead.model.settle import Complete, Extend, Fail
+from fairlead.request import Answer, Request
 from fairlead.runbook.items import canonical, content_key
 from fairlead.runbook.model import QueueSpec
 from fairlead.runbook.placeholders import fill
 from fairlead.runbook.taken import TAKEN_OPTIONS
+from fairlead.surface import Surface
+from fairlead.verbs.claim import Claim
 from fairlead.worker.command import as_text
 from fairlead.worker.job import Job
 from fairlead.worker.running import Ran, run
@@ -51,30 +54,14 @@ _CHUNK = 500
 _LONGEST_KEY = 400
 
 
-class ExternalTarget(Protocol):
-    """What is needed of a `Broker` or a `Client`."""
-
-    def claim(
-        self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool
-    ) -> list[Delivery]: ...
-    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]: ...
-    def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]: ...
-    def drop(self, queue: str, ids: Sequence[str] | None = None) -> Any: ...
-    def queues(self, prefix: str = "") -> list[Any]: ...
-    def create_queue(self, name: str, **options: Any) -> Any: ...
-    def stats(self, queue: str) -> Any: ...
-    def release_stream(self, queue: str, stream: str) -> bool: ...
-    def goodbye(self, consumer: str) -> int: ...
-
-
-class ExternalSource:
+class ExternalSource(Surface):
     """`name` is the external queue as the engine would know it, `base` where its commands run. `queue` is
     what to claim from.
     """
 
     def __init__(
         self,
-        target: ExternalTarget,
+        target: Surface,
         spec: QueueSpec,
         name: str,
         *,
@@ -93,11 +80,13 @@ class ExternalSource:
         #: Taken, and the broker could not be told so yet: only this worker knows.
         self._unmarked: Delivery | None = None
 
-    # What a worker says
+    def do(self, request: Request[Answer]) -> Answer:
+        """A claim gets items that have been taken; every other request goes to the broker."""
+        if isinstance(request, Claim):
+            return cast(Answer, self._claim(request))
+        return self._target.do(request)
 
-    def claim(
-        self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool
-    ) -> list[Delivery]:
+    def _claim(self, request: Claim) -> list[Delivery]:
         """One item that has been taken, or none. Polls first when it is time to; only the first poll is
         waited for.
         """
@@ -105,42 +94,21 @@ class ExternalSource:
             self.open()
             self.offer(self.poll())
             self._ready = True
-        elif wait is not None:
+        elif request.wait is not None:
             self._poll_when_due()
         unmarked = self._unmarked
         if unmarked is not None and self._mark_taken(unmarked):
             return [unmarked]
         while True:
             # One at a time: nothing keeps a lease alive while the item before it is being taken.
+            wait = self._until_next(request.wait)
             deliveries = self._target.claim(
-                self.queue,
-                limit=1,
-                wait=self._until_next(wait),
-                consumer=consumer,
-                max_per_stream=1,
-                started=False,
+                self.queue, limit=1, wait=wait, consumer=request.consumer, started=False
             )
             if not deliveries:
                 return []
             if self.take(deliveries[0]):
                 return deliveries
-
-    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        return self._target.settle(items)
-
-    def queues(self, prefix: str = "") -> list[Any]:
-        return self._target.queues(prefix)
-
-    def stats(self, queue: str) -> Any:
-        return self._target.stats(queue)
-
-    def release_stream(self, queue: str, stream: str) -> bool:
-        return self._target.release_stream(queue, stream)
-
-    def goodbye(self, consumer: str) -> int:
-        return self._target.goodbye(consumer)
-
-    # What it does
 
     def open(self) -> None:
         """The engine's queue for what is taken, which an apply has made, unless the runbook is only in files."""
@@ -302,7 +270,7 @@ class ExternalSource:
         return []
 
 
-def source_of(target: Any, job: Job) -> ExternalSource:
+def source_of(target: Surface, job: Job) -> ExternalSource:
     """What a worker of an external queue claims from. `target` is a `Broker` or a `Client`."""
     assert job.external is not None
     return ExternalSource(target, job.external, job.queue.removesuffix(TAKEN_SUFFIX), base=job.base)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from fairlead.worker.broker_threads import BrokerThreads, ClaimAnswered, ClaimRequest
 from fairlead.worker.estimates import SLOW_US, Estimates
 from fairlead.worker.hands import Hands
 from fairlead.worker.job import Job
 from fairlead.worker.outbox import Outbox
 from fairlead.worker.pool import Pool
-from fairlead.worker.voice import Ask, Claimed, Voice
 
 #: Expected work fetched ahead.
 _AHEAD_US = 100_000
@@ -45,7 +45,7 @@ class Fetcher:
         #: Nothing is ready, and nothing that we do will make it so.
         self.drained = False
 
-    def claimed(self, event: Claimed) -> None:
+    def claimed(self, event: ClaimAnswered) -> None:
         self.asking = False
         if event.deliveries:
             self._hands.claim(event.deliveries)
@@ -54,7 +54,7 @@ class Fetcher:
             self.drained = self._clean
             self._not_before = time.monotonic() + _BURST_PAUSE_S
 
-    def fetch(self, job: Job, voice: Voice) -> None:
+    def fetch(self, job: Job, broker: BrokerThreads) -> None:
         if self.asking or self.drained:
             return
         hands, at_once, ahead = self._hands, self._pool.size * job.plan.most_rows, self._wanted(job)
@@ -67,9 +67,9 @@ class Fetcher:
         self.asking = True
         run = self._run if job.plan.most_rows > 1 else max(1, min(_LONGEST_RUN, ahead // at_once))
         self._asked = min(room, max(_MOST_AHEAD, job.plan.most_rows))
-        voice.ask(Ask(self._asked, run, None if self._burst else _POLL))
+        broker.claim(ClaimRequest(self._asked, run, None if self._burst else _POLL))
 
-    def _learn(self, event: Claimed) -> None:
+    def _learn(self, event: ClaimAnswered) -> None:
         """For batches, of which only the first of a run can be in the next: runs only as long as it takes to
         find enough.
         """

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from fairlead.model.settle import Complete, Settlement
+from fairlead.worker.broker_threads import Purpose, SettleRequest
 from fairlead.worker.items import Item
-from fairlead.worker.voice import Said
 
 #: While slots have enough to do, outcomes of quick steps wait for so long, or until there are so many.
 _HOLD_S = 0.005
@@ -16,44 +16,44 @@ _GATHERED = 500
 
 class Outbox:
     def __init__(self) -> None:
-        self._saying: list[Said] = []
+        self._unsent: list[SettleRequest] = []
         self._since = 0.0
         self._urgent = False
         #: Sent, and not answered.
-        self.untold = 0
+        self.unanswered = 0
 
     @property
     def is_empty(self) -> bool:
         """Everything that was said has been answered."""
-        return not self._saying and not self.untold
+        return not self._unsent and not self.unanswered
 
-    def say(self, settlement: Settlement, kind: str, item: Item) -> None:
-        if not self._saying:
+    def add(self, settlement: Settlement, purpose: Purpose, item: Item) -> None:
+        if not self._unsent:
             self._since = time.monotonic()
-        self._saying.append(Said(settlement, kind, item))
-        if kind not in ("done", "step") or item.rest:
+        self._unsent.append(SettleRequest(settlement, purpose, item))
+        if purpose not in ("complete", "progress") or item.rest:
             self._urgent = True
 
-    def say_done(self, items: Sequence[Item], progress: int) -> None:
+    def add_completions(self, items: Sequence[Item], progress: int) -> None:
         """All of them are completed."""
-        if not self._saying:
+        if not self._unsent:
             self._since = time.monotonic()
-        self._saying += [Said(Complete(item.delivery, progress), "done", item) for item in items]
+        self._unsent += [SettleRequest(Complete(item.delivery, progress), "complete", item) for item in items]
         self._urgent = self._urgent or any(item.rest for item in items)
 
-    def flush(self, send: Callable[[list[Said]], None], *, may_wait: bool) -> None:
-        if not self._saying:
+    def flush(self, send: Callable[[list[SettleRequest]], None], *, may_wait: bool) -> None:
+        if not self._unsent:
             return
         if (
             may_wait
             and not self._urgent
-            and len(self._saying) < _GATHERED
+            and len(self._unsent) < _GATHERED
             and time.monotonic() - self._since < _HOLD_S
         ):
             return
-        self.untold += len(self._saying)
-        send(self._saying)
-        self._saying, self._urgent = [], False
+        self.unanswered += len(self._unsent)
+        send(self._unsent)
+        self._unsent, self._urgent = [], False
 
     def until_due(self, most_s: float) -> float:
-        return min(most_s, max(0.0, self._since + _HOLD_S - time.monotonic())) if self._saying else most_s
+        return min(most_s, max(0.0, self._since + _HOLD_S - time.monotonic())) if self._unsent else most_s

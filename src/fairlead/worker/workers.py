@@ -13,11 +13,11 @@ from pathlib import Path
 from fairlead.errors import EngineNotInstalled, WorkerNotFound
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.runbook.model import Runbook
+from fairlead.surface import Surface
 from fairlead.worker.crew import Crew
 from fairlead.worker.external import source_of
 from fairlead.worker.job import Job
 from fairlead.worker.tally import Tally
-from fairlead.worker.voice import Target
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -31,7 +31,7 @@ class Workers:
 
     def __init__(
         self,
-        target: Target,
+        target: Surface,
         runbook: Runbook,
         names: Sequence[str] = (),
         *,

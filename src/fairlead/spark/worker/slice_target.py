@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -25,6 +25,11 @@ from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_RECORDED_BYTES
 from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.operate import ReleaseStream
+from fairlead.verbs.queues import ListQueues
+from fairlead.verbs.settle import Goodbye, Settle
 
 #: More than a Crew has in hand of single messages: what came behind them was not there when a crash happened.
 _MOST_IN_HAND = 6000
@@ -202,6 +207,31 @@ class SliceTarget:
 
     # For the Crew
 
+    def do(self, request: Request[Answer]) -> Answer:
+        """Carry out one of the five requests that a worker makes."""
+        answer: object
+        match request:
+            case Claim():
+                answer = self.claim(
+                    str(request.queue),
+                    limit=request.limit,
+                    wait=cast("str | None", request.wait),
+                    consumer=request.consumer,
+                    max_per_stream=request.max_per_stream,
+                    started=request.started,
+                )
+            case Settle():
+                answer = self.settle(request.items)
+            case ListQueues():
+                answer = self.queues(request.prefix)
+            case ReleaseStream():
+                answer = self.release_stream(request.queue, request.stream)
+            case Goodbye():
+                answer = self.goodbye(request.consumer)
+            case _:
+                raise AssertionError(request)
+        return cast(Answer, answer)
+
     def claim(
         self, queue: str, *, limit: int, wait: str | None, consumer: str, max_per_stream: int, started: bool
     ) -> list[Delivery]:
@@ -268,9 +298,6 @@ class SliceTarget:
             raise ClaimReleased(part.consumer, part.number, "somebody let go of it")
         if there.open != part.number:
             raise ClaimClosed(part.consumer, part.number, there.last_closed)
-
-    def stats(self, queue: str) -> Any:
-        raise NotImplementedError("the driver has the queue's numbers")
 
     def release_stream(self, queue: str, stream: str) -> bool:
         return False  # the driver does, when the claim is closed
