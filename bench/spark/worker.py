@@ -35,7 +35,7 @@ from fairlead.worker.workers import Workers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlead.spark.worker.loop import Progress
+    from fairlead.spark.worker.loop import SparkWorkerProgress
 
 _BASE = Path(__file__).parents[2]
 _WARM = 2
@@ -133,12 +133,12 @@ class _Bench:
         class Unlearning(SparkWorker):
             """Its claims stay as large as it is told, however long they take."""
 
-            def _learn(self, *seen: object) -> None:
-                self._size = self._most
+            def _adjust_size(self, *seen: object) -> None:
+                self._size = self._max_messages
 
         closed: list[tuple[int, float]] = []
 
-        def note(progress: Progress) -> None:
+        def note(progress: SparkWorkerProgress) -> None:
             if progress.summary.claims > len(closed):
                 closed.append((progress.summary.completed, progress.summary.elapsed_s))
 
@@ -157,7 +157,7 @@ class _Bench:
             hurry=threading.Event(),
             on_progress=note,
         )
-        worker._learn()
+        worker._adjust_size()
         worker.run()
         self._drop("spark")
         assert closed[-1][0] == (self._plan.claims + _WARM) * self._shape.rows, (

@@ -6,7 +6,7 @@ from fairlead.spark.worker.claim_size import next_run, next_size
 
 
 def after(asked: int, done: int, took_s: float, least: int = 2, most: int = 50_000) -> int:
-    return next_size(asked, done, took_s, least=least, most=most)
+    return next_size(asked, done, took_s, at_least=least, at_most=most)
 
 
 def test_a_claim_grows_and_shrinks_towards_some_seconds_and_never_by_more_than_four() -> None:
@@ -42,7 +42,7 @@ def test_it_settles_where_a_claim_takes_about_the_goal(each_s: float) -> None:
 
 
 def test_as_few_of_a_stream_as_fill_a_claim() -> None:
-    assert next_run(4, 1_000, 1_000, most=50_000) == 2
-    assert next_run(1, 1_000, 1_000, most=50_000) == 1
-    assert next_run(4, 1_000, 999, most=50_000) == 16
-    assert next_run(40_000, 1_000, 3, most=50_000) == 50_000
+    assert next_run(4, 1_000, 1_000, at_most=50_000) == 2
+    assert next_run(1, 1_000, 1_000, at_most=50_000) == 1
+    assert next_run(4, 1_000, 999, at_most=50_000) == 16
+    assert next_run(40_000, 1_000, 3, at_most=50_000) == 50_000

@@ -11,7 +11,7 @@ import pytest
 from fairlead.errors import InvalidRequest, ServerUnreachable, TlsFailed
 from fairlead.spark import connection
 from fairlead.spark.connection import client_for, forget_clients, is_loopback
-from fairlead.spark.options import Options, read_options
+from fairlead.spark.options import SparkOptions, read_options
 from fairlead.testing import run_server
 from fairlead.testing.server import free_ports
 from tests.security.certificates import Files
@@ -23,7 +23,7 @@ def _no_clients_left():
     forget_clients()
 
 
-def options(endpoint: str, **given: str) -> Options:
+def options(endpoint: str, **given: str) -> SparkOptions:
     return read_options({"endpoint": endpoint, "queue": "orders"} | given)
 
 

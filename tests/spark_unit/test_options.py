@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.options import OPTIONS, Options, read_options
+from fairlead.spark.options import OPTIONS, SparkOptions, read_options
 
 WHERE = {"endpoint": "127.0.0.1:5554", "queue": "orders"}
 
@@ -152,12 +152,12 @@ def test_checked_options_travel_in_pickles_as_they_are():
 
 
 def test_a_default_that_is_shown_is_the_one_that_counts():
-    defaults = Options()
+    defaults = SparkOptions()
     for option in OPTIONS.values():
         if option.default and " " not in option.default:
             field = next(
                 name
-                for name in Options.__dataclass_fields__
+                for name in SparkOptions.__dataclass_fields__
                 if name.replace("_", "") == option.name.lower().replace(".", "")
             )
             assert option.read(option.name, option.default) == getattr(defaults, field), option.name

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.errors import InvalidRequest
 from fairlead.spark.worker import ship
-from fairlead.spark.worker.run_worker import tries_tasks_again
+from fairlead.spark.worker.run_worker import retry_tasks
 
 
 def make(folder: Path, *names: str) -> None:
@@ -40,11 +40,11 @@ def test_steps_travel_and_what_tools_have_made_stays(tmp_path: Path) -> None:
 
 def test_what_is_large_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "steps.py", "orders.parquet")
-    monkeypatch.setattr(ship, "MOST_FILE_BYTES", 10)
+    monkeypatch.setattr(ship, "MAX_FILE_BYTES", 10)
     assert shipped(tmp_path) == ["steps.py"]
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 2), ("MOST_BYTES", 20)])
+@pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 2), ("MAX_BYTES", 20)])
 def test_a_folder_that_is_more_than_steps_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -99,4 +99,4 @@ def test_the_same_files_have_the_same_name_and_others_another(tmp_path: Path) ->
     ],
 )
 def test_a_task_that_crashes_on_a_local_master_is_tried_again_as_on_a_cluster(given: str, used: str) -> None:
-    assert tries_tasks_again(given) == used
+    assert retry_tasks(given) == used

@@ -15,14 +15,17 @@ from typing import Any
 
 import pytest
 
-from fairlead import Broker
+from fairlead import Broker, Delivery
 from fairlead.errors import ClaimClosed, ClaimReleased, ServerUnreachable, StaleConsumer, StepNotLoaded
-from fairlead.model.settle import Complete, Extend, Fail, Release, Start
+from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark.worker import resident, slice_target
-from fairlead.spark.worker.resident import Resident, SliceDone, work_here
-from fairlead.spark.worker.slice_target import Slice, SliceTarget
+from fairlead.spark.worker import slice_handler, slice_worker
+from fairlead.spark.worker.slice_handler import SliceHandler
+from fairlead.spark.worker.slice_queue import ClaimSlice
+from fairlead.spark.worker.slice_worker import SliceResult, SliceWorker, work_in_process
 from fairlead.testing import open_in_memory
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.settle import Settle
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, until
@@ -47,7 +50,7 @@ def journal(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def nobody_stays() -> Iterator[None]:
     yield
-    resident.dismiss()
+    slice_worker.stop_worker()
 
 
 class Run:
@@ -63,10 +66,10 @@ class Run:
     def claim(self, limit: int = 10_000) -> int:
         return self.broker.consumers.claim(NAME, QUEUE, self.info.generation, self.number, limit=limit).count
 
-    def part(self, at: int) -> Slice:
-        return Slice(NAME, QUEUE, self.info.generation, self.number, at, self.slices)
+    def part(self, at: int) -> ClaimSlice:
+        return ClaimSlice(NAME, QUEUE, self.info.generation, self.number, at, self.slices)
 
-    def work(self, consumers: Any = None) -> list[SliceDone]:
+    def work(self, consumers: Any = None) -> list[SliceResult]:
         with living(self.job, consumers or self.broker.consumers) as crew:
             return [crew.work(self.part(at)) for at in range(self.slices)]
 
@@ -84,9 +87,17 @@ class Run:
         return found
 
 
+def claim(target: SliceHandler, limit: int, max_per_stream: int = 1) -> list[Delivery]:
+    return target.do(Claim(QUEUE, limit, max_per_stream=max_per_stream, started=False))
+
+
+def settle(target: SliceHandler, items: list[Settlement]) -> list[SettleResult]:
+    return target.do(Settle(items))
+
+
 @contextmanager
-def living(job: Job, consumers: Any) -> Iterator[Resident]:
-    crew = Resident("key", job, consumers)
+def living(job: Job, consumers: Any) -> Iterator[SliceWorker]:
+    crew = SliceWorker("key", job, consumers)
     try:
         yield crew
     finally:
@@ -100,7 +111,7 @@ def test_every_message_of_a_claim_is_worked_once_and_done_when_it_is_closed(
     run = Run(broker, runbook(step("first", "noted"), step("second", "noted"), concurrency=2), slices=3)
     run.claim()
     done = run.work()
-    assert [sum(one.said.completed for one in done), sum(one.worked.steps for one in done)] == [300, 600]
+    assert [sum(one.recorded.completed for one in done), sum(one.worked.steps for one in done)] == [300, 600]
     assert broker.stats(QUEUE).leased == 300
     assert run.close() == {"completed": 300}
     lines = [line for line in read_journal(journal) if line["word"] == "begin"]
@@ -116,8 +127,8 @@ def test_one_that_fails_is_told_with_its_reason_and_comes_again_with_what_it_had
     run = Run(broker, runbook(step("first", "noted"), step("second", "fails"), step("third", "noted")))
     run.claim()
     done = run.work()
-    assert sum(one.said.failed for one in done) == 10
-    assert sum((one.said.reasons for one in done), start=type(done[0].said.reasons)()) == {
+    assert sum(one.recorded.failed for one in done) == 10
+    assert sum((one.recorded.reasons for one in done), start=type(done[0].recorded.reasons)()) == {
         "dependency_failure": 10
     }
     assert run.close() == {"completed": 20, "retry": 10}
@@ -167,9 +178,9 @@ def test_with_continue_those_behind_a_failure_have_leave_to_pass_it(broker: Brok
     run = Run(broker, runbook(step("fails"), on_stream_failure="continue"), slices=1)
     run.claim()
     (done,) = run.work()
-    assert done.said.let_by == {"s"}
+    assert done.recorded.streams_to_release == {"s"}
     # All that were behind it, those too that the Crew had not been given.
-    assert (done.said.completed, done.said.failed, done.said.released) == (1, 1, 98)
+    assert (done.recorded.completed, done.recorded.failed, done.recorded.released) == (1, 1, 98)
     run.close()
     broker.release_stream(QUEUE, "s")
     assert run.work_off() == [{"completed": 98}]
@@ -184,7 +195,7 @@ def test_what_is_settled_is_left_out_when_the_claim_is_worked_again(broker: Brok
     assert again.number == run.number
     again.claim()
     done = again.work()
-    assert [one.said.completed + one.said.failed for one in done] == [0, 0]
+    assert [one.recorded.completed + one.recorded.failed for one in done] == [0, 0]
     assert again.close() == {"completed": 90, "retry": 10}
     assert len([line for line in read_journal(journal) if line["word"] == "begin"]) == 100
 
@@ -227,7 +238,7 @@ def test_while_the_broker_is_away_a_slice_waits_for_it(broker: Broker, journal: 
     push(broker, *held(journal, gate, 5, held_at=0))
     run = Run(broker, runbook(step("first", "noted")), slices=1)
     run.claim()
-    done: list[SliceDone] = []
+    done: list[SliceResult] = []
     working = threading.Thread(target=lambda: done.extend(run.work(wire)))
     working.start()
     until(lambda: begins(journal, 0))
@@ -236,7 +247,7 @@ def test_while_the_broker_is_away_a_slice_waits_for_it(broker: Broker, journal: 
     assert wire.tried.wait(60)
     wire.is_cut.clear()
     working.join(60)
-    assert done[0].said.completed == 5
+    assert done[0].recorded.completed == 5
     assert run.close() == {"completed": 5}
 
 
@@ -268,7 +279,11 @@ def test_whoever_is_taken_over_ends_and_records_nothing_more(
     again.claim()
     (done,) = again.work()
     # What the first had begun counts as a try that ended without a word.
-    assert (done.said.completed, done.said.failed, dict(done.said.reasons)) == (2, 1, {"timeout_exceeded": 1})
+    assert (done.recorded.completed, done.recorded.failed, dict(done.recorded.reasons)) == (
+        2,
+        1,
+        {"timeout_exceeded": 1},
+    )
     assert again.close() == {"completed": 2, "retry": 1}
 
 
@@ -330,7 +345,7 @@ def test_a_crew_stays_for_the_same_work_and_is_replaced_for_another(broker: Brok
         push(broker, {"n": turn, "journal": journal})
         run = Run(broker, book, slices=1)
         run.claim()
-        work_here(run.part(0), key, run.job, lambda: broker.consumers)
+        work_in_process(run.part(0), key, run.job, lambda: broker.consumers)
         run.close()
         pids.append(read_journal(journal)[-1]["pid"])
     assert pids[0] == pids[1] != pids[2]
@@ -351,7 +366,7 @@ def test_steps_of_the_same_name_in_another_folder_are_others(
         run = Run(broker, runbook(StepSpec("work", run="desk_of_slices:work"), isolate=isolate), slices=1)
         run.claim()
         job = replace(run.job, base=str(folder))
-        work_here(run.part(0), job, job, lambda: broker.consumers)
+        work_in_process(run.part(0), job, job, lambda: broker.consumers)
         assert run.close() == {"completed": 1}
         assert (folder / "done").exists()
 
@@ -361,40 +376,40 @@ def test_a_step_that_cannot_be_loaded_ends_the_slice_with_its_name(broker: Broke
     run = Run(broker, runbook(StepSpec("lost", run="tests.worker.nowhere:nothing")), slices=1)
     run.claim()
     with pytest.raises(StepNotLoaded, match=r"tests\.worker\.nowhere"):
-        work_here(run.part(0), "key", run.job, lambda: broker.consumers)
+        work_in_process(run.part(0), "key", run.job, lambda: broker.consumers)
     assert run.close() == {"released": 1}
-    assert resident._here is None
+    assert slice_worker._current is None
 
 
 def test_what_is_refused_is_lost_and_not_counted(broker: Broker) -> None:
     push(broker, {"n": 0}, {"n": 1})
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
-    target = SliceTarget(broker.consumers)
+    target = SliceHandler(broker.consumers)
     target.begin(run.part(0))
-    first, second = target.claim(QUEUE, limit=2, wait=None, consumer="", max_per_stream=1, started=False)
+    first, second = claim(target, 2)
     Run(broker, runbook(step("nothing")))  # takes over
-    assert [result.outcome for result in target.settle([Complete(first), Start(second)])] == [
+    assert [result.outcome for result in settle(target, [Complete(first), Start(second)])] == [
         "lost_lease"
     ] * 2
     with pytest.raises(StaleConsumer):
         target.wait(0)
     assert target.end().completed == 0
-    assert [result.outcome for result in target.settle([Complete(first)])] == ["lost_lease"]
+    assert [result.outcome for result in settle(target, [Complete(first)])] == ["lost_lease"]
 
 
 def test_errors_are_cut_before_a_claim_could_not_hold_them(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slice_target, "_ERROR_BYTES", 5_000)
+    monkeypatch.setattr(slice_handler, "_ERROR_BYTES", 5_000)
     push(broker, *({"n": n} for n in range(4)))
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
     wire = Wire(broker)
-    target = SliceTarget(wire)
+    target = SliceHandler(wire)
     target.begin(run.part(0))
-    out = target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=1, started=False)
-    target.settle([Fail(one, "x" * 2_000) for one in out])
+    out = claim(target, 10)
+    settle(target, [Fail(one, "x" * 2_000) for one in out])
     assert [len(item.error) for item in wire.recorded[0]] == [2_000, 2_000, 200, 200]
 
 
@@ -405,10 +420,10 @@ def test_a_throttled_member_of_a_claim_fails_and_waits_because_its_neighbours_ar
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
     wire = Wire(broker)
-    target = SliceTarget(wire)
+    target = SliceHandler(wire)
     target.begin(run.part(0))
-    (one,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
-    (result,) = target.settle([Fail(one, "429", retry_after="60s", close="api")])
+    (one,) = claim(target, 1)
+    (result,) = settle(target, [Fail(one, "429", retry_after="60s", close="api")])
     assert result.outcome == "retry"
     (said,) = wire.recorded[0]
     assert (said.retry_in, said.close, said.retry_after) == ("60s", None, None)
@@ -418,13 +433,14 @@ def test_after_its_time_a_slice_hands_out_nothing_more(broker: Broker) -> None:
     push(broker, {"n": 0}, {"n": 1}, *({"n": n, "stream": "s"} for n in range(5)))
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
-    target = SliceTarget(broker.consumers)
-    target.begin(run.part(0), most_s=60)
-    (first,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
-    target._hands_out_until = 0
-    assert target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=1, started=False) == []
+    target = SliceHandler(broker.consumers)
+    target.begin(run.part(0), max_s=60)
+    (first,) = claim(target, 1)
+    assert target._open is not None
+    target._open.deliver_until = 0
+    assert claim(target, 10) == []
     assert not target.wait(0)
-    target.settle([Complete(first)])
+    settle(target, [Complete(first)])
     assert target.wait(0)
     assert run.close() == {"completed": 1, "released": 6}
 
@@ -436,10 +452,10 @@ def test_what_came_back_without_a_word_looks_so_to_the_crew(
     push(broker, {"n": 0})
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
-    target = SliceTarget(broker.consumers)
+    target = SliceHandler(broker.consumers)
     for expected in (1, deliveries):
         target.begin(run.part(0)._replace(crashes=crashes))
-        (one,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
+        (one,) = claim(target, 1)
         assert one.deliveries == expected
 
 
@@ -447,31 +463,31 @@ def test_a_target_hands_out_one_run_of_a_stream_at_a_time(broker: Broker) -> Non
     push(broker, *({"n": n, "stream": "s"} for n in range(5)), {"n": 9})
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
-    target = SliceTarget(broker.consumers)
+    target = SliceHandler(broker.consumers)
     target.begin(run.part(0))
 
-    def claim() -> list[Any]:
-        return target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=2, started=False)
+    def next_run() -> list[Any]:
+        return claim(target, 10, 2)
 
     def numbers(deliveries: list[Any]) -> list[int]:
         return [json.loads(one.payload)["n"] for one in deliveries]
 
-    first = claim()
+    first = next_run()
     assert sorted(numbers(first)) == [0, 1, 9]
-    assert claim() == []
+    assert next_run() == []
     out = {json.loads(one.payload)["n"]: one for one in first}
-    target.settle([Complete(out[0]), Extend(out[1])])
-    assert claim() == []
+    settle(target, [Complete(out[0]), Extend(out[1])])
+    assert next_run() == []
     assert [
-        result.outcome for result in target.settle([Extend(out[1]), Start(out[1]), Complete(out[1])])
+        result.outcome for result in settle(target, [Extend(out[1]), Start(out[1]), Complete(out[1])])
     ] == ["extended", "started", "completed"]
-    second = claim()
+    second = next_run()
     assert numbers(second) == [2, 3]
-    results = target.settle([Fail(second[0], "odd"), Release(second[1])])
+    results = settle(target, [Fail(second[0], "odd"), Release(second[1])])
     assert [result.outcome for result in results] == ["retry", "released"]
-    assert claim() == []
+    assert next_run() == []
     assert not target.wait(0)
-    target.settle([Complete(out[9])])
+    settle(target, [Complete(out[9])])
     assert target.wait(0)
-    assert [result.outcome for result in target.settle([Complete(out[9])])] == ["lost_lease"]
+    assert [result.outcome for result in settle(target, [Complete(out[9])])] == ["lost_lease"]
     assert run.close() == {"completed": 3, "retry": 1, "released": 2}

@@ -15,10 +15,10 @@ import pytest
 import fairlead
 from fairlead.errors import ClaimClosed, ServerUnreachable, SparkNotReady, StaleConsumer, StepNotLoaded
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 from fairlead.spark.worker import loop as worker_loop
-from fairlead.spark.worker import resident
-from fairlead.spark.worker.loop import Progress, SparkWorker
+from fairlead.spark.worker import slice_worker
+from fairlead.spark.worker.loop import SparkWorker, SparkWorkerProgress
 from fairlead.spark.worker.run_slice import RunSlice, SliceRow
 from fairlead.spark.worker.slice_jobs import JobFailed
 from fairlead.testing import ServerProcess
@@ -44,7 +44,7 @@ class JobsHere:
     def __init__(self, spark: Any, name: str) -> None:
         self.cancelled = threading.Event()
 
-    def start(self, work: RunSlice, words: str) -> None:
+    def start(self, work: RunSlice, description: str) -> None:
         self.seen.append(work)
         does = self.does.pop(0) if len(self.does) > 1 else self.does[0]
         self._outcome: Any = None
@@ -94,9 +94,9 @@ def crash(*slices: int) -> Jobs:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_loop, "SliceJobs", JobsHere)
-    monkeypatch.setattr(worker_loop, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(worker_loop, "_MIN_PAUSE_S", 0.01)
     yield
-    resident.dismiss()
+    slice_worker.stop_worker()
 
 
 class Scene:
@@ -104,7 +104,7 @@ class Scene:
         self.server, self.client, self.journal = server, client, journal
         self.queue = f"loop-{next(_numbers)}"
         self.stop, self.hurry = threading.Event(), threading.Event()
-        self.told: list[Progress] = []
+        self.told: list[SparkWorkerProgress] = []
         again = {"policy": "immediate", "attempts": 5}
         client.create_queue(self.queue, retry=again, retry_in_stream=again)
 
@@ -124,7 +124,7 @@ class Scene:
         return SparkWorker(
             None,
             _at(job, self.queue),
-            Options(endpoint=self.server.address),  # type: ignore[arg-type]
+            SparkOptions(endpoint=self.server.address),  # type: ignore[arg-type]
             stop=self.stop,
             hurry=self.hurry,
             on_progress=self.told.append,
@@ -206,7 +206,7 @@ def test_a_claim_that_an_operator_lets_go_of_is_gone_on_without(
     with caplog.at_level(logging.WARNING):
         done = scene.worker(let_go, whole).run()
     assert done.completed == 10
-    assert "a claim is gone, going on with the next" in caplog.messages
+    assert "the open claim ended; the worker continues with the next one" in caplog.messages
     assert scene.left == (0, 0, 0, 0)
 
 
@@ -272,7 +272,7 @@ def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_no
     assert scene.left == (done.released, 0, 0, 0)
     # Nobody can say anything more about it.
     with pytest.raises(ClaimClosed):
-        scene.client.consumers.begin_slice(scene.queue, scene.queue, worker._info.generation, 1)
+        scene.client.consumers.begin_slice(scene.queue, scene.queue, worker._consumer.info.generation, 1)
 
 
 def test_a_stop_lets_the_job_finish_and_takes_no_more(scene: Scene) -> None:
@@ -345,7 +345,7 @@ def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(
         return whole(work)
 
     worker = scene.worker(crash(0), long, ttl="1s")
-    consumers = worker._client.consumers
+    consumers = worker._consumer._consumers
     register = consumers.register
 
     def slow(*given: Any, **options: Any) -> Any:
@@ -355,7 +355,6 @@ def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(
         return answer
 
     monkeypatch.setattr(consumers, "register", slow)
-    monkeypatch.setattr(SparkWorker, "_consumers", property(lambda self: consumers))
     scene.push(*({"n": n} for n in range(10)))
     assert worker.run().completed == 10
 
@@ -376,7 +375,7 @@ def test_a_job_that_fails_while_stopping_leaves_no_task_that_may_speak(scene: Sc
 def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_loop, "_LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(worker_loop, "_MAX_PAUSE_S", 3600.0)
 
     def fails(work: RunSlice) -> Sequence[SliceRow]:
         if len(JobsHere.seen) == 2:

@@ -24,7 +24,7 @@ from fairlead.runbook.model import Runbook
 from fairlead.server import logs
 
 if TYPE_CHECKING:
-    from fairlead.spark.worker.loop import Progress
+    from fairlead.spark.worker.loop import SparkWorkerProgress
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -137,7 +137,7 @@ class _ProgressReporter:
             self._status.stop()
             logs.set_up(LogSettings(level="info"))
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: SparkWorkerProgress) -> None:
         done, now = progress.summary, time.monotonic()
         self._tell_deaths(progress)
         if self._status is not None:
@@ -164,7 +164,7 @@ class _ProgressReporter:
             self._told_at, self._told = now, str(fields)
             logs.event(_log, logging.INFO, "progress", **fields)
 
-    def _tell_deaths(self, progress: Progress) -> None:
+    def _tell_deaths(self, progress: SparkWorkerProgress) -> None:
         new = progress.summary.dead - self._dead
         if new > 0:
             self._dead += new
@@ -172,7 +172,7 @@ class _ProgressReporter:
             logs.event(_log, logging.WARNING, "new dead letters", worker=self._name, count=new, see=see)
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: SparkWorkerProgress) -> str:
     done = progress.summary
     parts = [f"{done.completed:,} completed"]
     counts = (("to be tried again", done.failed), ("dead", done.dead), ("given back", done.released))

@@ -19,7 +19,7 @@ from fairlead.client.addresses import read_endpoint
 from fairlead.client.finding import find_connect
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import is_loopback_host
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
@@ -52,7 +52,7 @@ class Way:
     tls_server_name: str
 
 
-def client_for(options: Options) -> Client:
+def client_for(options: SparkOptions) -> Client:
     """Connects at the first call, trying for as long as the option `timeout` says: then `ServerUnreachable`,
     with the endpoint.
 
@@ -82,7 +82,7 @@ def is_loopback(endpoint: str) -> bool:
     return is_loopback_host(read_endpoint(endpoint).host)
 
 
-def _warn_if_only_local(options: Options) -> None:
+def _warn_if_only_local(options: SparkOptions) -> None:
     """Spark tells a source nothing of its master: an executor notices that it is one, and not a part of the
     driver.
     """

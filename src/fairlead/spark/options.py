@@ -37,7 +37,7 @@ ALL: tuple[Direction, ...] = (*READS, *WRITES, "quarantine")
 _MOST_PARTITIONS = 10_000
 _MOST_BY_DEFAULT = 16
 
-#: Options of Spark itself that it hands to a sink together with the sink's own.
+#: SparkOptions of Spark itself that it hands to a sink together with the sink's own.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 #: Somebody who gives one of these means to give the secret itself.
 _SECRETS = frozenset({"apikey", "api_key", "key", "token", "secret", "password", "authorization"})
@@ -176,7 +176,7 @@ def _option(
 
 
 @dataclass(frozen=True)
-class Options:
+class SparkOptions:
     """What was given, checked by itself; `for_direction` checks what needs to be known to do something with
     it.
 
@@ -316,7 +316,7 @@ class Options:
         """Spark tells a source nothing of its executors; on one machine the driver's cores are theirs."""
         return self.num_partitions or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)
 
-    def for_direction(self, direction: Direction) -> Options:
+    def for_direction(self, direction: Direction) -> SparkOptions:
         """Itself. Raises `InvalidRequest` for what is missing, or has no meaning there."""
         for name in sorted(self.given):
             if direction not in OPTIONS[name].directions:
@@ -351,11 +351,11 @@ def _named(one: Field[Any]) -> str:
     return prefix + first + "".join(word.capitalize() for word in more)
 
 
-#: The name of each option, as documented -> its field of `Options`, and its row of the table.
-FIELDS = {_named(one): one.name for one in fields(Options) if "option" in one.metadata}
+#: The name of each option, as documented -> its field of `SparkOptions`, and its row of the table.
+FIELDS = {_named(one): one.name for one in fields(SparkOptions) if "option" in one.metadata}
 OPTIONS = {
     _named(one): one.metadata["option"]._replace(name=_named(one))
-    for one in fields(Options)
+    for one in fields(SparkOptions)
     if "option" in one.metadata
 }
 _FOLDED = {name.lower(): name for name in OPTIONS}
@@ -367,7 +367,7 @@ def spelled_as_options(given: Mapping[str, str]) -> dict[str, str]:
     return {names.get(name, name): value for name, value in given.items()}
 
 
-def read_options(given: Mapping[str, str]) -> Options:
+def read_options(given: Mapping[str, str]) -> SparkOptions:
     """Raises `InvalidRequest` that names the option. Values of unknown options are not shown: one may be a
     secret.
     """
@@ -392,7 +392,9 @@ def read_options(given: Mapping[str, str]) -> Options:
         FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value)
         for name, value in folded.items()
     }
-    options = Options(**values, given=frozenset(_FOLDED[name] for name in folded), driver=platform.node())
+    options = SparkOptions(
+        **values, given=frozenset(_FOLDED[name] for name in folded), driver=platform.node()
+    )
     if options.api_key_file and options.api_key_env:
         raise InvalidRequest("options apiKeyFile and apiKeyEnv", "one of the two", "both")
     if bool(options.tls_cert) != bool(options.tls_key):

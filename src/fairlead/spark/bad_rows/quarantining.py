@@ -28,7 +28,7 @@ from fairlead.spark.bad_rows.texts import texts_in
 from fairlead.spark.bad_rows.verdicts import ByColumn, Judge, judge_by
 from fairlead.spark.bad_rows.whole_input import check_whole_input
 from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID, token_of_micro_batch
-from fairlead.spark.options import Options, read_options, spelled_as_options
+from fairlead.spark.options import SparkOptions, read_options, spelled_as_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -119,7 +119,7 @@ def quarantine(
 class Sift:
     """What a task does with its partition; made by the driver, and pickled."""
 
-    options: Options
+    options: SparkOptions
     judge: Judge
     schema: StructType
     hidden: tuple[str, ...]
@@ -215,7 +215,7 @@ def _micro_batch_of_this_thread(df: DataFrame) -> tuple[str | None, str | None]:
     return context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
 
 
-def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str) -> Options:
+def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str) -> SparkOptions:
     return read_options(
         {**spelled_as_options(connection), "endpoint": endpoint, "queue": queue}
     ).for_direction("quarantine")

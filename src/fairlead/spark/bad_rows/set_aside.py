@@ -24,7 +24,7 @@ from fairlead.spark.bad_rows.verdicts import Verdict
 from fairlead.spark.connection import client_for
 from fairlead.spark.data_source.attempt import this_attempt
 from fairlead.spark.data_source.chunks import Chunker
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
 
@@ -48,7 +48,7 @@ class BadRows:
     short leaves nothing behind.
     """
 
-    def __init__(self, options: Options, *, most_in_memory: int = _MOST_IN_MEMORY) -> None:
+    def __init__(self, options: SparkOptions, *, most_in_memory: int = _MOST_IN_MEMORY) -> None:
         self._options = options
         self._most_in_memory = most_in_memory
         self._batches: list[pa.RecordBatch] = []

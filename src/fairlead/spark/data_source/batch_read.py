@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from fairlead.model.ids import first_id_of, show_id
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.spark.connection import client_for
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class Range(InputPartition):
 class BatchReader(DataSourceReader):
     # Without pushFilters: Spark 4.3 keeps a pushed filter for later actions that do not have it.
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 

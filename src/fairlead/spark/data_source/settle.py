@@ -21,7 +21,7 @@ from fairlead.spark.data_source.attempt import this_attempt
 from fairlead.spark.data_source.chunks import Chunker
 from fairlead.spark.data_source.columns import show_rows
 from fairlead.spark.data_source.settle_columns import Receipt, check_settled, to_settlements
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 
 _ADVICE = "Nothing of this write counts; a row needs id and receipt as they were read, and an outcome"
 
@@ -37,7 +37,7 @@ class SettledPart(WriterCommitMessage):
 class SettleWriter(DataSourceArrowWriter):
     """`df.write` in a `foreachBatch`."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool = False) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'mode("append")')
         self._options = options
 
@@ -51,7 +51,7 @@ class SettleWriter(DataSourceArrowWriter):
 class SettleStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream` of the query that reads them."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool = False) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'outputMode("append")')
         self._options = options
 
@@ -62,7 +62,7 @@ class SettleStreamWriter(DataSourceStreamArrowWriter):
         choose(self._options, messages)
 
 
-def record_rows(options: Options, batches: Iterator[pa.RecordBatch]) -> SettledPart:
+def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> SettledPart:
     """In a task. What an attempt that is not chosen has recorded never counts, so there is nothing to take
     back.
     """
@@ -88,7 +88,7 @@ def record_rows(options: Options, batches: Iterator[pa.RecordBatch]) -> SettledP
     return SettledPart(part, tuple(claims))
 
 
-def choose(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
+def choose(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """On the driver. Adds to what was chosen: a foreachBatch may settle more than once. The source forgets
     the choice of a run that is replayed before the replay begins.
     """
@@ -103,7 +103,7 @@ def choose(options: Options, messages: Sequence[WriterCommitMessage | None]) -> 
         client.consumers.choose(*receipt, sorted(names), add=True)
 
 
-def _check(options: Options, schema: StructType, overwrite: bool, instead: str) -> None:
+def _check(options: SparkOptions, schema: StructType, overwrite: bool, instead: str) -> None:
     if overwrite:
         raise InvalidRequest("the mode of a write that settles", instead, "overwrite")
     if options.rejects:

@@ -32,7 +32,7 @@ from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadEr
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.spark.connection import client_for
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,7 @@ class Offset:
         return {"consumer": self.consumer, "queue": self.queue, "number": self.number} | more
 
     @classmethod
-    def of(cls, json: Mapping[str, Any], options: Options) -> Offset:
+    def of(cls, json: Mapping[str, Any], options: SparkOptions) -> Offset:
         """Refuses a checkpoint of another consumer: its numbers would be taken for those of this one."""
         for option, given in (("consumer", options.consumer), ("queue", options.queue)):
             if json.get(option) != given:
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     `ServerUnreachable` only after `timeout`.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._forget()

@@ -27,7 +27,7 @@ from fairlead.spark.data_source.chunks import Chunk, Chunker
 from fairlead.spark.data_source.columns import show_rows, without_rows
 from fairlead.spark.data_source.rejects import RejectsFile, RejectsFolder, check_folder
 from fairlead.spark.data_source.write_columns import check_written, to_messages
-from fairlead.spark.options import Options
+from fairlead.spark.options import SparkOptions
 
 _ADVICE = 'Nothing of this write becomes visible; .option("rejects", "/shared/folder") sets such rows aside and writes the others'
 #: Nobody waits for what an abort has to say.
@@ -47,7 +47,7 @@ class Staged(WriterCommitMessage):
 class ProduceWriter(DataSourceArrowWriter):
     """`df.write`: made once by the driver, and pickled to tasks and to the commit."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool = False) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'mode("append")')
         self._options = options
         self._schema = schema
@@ -66,7 +66,7 @@ class ProduceWriter(DataSourceArrowWriter):
 class ProduceStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: made anew for each micro-batch, and again for its commit."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool = False) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'outputMode("append"), or a foreachBatch')
         self._options = options
         self._schema = schema
@@ -84,7 +84,9 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
             discard(self._options, token)
 
 
-def stage_rows(options: Options, schema: StructType, token: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+def stage_rows(
+    options: SparkOptions, schema: StructType, token: str, batches: Iterator[pa.RecordBatch]
+) -> Staged:
     """In a task. Raises `RowsRefused` at the first row that is none, unless there is a place for such rows."""
     attempt = this_attempt()
     client = client_for(options)
@@ -122,7 +124,7 @@ def stage_rows(options: Options, schema: StructType, token: str, batches: Iterat
     return Staged(token, attempt.partition, tuple(names), refused.close() if refused is not None else "")
 
 
-def publish(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
+def publish(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """On the driver. All or nothing, and once per token: in the order of the partitions, and of the rows in
     them.
     """
@@ -144,7 +146,7 @@ def publish(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
         folder.keep(rejects)
 
 
-def discard(options: Options, token: str) -> None:
+def discard(options: SparkOptions, token: str) -> None:
     """On the driver, after a failure that is told already: what cannot be discarded now goes with its time to
     live.
     """
@@ -160,7 +162,7 @@ def discard(options: Options, token: str) -> None:
             RejectsFolder(options.rejects, token).drop()
 
 
-def _own_token(options: Options) -> str:
+def _own_token(options: SparkOptions) -> str:
     """With the queue in it: files of refused rows are kept by token, and writes to two queues may share a
     folder for them.
     """
@@ -171,7 +173,7 @@ def _own_token(options: Options) -> str:
     return f"{options.queue}/{options.dedupe_token}"
 
 
-def _check(options: Options, schema: StructType, overwrite: bool, instead: str) -> None:
+def _check(options: SparkOptions, schema: StructType, overwrite: bool, instead: str) -> None:
     if overwrite:
         raise InvalidRequest(
             "the mode of a write",

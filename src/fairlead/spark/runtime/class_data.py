@@ -47,13 +47,13 @@ class ClassData:
         return self.directory / "failure.txt"
 
     def use(self) -> list[str]:
-        """Options for a JVM that starts with it."""
+        """SparkOptions for a JVM that starts with it."""
         if self.java.major >= 25:
             return [*_SILENT, f"-XX:AOTCache={self.top}"]
         return [*_SILENT, f"-XX:SharedArchiveFile={self._on_base(self.top)}"]
 
     def train(self, draft: Path) -> list[str]:
-        """Options for a JVM that writes it when it ends."""
+        """SparkOptions for a JVM that writes it when it ends."""
         if self.java.major >= 25:
             return [*_SILENT, f"-XX:AOTCacheOutput={draft}"]
         base = [f"-XX:SharedArchiveFile={self.base}"] if self.base.exists() else []
@@ -77,7 +77,7 @@ class ClassData:
 
 
 def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Options that make Spark's JVM start with the class data, made now if there is none; may set JAVA_HOME.
+    """SparkOptions that make Spark's JVM start with the class data, made now if there is none; may set JAVA_HOME.
 
     Whoever comes while another process makes it does not wait for it, and starts without: then, and when it
     cannot be made, there are no options.

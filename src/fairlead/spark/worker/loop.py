@@ -1,9 +1,9 @@
-"""The driver of a Spark worker: claim, run the pipeline over the claim in one Spark job, close, and again.
+"""The driver of a Spark worker: claim, run the pipeline over the claim in one Spark job, close, repeat.
 
-All that must outlive the driver is in the broker: the claim that is open, and what was said about its
-messages. A job that fails is run again, and so is one whose driver was killed; what is settled by then is
-left out. Each run of a job has a generation of its own, so that a task of the run before, should it still
-live, is told that it is no longer wanted.
+Everything that must outlive the driver is in the broker: the open claim, and the outcomes recorded for its
+messages. A job that fails is run again, and so is a job whose driver was killed; messages that are settled by
+then are left out. Each rerun registers the consumer anew, so tasks of an earlier run that are still alive are
+refused by their generation.
 """
 
 from __future__ import annotations
@@ -15,60 +15,52 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from fairlead.errors import (
     ClaimClosed,
     ClaimNotNext,
     ClaimReleased,
     FairleadError,
-    Rejected,
     SparkNotReady,
     Unavailable,
 )
-from fairlead.model.durations import to_ms
 from fairlead.spark.connection import client_for
-from fairlead.spark.options import Options
-from fairlead.spark.worker.claim_size import FIRST, FIRST_RUN, next_run, next_size
-from fairlead.spark.worker.resident import patiently
+from fairlead.spark.options import SparkOptions
+from fairlead.spark.worker.claim_size import FIRST_RUN, FIRST_SIZE, next_run, next_size
 from fairlead.spark.worker.run_slice import RunSlice, SliceRow
+from fairlead.spark.worker.slice_handler import CHECK_PERIOD_S
 from fairlead.spark.worker.slice_jobs import JobFailed, SliceJobs
-from fairlead.spark.worker.slice_target import BEAT_S
+from fairlead.spark.worker.worker_consumer import WorkerConsumer
 from fairlead.wire.faults import error_of
 from fairlead.worker.job import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.client.bulk import BulkConsumers
-    from fairlead.model.consumer import ConsumerInfo
-
 _log = logging.getLogger("fairlead.spark")
 
-T = TypeVar("T")
-
-#: The driver tries this long by itself, and then as long as it is not told to stop.
+#: The timeout of one call of the driver. The driver repeats a call until it is stopped.
 DRIVER_TIMEOUT = "5s"
-_POLL = "1s"
+_CLAIM_WAIT = "1s"
 _TICK_S = 0.1
-_LONGEST_BEAT_S = 30.0
-#: By then tasks of the run before, should they live, have noticed that they are no longer wanted, and killed
-#: their steps.
-_FIRST_PAUSE_S = 2 * BEAT_S
-_LONGEST_PAUSE_S = 30.0
-#: How long a cancelled job may take to end; Spark gives its Python workers two seconds.
+_REPORT_PERIOD_S = 1.0
+#: After this pause, tasks of an earlier run that are still alive have been refused and have killed their steps.
+_MIN_PAUSE_S = 2 * CHECK_PERIOD_S
+_MAX_PAUSE_S = 30.0
+#: How long a cancelled job may take to end. Spark gives its Python workers two seconds.
 _CANCEL_S = 15.0
+#: How many claims the reported rate is computed from.
+_RATE_CLAIMS = 5
 
-#: The claim in hand ended without us: its messages went back to their queue, and the next claim has them.
-_GONE = (ClaimReleased, ClaimClosed, ClaimNotNext)
+#: The open claim ended without this driver. Its messages returned to their queue, and a later claim delivers them.
+_CLAIM_ENDED = (ClaimReleased, ClaimClosed, ClaimNotNext)
 
 
 @dataclass
 class WorkerSummary:
-    """What a run has done. `failed` counts tries that will be repeated, `dead` those after which the message
-    is a dead letter.
+    """The counts of a run. `failed` counts tries that are retried, `dead` the tries after which the message is a
+    dead letter.
     """
 
     worker: str
@@ -78,47 +70,48 @@ class WorkerSummary:
     completed: int = 0
     failed: int = 0
     dead: int = 0
-    #: Given back unworked: behind one that failed in their stream, or in doubt when the worker stopped.
+    #: Returned to the queue without an outcome: behind a failed message of their stream, or unsettled at a stop.
     released: int = 0
     lost: int = 0
-    #: Calls of steps that ended well, as far as the tasks lived to tell.
+    #: Successful calls of steps, without those of tasks that died.
     steps: int = 0
     #: Step processes that died and were replaced.
     restarts: int = 0
     #: Spark jobs that failed and were run again.
     reruns: int = 0
-    #: Failed tries by their reason.
+    #: Failed tries by reason.
     reasons: dict[str, int] = field(default_factory=dict)
     elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a worker is. `claim` 0: it waits for messages."""
+class SparkWorkerProgress:
+    """The state of a worker. `claim` is 0 while it waits for messages."""
 
     summary: WorkerSummary
     claim: int = 0
     messages: int = 0
     tasks: int = 0
     tasks_done: int = 0
-    #: Settled messages of the last claims, for each second of their time.
+    #: Messages settled per second, over the last claims.
     per_second: float = 0.0
 
 
 class SparkWorker:
-    """`run` works until `stop` is set, or in a burst until nothing is ready; `hurry` ends the job under way
-    at once.
+    """`run` works until `stop` is set, or in a burst until nothing is ready. `hurry` cancels the running job at
+    once.
 
-    `slices` is asked before each job: executors come and go. `changed` is asked between claims for another
-    job to go on with. Raises `StaleConsumer` when another run has taken over, and what makes the work
-    impossible, such as `StepNotLoaded`. However it ends, the next run goes on from there.
+    `slices` is called before each job, because executors come and go. `changed` is called between claims and may
+    return another job, with the folder that was shipped for it. `run` raises `StaleConsumer` when another run
+    took the consumer over, and errors that make the work impossible, such as `StepNotLoaded`. However a run
+    ends, the next one continues with the open claim.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         job: Job,
-        options: Options,
+        options: SparkOptions,
         *,
         consumer: str,
         ttl: str,
@@ -129,18 +122,20 @@ class SparkWorker:
         shipped: str = "",
         stop: threading.Event,
         hurry: threading.Event,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_progress: Callable[[SparkWorkerProgress], None] = lambda progress: None,
         changed: Callable[[], tuple[Job, str] | None] = lambda: None,
     ) -> None:
         self.summary = WorkerSummary(job.name, job.queue, consumer)
         self._job = job
         self._options = options
         self._client = client_for(replace(options, timeout=DRIVER_TIMEOUT))
-        self._ttl = ttl
+        self._consumer = WorkerConsumer(
+            self._client.consumers, consumer, job.queue, ttl=ttl, is_stopping=lambda: self._is_stopping
+        )
         self._slices = slices
-        self._most = max_messages
-        self._size = min(FIRST, max_messages)
-        self._run = FIRST_RUN
+        self._max_messages = max_messages
+        self._size = min(FIRST_SIZE, max_messages)
+        self._run_length = FIRST_RUN
         self._burst = burst
         self._grace_s = grace_s
         self._shipped = shipped
@@ -149,138 +144,130 @@ class SparkWorker:
         self._on_progress = on_progress
         self._changed = changed
         self._jobs = SliceJobs(spark, f"fairlead worker {job.name}")
-        self._known: ConsumerInfo | None = None
-        #: What a heartbeat was refused for.
-        self._refused: Rejected | None = None
-        #: A heartbeat between a new generation and its answer would take it for somebody else's.
-        self._one_voice = threading.Lock()
-        #: Some task has reached the broker: its address is right.
-        self._reached = False
-        self._ended = threading.Event()
+        #: A task has reached the broker, so the executors have a working address.
+        self._was_reached = False
         self._began = time.monotonic()
+        #: Settled messages and seconds of the last claims.
         self._rates: list[tuple[int, float]] = []
 
     def run(self) -> WorkerSummary:
         try:
-            self._register()
+            self._consumer.register()
         except Unavailable:
-            return self.summary  # told to stop while the broker was away
-        beats = threading.Thread(target=self._beat, name="fairlead-heartbeat", daemon=True)
-        beats.start()
+            return self.summary  # stopped while the broker could not be reached
+        self._consumer.start_heartbeats()
         try:
-            while self._work_off_next():
+            while self._work_on_next_claim():
                 pass
         finally:
-            self._ended.set()
+            self._consumer.end()
             self._jobs.close()
             self.summary.elapsed_s = time.monotonic() - self._began
         return self.summary
 
-    # One claim
-
     @property
-    def _is_told(self) -> bool:
-        """To end, soon or at once."""
+    def _is_stopping(self) -> bool:
         return self._stop.is_set() or self._hurry.is_set()
 
-    def _work_off_next(self) -> bool:
-        """False when there is none and none is waited for."""
-        if self._is_told:
+    def _work_on_next_claim(self) -> bool:
+        """Return False when the run is over."""
+        if self._is_stopping:
             return False
         try:
             try:
-                return self._take_and_work_off()
-            except _GONE as gone:
-                self._look_again(gone)
+                return self._claim_and_work()
+            except _CLAIM_ENDED as ended:
+                _log.warning(
+                    "the open claim ended; the worker continues with the next one",
+                    extra={"fields": {"worker": self._job.name, "why": str(ended)}},
+                )
+                self._consumer.refresh()
                 return True
         except Unavailable:
-            if not self._is_told:
+            if not self._is_stopping:
                 raise
-            return False  # what is open stays so for the next run
+            return False  # an open claim stays open for the next run
 
-    def _take_and_work_off(self) -> bool:
+    def _claim_and_work(self) -> bool:
         change = self._changed()
         if change is not None:
             self._job, self._shipped = change
-        number = (
-            self._info.last_closed + 1
-        )  # the claim that is open, if one is; asked for again, it is the same
-        asked, wait = self._size, None if self._burst else _POLL
-        claim = self._patiently(
-            lambda: self._consumers.claim(
-                self._name,
-                self._info.queue,
-                self._info.generation,
-                number,
-                limit=asked,
-                wait=wait,
-                max_per_stream=self._run,
-            )
+        # The open claim if there is one: claiming its number again returns the same claim.
+        number = self._consumer.info.last_closed + 1
+        asked = self._size
+        claim = self._consumer.claim(
+            number,
+            limit=asked,
+            wait=None if self._burst else _CLAIM_WAIT,
+            max_per_stream=self._run_length,
         )
         if not claim.count:
-            self._tell()
+            self._report()
             return not self._burst
-        self._run = next_run(self._run, asked, claim.count, most=self._most)
+        self._run_length = next_run(self._run_length, asked, claim.count, at_most=self._max_messages)
         began = time.monotonic()
-        rows = self._work_off(number, claim.count)
+        rows = self._work_on(number, claim.count)
         self._close(number, rows)
-        self._learn(asked, claim.count, rows, time.monotonic() - began)
-        self._tell(claim=number, messages=claim.count, tasks=len(rows), tasks_done=len(rows))
+        self._adjust_size(asked, claim.count, rows, time.monotonic() - began)
+        self._report(claim=number, messages=claim.count, tasks=len(rows), tasks_done=len(rows))
         return True
 
-    def _learn(self, asked: int, claimed: int, rows: Sequence[SliceRow], took_s: float) -> None:
-        """Sizes go by the longest task. What Spark takes for a job besides is the same however small the
-        claim is.
-        """
+    def _adjust_size(self, asked: int, claimed: int, rows: Sequence[SliceRow], took_s: float) -> None:
+        """Size the next claim by the longest task: the rest of the job takes the same time for any claim."""
         settled = sum(row.completed + row.failed for row in rows)
-        self._rates = [*self._rates[-4:], (settled, took_s)]
+        self._rates = [*self._rates, (settled, took_s)][-_RATE_CLAIMS:]
         worked_s = max((row.took_ms / 1000 for row in rows), default=took_s)
-        if len(self._rates) > 1 or settled < claimed // 2:
-            # The first takes longer than the others ever will: Python workers and step processes start in it.
-            least = min(self._most, self._slices() * self._job.spec.concurrency * self._job.plan.most_rows)
-            self._size = next_size(asked, settled, worked_s, least=least, most=self._most)
+        if len(self._rates) == 1 and settled >= claimed // 2:
+            # The first claim takes longer than any other: Python workers and step processes start during it.
+            return
+        least = self._slices() * self._job.spec.concurrency * self._job.plan.most_rows
+        self._size = next_size(
+            asked,
+            settled,
+            worked_s,
+            at_least=min(self._max_messages, least),
+            at_most=self._max_messages,
+        )
 
-    def _work_off(self, number: int, count: int) -> Sequence[SliceRow]:
-        """The rows of the tasks; none when the job was given up because we are to stop."""
-        pause_s, slices, reruns = _FIRST_PAUSE_S, self._slices(), 0
+    def _work_on(self, number: int, count: int) -> Sequence[SliceRow]:
+        """The rows of the tasks; none if the job was given up because of a stop."""
+        pause_s, slices, reruns = _MIN_PAUSE_S, self._slices(), 0
         while True:
             try:
                 return self._run_job(number, count, slices, reruns)
             except SparkNotReady:
-                if not self._is_told:
+                if not self._is_stopping:
                     raise
-                self._dismiss_tasks()  # whoever stops everything at once has stopped the JVM as well
+                self._fence_tasks()  # the same signal may have stopped the JVM
                 return []
             except JobFailed as failed:
-                fields = {"worker": self._job.name, "claim": number, "why": failed.why}
-                if self._is_told:
-                    _log.warning(
-                        "the job has failed; what it has not settled goes back", extra={"fields": fields}
-                    )
-                    self._dismiss_tasks()
+                self._log_failed_job(number, failed)
+                if self._is_stopping:
+                    self._fence_tasks()
                     return []
-                _log.warning(
-                    "the job has failed and is run again; what is settled is left out",
-                    extra={"fields": fields},
-                )
-                reruns += 1
-                self.summary.reruns += 1
-                self._dismiss_tasks()
-                self._pause(pause_s - _FIRST_PAUSE_S)
-                if self._is_told:
-                    return []
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-                if self._info.open != number:
-                    raise ClaimReleased(
-                        self._name, number, "it was let go of while its job was away"
-                    ) from None
+            reruns += 1
+            self.summary.reruns += 1
+            self._fence_tasks()
+            self._pause(pause_s - _MIN_PAUSE_S)
+            if self._is_stopping:
+                return []
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+            if self._consumer.info.open != number:
+                raise ClaimReleased(self._consumer.name, number, "it was released between two jobs")
+
+    def _log_failed_job(self, number: int, failed: JobFailed) -> None:
+        if self._is_stopping:
+            text = "the job failed; its unsettled messages return to the queue"
+        else:
+            text = "the job failed and is run again without the settled messages"
+        _log.warning(text, extra={"fields": {"worker": self._job.name, "claim": number, "why": failed.why}})
 
     def _run_job(self, number: int, count: int, slices: int, reruns: int) -> Sequence[SliceRow]:
         work = RunSlice(
             self._options,
-            self._name,
-            self._info.queue,
-            self._info.generation,
+            self._consumer.name,
+            self._consumer.queue,
+            self._consumer.info.generation,
             number,
             slices,
             self._job,
@@ -289,75 +276,77 @@ class SparkWorker:
         )
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
-        told = 0.0
+        reported_at = 0.0
         while not self._jobs.wait(_TICK_S):
             now = time.monotonic()
-            if self._refused is not None:
+            if self._consumer.refused is not None:
                 self._jobs.cancel(_CANCEL_S)
-                raise self._refused
+                raise self._consumer.refused
             if self._stop.is_set() and stop_by is None:
                 stop_by = now + self._grace_s
                 _log.info(
-                    "stopping when the job is done",
+                    "the worker stops when its job is done",
                     extra={"fields": {"claim": number, "within_s": round(self._grace_s)}},
                 )
             if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
-                _log.warning(
-                    "the job is cancelled; what it has not settled goes back",
-                    extra={"fields": {"claim": number}},
-                )
-                self._jobs.cancel(_CANCEL_S)
-                self._dismiss_tasks()
+                self._cancel_job(number)
                 return []
-            if now - told >= 1.0:
-                told = now
+            if now - reported_at >= _REPORT_PERIOD_S:
+                reported_at = now
                 done, tasks = self._jobs.tasks()
-                self._tell(claim=number, messages=count, tasks=tasks or slices, tasks_done=done)
+                self._report(claim=number, messages=count, tasks=tasks or slices, tasks_done=done)
         return self._jobs.rows()
 
-    def _dismiss_tasks(self) -> None:
-        """What may be left of a job hears within a second that it is no longer wanted. Raises `StaleConsumer`
-        if it is we who are not.
+    def _cancel_job(self, number: int) -> None:
+        _log.warning(
+            "the job is cancelled; its unsettled messages return to the queue",
+            extra={"fields": {"claim": number}},
+        )
+        self._jobs.cancel(_CANCEL_S)
+        self._fence_tasks()
+
+    def _fence_tasks(self) -> None:
+        """Register a new generation, and wait until tasks of the old one have noticed. Raises `StaleConsumer` if
+        another run took the consumer over.
         """
         with suppress(Unavailable):
-            self._patiently(
-                lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
-            )
-            self._register()
-        time.sleep(_FIRST_PAUSE_S)
+            self._consumer.refresh()
+            self._consumer.register()
+        time.sleep(_MIN_PAUSE_S)
 
     def _pause(self, pause_s: float) -> None:
-        """Unless we are told to end."""
+        """Returns early when the worker is stopped."""
         ends = time.monotonic() + pause_s
-        while not self._is_told and time.monotonic() < ends:
+        while not self._is_stopping and time.monotonic() < ends:
             self._hurry.wait(_TICK_S)
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
-        """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held
-        for them.
+        """Close the claim: messages without an outcome return to the queue. Then raise an error of the tasks, so
+        that the error keeps no message.
         """
-        errors = [error_of(row.error) for row in rows if row.error is not None]
         try:
-            closed = self._patiently(
-                lambda: self._consumers.close(self._name, self._info.queue, self._info.generation, number)
-            )
+            closed = self._consumer.close(number)
         except Unavailable:
             _log.warning(
-                "the broker is away; the claim stays open for the next run",
+                "the broker cannot be reached; the claim stays open for the next run",
                 extra={"fields": {"claim": number}},
             )
             return
-        self._known = msgspec.structs.replace(self._info, open=0, last_closed=closed.last_closed)
         self._count(rows, closed.settled)
-        self._let_by(sorted({stream for row in rows for stream in row.let_by}))
-        away = [error for error in errors if isinstance(error, Unavailable)]
-        self._reached = self._reached or len(away) < len(rows)
-        if away and self._reached:
+        self._release_streams(sorted({stream for row in rows for stream in row.streams_to_release}))
+        self._raise_task_errors(number, rows)
+
+    def _raise_task_errors(self, number: int, rows: Sequence[SliceRow]) -> None:
+        """A task that could not reach the broker ends the worker only if no task ever reached it."""
+        errors = [error_of(row.error) for row in rows if row.error is not None]
+        unavailable = [error for error in errors if isinstance(error, Unavailable)]
+        self._was_reached = self._was_reached or len(unavailable) < len(rows)
+        if unavailable and self._was_reached:
             _log.warning(
-                "tasks could not reach the broker; their messages went back",
-                extra={"fields": {"claim": number, "why": str(away[0])}},
+                "tasks could not reach the broker; their messages returned to the queue",
+                extra={"fields": {"claim": number, "why": str(unavailable[0])}},
             )
-            errors = [error for error in errors if error not in away]
+            errors = [error for error in errors if not isinstance(error, Unavailable)]
         if errors:
             raise errors[0]
 
@@ -374,85 +363,26 @@ class SparkWorker:
             summary.lost += row.lost
             summary.reasons = dict(Counter(summary.reasons) + Counter(row.reasons))
 
-    def _let_by(self, streams: Sequence[str]) -> None:
-        """What comes later in these streams need not wait for what has failed, unless the queue is strict."""
+    def _release_streams(self, streams: Sequence[str]) -> None:
+        """Let later messages of these streams pass the failed one, unless the queue is strict."""
         if not streams:
             return
+        queue = self._job.queue
         try:
-            if any(
-                queue.config.ordering == "strict"
-                for queue in self._client.queues(self._job.queue)
-                if queue.name == self._job.queue
-            ):
-                return
+            for info in self._client.queues(queue):
+                if info.name == queue and info.config.ordering == "strict":
+                    return
             for stream in streams:
-                self._client.release_stream(self._job.queue, stream)
+                self._client.release_stream(queue, stream)
         except FairleadError as error:
-            # What is behind waits for its turn then, as it would without us.
+            # Later messages of the streams wait for the failed one, as they do without a release.
             _log.warning(
-                "a stream could not be let by",
-                extra={"fields": {"queue": self._job.queue, "error": error.code}},
+                "a stream could not be released", extra={"fields": {"queue": queue, "error": error.code}}
             )
 
-    # The consumer
-
-    @property
-    def _consumers(self) -> BulkConsumers:
-        return self._client.consumers
-
-    @property
-    def _name(self) -> str:
-        return self.summary.consumer
-
-    @property
-    def _info(self) -> ConsumerInfo:
-        assert self._known is not None
-        return self._known
-
-    def _register(self) -> None:
-        with self._one_voice:
-            self._known = self._patiently(
-                lambda: self._consumers.register(
-                    self._name, self._job.queue, ttl=self._ttl, default_outcome="release"
-                )
-            )
-
-    def _look_again(self, gone: FairleadError) -> None:
-        _log.warning(
-            "a claim is gone, going on with the next",
-            extra={"fields": {"worker": self._job.name, "why": str(gone)}},
-        )
-        self._known = self._patiently(
-            lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
-        )
-
-    def _beat(self) -> None:
-        every_s = min(to_ms(self._ttl, "ttl") / 4000, _LONGEST_BEAT_S)
-        while not self._ended.wait(every_s):
-            try:
-                with self._one_voice:
-                    self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
-            except Rejected as refused:
-                self._refused = refused
-                return
-            except FairleadError as trouble:
-                _log.warning(
-                    "a heartbeat did not get through",
-                    extra={"fields": {"worker": self._job.name, "error": trouble.code}},
-                )
-
-    def _patiently(self, call: Callable[[], T]) -> T:
-        def say(error: Unavailable) -> None:
-            _log.warning(
-                "the broker cannot be asked now, trying again",
-                extra={"fields": {"worker": self._job.name, "error": error.code}},
-            )
-
-        return patiently(call, lambda: not self._is_told, say)
-
-    def _tell(self, **where: int) -> None:
+    def _report(self, **state: int) -> None:
         self.summary.elapsed_s = time.monotonic() - self._began
-        messages, took_s = (sum(part) for part in zip(*self._rates, strict=True)) if self._rates else (0, 0.0)
-        self._on_progress(
-            Progress(replace(self.summary), per_second=messages / took_s if took_s else 0.0, **where)
-        )
+        messages = sum(settled for settled, _ in self._rates)
+        took_s = sum(seconds for _, seconds in self._rates)
+        per_second = messages / took_s if took_s else 0.0
+        self._on_progress(SparkWorkerProgress(replace(self.summary), per_second=per_second, **state))

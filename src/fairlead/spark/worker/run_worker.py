@@ -1,4 +1,4 @@
-"""`fairlead.spark.run_worker`: a worker of a runbook, run by Spark."""
+"""`fairlead.spark.run_worker`: run a worker of a runbook on Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.progress_bits import with_progress_bits
 from fairlead.spark.connection import client_for
-from fairlead.spark.options import FIELDS, Options, read_options
+from fairlead.spark.options import FIELDS, SparkOptions, read_options
 from fairlead.spark.runtime.installed import found_version
 from fairlead.spark.runtime.spark_session import DEFAULT_MASTER
 from fairlead.worker.job import Job
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.worker.loop import Progress, WorkerSummary
+    from fairlead.spark.worker.loop import SparkWorkerProgress, WorkerSummary
 
 _log = logging.getLogger("fairlead.spark")
 
@@ -56,9 +56,9 @@ _CONNECTION = (
     "tls_server_name",
     "timeout",
 )
-_MOST_SLICES = 10_000
-#: As on a cluster.
-_TASK_TRIES = 4
+_MAX_SLICES = 10_000
+#: Spark's own default on a cluster.
+_TASK_ATTEMPTS = 4
 
 
 def run_worker(
@@ -79,85 +79,61 @@ def run_worker(
     grace: Duration = "30s",
     stop: threading.Event | None = None,
     hurry: threading.Event | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SparkWorkerProgress], None] | None = None,
     follow: Callable[[], Runbook | None] | None = None,
     **connection: object,
 ) -> WorkerSummary:
-    """Run a worker of a runbook on Spark until `stop` is set, or in a `burst` until nothing is ready any
-    longer.
+    """Run a worker of a runbook on Spark until `stop` is set, or in a `burst` until nothing is ready.
 
-    `runbook` is a file; without one it is the runbook in force of `project`. Modules and commands of its
-    steps are looked for in its folder, or in `base`; on a cluster that folder is sent along. `spark` is a
-    session of yours; without one a session is made for `master` and stopped at the end. Each of the `slices`
-    tasks of a job (by default one for each core of the executors) has as many step processes as the worker's
-    `concurrency`, or this one, says.
+    `runbook` is a file; without it, the runbook in force of `project` runs. Modules and commands of its steps
+    are looked up in the file's folder, or in `base`; on a cluster that folder is sent to the executors. `spark`
+    is a session of yours; without it, a session is made for `master` and stopped at the end. A job has `slices`
+    tasks, by default one for each core of the executors. Each task runs as many step processes as the worker's
+    `concurrency`, or this argument.
 
-    A stop lets the job under way finish within `grace`; `hurry` cancels it. What it had not settled goes back
-    to the queue. Whatever happens to this process, the next run goes on from there; a second run beside this
-    one takes over, and this one ends with `StaleConsumer`. `ttl` after the last sign of life the broker gives
-    back what was claimed. `follow` is asked between claims for a changed runbook. `connection` are the
-    options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca, ...
+    A stop lets the running job finish within `grace`; `hurry` cancels it. Unsettled messages of a cancelled job
+    return to the queue. If this process dies, the next run continues with the open claim. A second run of the
+    same worker takes over, and this one raises `StaleConsumer`. The broker returns an open claim to the queue
+    `ttl` after the last heartbeat. `follow` is called between claims, and may return a changed runbook.
+    `connection` takes options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca
+    and so on.
 
     Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`,
     `StepNotLoaded`.
     """
     if found_version("pyspark") is None:
         raise EngineNotInstalled(name, "spark")
-    if (
-        isinstance(max_messages, bool)
-        or not isinstance(max_messages, int)
-        or not 1 <= max_messages <= MAX_CLAIM
-    ):
-        raise InvalidRequest("max_messages", f"a whole number from 1 to {MAX_CLAIM}", max_messages)
-    if slices is not None and (
-        isinstance(slices, bool) or not isinstance(slices, int) or not 1 <= slices <= _MOST_SLICES
-    ):
-        raise InvalidRequest("slices", f"a whole number from 1 to {_MOST_SLICES}", slices)
+    _check_count("max_messages", max_messages, MAX_CLAIM)
+    if slices is not None:
+        _check_count("slices", slices, _MAX_SLICES)
     if spark is not None and master is not None:
-        raise InvalidRequest("master", "left out where a session is given", master)
-    grace_s = to_ms(grace, "grace") / 1000
-    to_ms(ttl, "ttl")
-    options = _options(endpoint, connection)
-    folder = (
-        Path(base)
-        if base is not None
-        else Path(runbook).parent
-        if isinstance(runbook, (str, Path))
-        else Path()
-    )
-    folder = folder.resolve()
-    found = runbook if isinstance(runbook, Runbook) else _read(runbook, project, options)
-    job = _job(found, name, folder, concurrency)
-    try:
-        client_for(options).stats(job.queue)
-    except QueueNotFound as error:
-        error.add_note("a runbook's queues are made with: fairlead apply FILE")
-        raise
+        raise InvalidRequest("master", "left out when a session is given", master)
+    grace_s, ttl_ms = to_ms(grace, "grace") / 1000, to_ms(ttl, "ttl")
+    options = _read_options(endpoint, connection)
+    folder = _folder_of(runbook, base)
+    found = runbook if isinstance(runbook, Runbook) else _load_runbook(runbook, project, options)
+    job = _make_job(found, name, folder, concurrency)
+    _check_queue_exists(options, job.queue)
     from fairlead.spark.worker.loop import SparkWorker
     from fairlead.spark.worker.ship import ship
 
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         if spark is None:
-            # Only now: a mistake above is told before seconds of starting a JVM.
-            spark = ending.enter_context(_session(name, master))
-        _refuse_unfit(spark)
+            # Last, so that the errors above do not wait seconds for a JVM.
+            spark = stack.enter_context(_session(name, master))
+        _check_session(spark)
 
         def changed() -> tuple[Job, str] | None:
-            other = follow() if follow is not None else None
-            if other is None:
+            runbook = None if follow is None else follow()
+            if runbook is None:
                 return None
             try:
-                fresh = _job(other, name, folder, concurrency)
-                if fresh.queue != job.queue:
-                    raise InvalidRequest(
-                        f"the queue of worker {name!r}",
-                        f"{job.queue!r} as long as it runs; start it anew for another",
-                        fresh.queue,
-                    )
-                return fresh, ship(spark, folder)
+                new = _make_job(runbook, name, folder, concurrency)
+                _check_same_queue(name, job.queue, new.queue)
+                return new, ship(spark, folder)
             except Rejected as error:
                 _log.error(
-                    "the changed runbook cannot be run, going on with the old one",
+                    "the changed runbook is refused; the worker continues with the old one",
                     extra={"fields": {"error": str(error)}},
                 )
                 return None
@@ -167,7 +143,7 @@ def run_worker(
             job,
             options,
             consumer=consumer or consumer_name(found.project, name),
-            ttl=str(ttl) if isinstance(ttl, str) else f"{to_ms(ttl, 'ttl')}ms",
+            ttl=f"{ttl_ms}ms",
             slices=lambda: slices or spark.sparkContext.defaultParallelism,
             max_messages=max_messages,
             burst=burst,
@@ -182,15 +158,64 @@ def run_worker(
             return worker.run()
         except StepNotLoaded as error:
             error.add_note(
-                f"modules of steps are looked for in {folder} first, and then where the Python of the executors has its packages"
+                f"modules of steps are looked up in {folder} first, then in the packages of the executors' Python"
             )
             raise
         except StaleConsumer as error:
-            error.add_note(f"another run of worker {name!r} has taken over; this one leaves the work to it")
+            error.add_note(f"another run of worker {name!r} took over")
             raise
 
 
-def _job(runbook: Runbook, name: str, folder: Path, concurrency: int | None) -> Job:
+def consumer_name(project: str | None, worker: str) -> str:
+    """The durable consumer of a worker, the same in all its runs."""
+    return f"worker:{project}/{worker}" if project else f"worker:{worker}"
+
+
+def retry_tasks(master: str) -> str:
+    """Let a local master retry tasks as a cluster does. By default it fails the job with the first task that
+    crashes, and kills the other tasks while they work.
+    """
+    local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*])?", master)
+    return f"local[{local[1] or 1},{_TASK_ATTEMPTS}]" if local else master
+
+
+def _check_count(name: str, count: object, most: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
+        raise InvalidRequest(name, f"a whole number from 1 to {most}", count)
+
+
+def _check_queue_exists(options: SparkOptions, queue: str) -> None:
+    try:
+        client_for(options).stats(queue)
+    except QueueNotFound as error:
+        error.add_note("create the runbook's queues with: fairlead apply FILE")
+        raise
+
+
+def _check_same_queue(worker: str, running: str, changed: str) -> None:
+    if changed != running:
+        expected = f"{running!r} while the worker runs; restart it to change the queue"
+        raise InvalidRequest(f"the queue of worker {worker!r}", expected, changed)
+
+
+def _check_session(spark: Any) -> None:
+    if not hasattr(spark, "_jsparkSession"):
+        advice = 'Give a master instead, such as master="spark://host:7077", or a session of SparkSession.builder.master(...)'
+        raise SparkNotReady("a session with its driver in this process", "a session of Spark Connect", advice)
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        advice = "Set spark.speculation to false: two tasks must not work on the same messages"
+        raise SparkNotReady("a session without speculation", "spark.speculation = true", advice)
+
+
+def _folder_of(runbook: str | Path | Runbook | None, base: str | Path | None) -> Path:
+    if base is not None:
+        return Path(base).resolve()
+    if isinstance(runbook, str | Path):
+        return Path(runbook).parent.resolve()
+    return Path().resolve()
+
+
+def _make_job(runbook: Runbook, name: str, folder: Path, concurrency: int | None) -> Job:
     job = Job.of(runbook, name, str(folder), engine=None)
     if concurrency is not None:
         job = replace(job, spec=msgspec.structs.replace(job.spec, concurrency=concurrency))
@@ -199,12 +224,7 @@ def _job(runbook: Runbook, name: str, folder: Path, concurrency: int | None) -> 
     return job
 
 
-def consumer_name(project: str | None, worker: str) -> str:
-    """Under which the broker keeps the place of a worker: one for all its runs."""
-    return f"worker:{project}/{worker}" if project else f"worker:{worker}"
-
-
-def _options(endpoint: str, connection: dict[str, object]) -> Options:
+def _read_options(endpoint: str, connection: dict[str, object]) -> SparkOptions:
     unknown = sorted(set(connection) - set(_CONNECTION))
     if unknown:
         raise InvalidRequest(
@@ -215,7 +235,7 @@ def _options(endpoint: str, connection: dict[str, object]) -> Options:
     return read_options({"endpoint": endpoint, **given})
 
 
-def _read(runbook: str | Path | None, project: str | None, options: Options) -> Runbook:
+def _load_runbook(runbook: str | Path | None, project: str | None, options: SparkOptions) -> Runbook:
     client = client_for(options)
     if runbook is not None:
         written = read_runbook([Path(runbook)], project=project).runbook
@@ -223,14 +243,14 @@ def _read(runbook: str | Path | None, project: str | None, options: Options) -> 
     found = find_in_force(client, project)
     if found is None:
         missing = RunbookNotFound(project or "")
-        missing.add_note("put one in force with: fairlead apply FILE, or name its file: runbook=")
+        missing.add_note("put a runbook in force with: fairlead apply FILE, or give its file: runbook=")
         raise missing
     return found
 
 
 @contextmanager
 def _session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """The one that runs in this process, left as it is; or a new one, stopped at the end."""
+    """The session that runs in this process; or a new one, stopped at the end."""
     from pyspark.sql import SparkSession
 
     from fairlead.spark.runtime.spark_session import session
@@ -239,33 +259,14 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
         yield session(master=master)
         return
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        master = tries_tasks_again(master or DEFAULT_MASTER)
+        master = retry_tasks(master or DEFAULT_MASTER)
     before = signal.getsignal(signal.SIGINT)
-    # The JVM does little here, whatever the steps do: what it would gain from compiling well is less than
-    # that costs.
+    # The JVM does little work here, so compiling its code well costs more than it gains.
     spark = session(f"fairlead worker {name}", master, short_job=True)
-    # Spark's own handler would cancel all jobs and raise in the middle of whatever goes on.
+    # Spark's own handler would cancel all jobs, and raise in the middle of a call.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
     try:
         yield spark
     finally:
         spark.stop()
-
-
-def tries_tasks_again(master: str) -> str:
-    """A local master fails a job with its first task that crashes, and then kills the others in the middle of
-    their work.
-    """
-    return re.sub(
-        r"^local(?:\[\s*(\d+|\*)\s*])?$", lambda found: f"local[{found[1] or 1},{_TASK_TRIES}]", master
-    )
-
-
-def _refuse_unfit(spark: Any) -> None:
-    if not hasattr(spark, "_jsparkSession"):
-        advice = 'Give a master instead, such as master="spark://host:7077", or a session of SparkSession.builder.master(...)'
-        raise SparkNotReady("a session that has its driver in this process", "one of Spark Connect", advice)
-    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
-        advice = "Set spark.speculation to false for the worker: two tasks must not work on the same messages"
-        raise SparkNotReady("a session without speculation", "spark.speculation = true", advice)

@@ -1,8 +1,8 @@
-"""The runbook's folder on its way to the executors: its steps are modules and commands that live beside it.
+"""Send the runbook's folder to the executors: modules and commands of its steps are files in it.
 
-A local master has the folder already. Anywhere else it travels as an archive that Spark unpacks on each
-executor, small as the code of steps is: what is large, hidden or made by tools stays here, and packages
-belong in the executors' environment.
+A local master has the folder already. Elsewhere the folder travels as an archive that Spark unpacks on each
+executor. The archive has the code of steps only: large files, hidden files and files made by tools are left out,
+and packages belong in the executors' environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairlead.spark.runtime.spark_session import local_cores
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_FILES = 5_000
-MOST_FILE_BYTES = 8 * 1024 * 1024
-MOST_BYTES = 64 * 1024 * 1024
+MAX_FILES = 5_000
+MAX_FILE_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 _LEFT_OUT = frozenset(
     {
         "__pycache__",
@@ -39,9 +39,9 @@ _LEFT_OUT = frozenset(
 
 
 def ship(spark: SparkSession, folder: Path) -> str:
-    """The name of the archive's folder on executors; "" where the folder itself is there.
+    """The name of the archive's folder on executors; "" if they have `folder` itself.
 
-    Raises `InvalidRequest` for a folder that is more than the code of some steps.
+    Raises `InvalidRequest` for a folder with more than `MAX_FILES` files or `MAX_BYTES` bytes.
     """
     master = str(spark.conf.get("spark.master", ""))
     if local_cores(master) is not None and not master.startswith("local-cluster"):
@@ -50,11 +50,11 @@ def ship(spark: SparkSession, folder: Path) -> str:
 
     files = list(_files(folder))
     name = f"fairlead-steps-{_digest(folder, files)}"
-    # Executors fetch it from where it lies, those that come late too. Spark clears this folder when its
-    # context ends.
-    room = Path(SparkFiles.getRootDirectory()) / "fairlead"
-    room.mkdir(exist_ok=True)
-    archive = room / f"{name}.tar.gz"
+    # Executors fetch the archive from here, also those that join later. Spark clears this folder when its context
+    # ends.
+    archives = Path(SparkFiles.getRootDirectory()) / "fairlead"
+    archives.mkdir(exist_ok=True)
+    archive = archives / f"{name}.tar.gz"
     if not archive.exists():
         pack(folder, files, archive.with_suffix(".part"))
         archive.with_suffix(".part").rename(archive)
@@ -69,32 +69,35 @@ def pack(folder: Path, files: list[Path], archive: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """In a fixed order. Links are followed to files and not to folders, which may lead in a circle."""
+    """The files to send, in a fixed order. Links to files are followed; links to folders are not, because they
+    may form a circle.
+    """
     count = size = 0
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not _is_left_out(Path(where) / one))
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not _is_folder_left_out(Path(parent) / name))
         for name in sorted(names):
-            file = Path(where) / name
-            if (
-                name.startswith(".")
-                or name.endswith(".pyc")
-                or not file.is_file()
-                or file.stat().st_size > MOST_FILE_BYTES
-            ):
+            file = Path(parent) / name
+            if _is_file_left_out(file):
                 continue
             count, size = count + 1, size + file.stat().st_size
-            if count > MOST_FILES or size > MOST_BYTES:
-                limits = f"at most {MOST_FILES} files and {MOST_BYTES // 1024 // 1024} MiB, because it is sent to every executor"
+            if count > MAX_FILES or size > MAX_BYTES:
                 raise InvalidRequest(
                     "the folder of the runbook",
-                    f"{limits}; give the runbook and its steps a folder of their own",
+                    f"at most {MAX_FILES} files and {MAX_BYTES // 1024 // 1024} MiB, because it is sent to every executor; "
+                    "give the runbook and its steps a folder of their own",
                     str(folder),
                 )
             yield file
 
 
-def _is_left_out(folder: Path) -> bool:
+def _is_folder_left_out(folder: Path) -> bool:
     return folder.name.startswith(".") or folder.name in _LEFT_OUT or (folder / "pyvenv.cfg").exists()
+
+
+def _is_file_left_out(file: Path) -> bool:
+    if file.name.startswith(".") or file.suffix == ".pyc":
+        return True
+    return not file.is_file() or file.stat().st_size > MAX_FILE_BYTES
 
 
 def _digest(folder: Path, files: list[Path]) -> str:
