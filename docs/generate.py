@@ -191,6 +191,7 @@ WHEN = {
     "SparkNotReady": "no session: pyspark or a fitting Java is missing, or another session runs in this process",
     "ConsumerNotFound": "no durable consumer of that queue has that name",
     "StaleConsumer": "a consumer was registered again by somebody else: its earlier generations are fenced off",
+    "StaleSlice": "another task has begun the same slice of a numbered claim since: what the earlier task records is refused",
     "ClaimNotNext": "the number of a claim is neither the next one nor the one in hand",
     "ClaimClosed": "a numbered claim is read, or told of outcomes, after it was closed",
     "ClaimReleased": "a numbered claim ended without being closed: by an operator, its consumer's time to live, or a deleted queue",

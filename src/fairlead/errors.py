@@ -430,6 +430,23 @@ class StaleConsumer(Rejected):
         )
 
 
+class StaleSlice(Rejected):
+    """Another task has begun the same slice since: this one must stop. Nothing was recorded."""
+
+    code = "stale_slice"
+
+    def __init__(self, name: str, number: int, slice: int, turn: int, current: int) -> None:
+        super().__init__(
+            f"expected turn {current} of slice {slice} of claim {number} of consumer {name!r}, got {turn}: another task "
+            "has begun this slice since; stop this one",
+            name=name,
+            number=number,
+            slice=slice,
+            turn=turn,
+            current=current,
+        )
+
+
 class ClaimNotNext(Rejected):
     """A consumer has one claim in hand, and their numbers have no gaps: `number`, `last_closed`."""
 

@@ -285,20 +285,25 @@ class ConsumersGroup(Group):
         items: Sequence[Complete | Fail | Release | Start | Extend],
         *,
         part: str = "",
+        slice: int = 0,
+        turn: int = 0,
     ) -> None:
         """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
 
         The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names
         the part. `Start` says that work begins: see `begin_slice`. `Extend` takes effect at once: progress grows,
-        and the latest carry replaces the one before.
+        and the latest carry replaces the one before. With `turn`, as `begin_slice` granted it for `slice`, the
+        call fails with `StaleSlice` once another task has begun the slice; an empty list of items only checks.
         """
-        return self.do(consumer_verbs.ConsumersRecord(name, queue, generation, number, items, part))
+        request = consumer_verbs.ConsumersRecord(name, queue, generation, number, items, part, slice, turn)
+        return self.do(request)
 
     def begin_slice(
         self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
     ) -> SliceBegun:
-        """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
-        failed.
+        """Begin work on a slice, and grant the caller a turn of it, which ends all earlier ones.
+
+        A message that an earlier task began there and left without an outcome has failed.
         """
         return self.do(consumer_verbs.ConsumersBeginSlice(name, queue, generation, number, slice, slices))
 

@@ -154,7 +154,7 @@ def quarantine(request: Any) -> None:
     },
 )
 def peek(request: Any) -> None:
-    """StatsSample at messages without claiming them.
+    """Look at messages without claiming them.
 
     Ready ones are listed key by key, those of one key in the order in which they go, and then those that wait
     behind others of their stream; claims take turns between keys. Waiting ones are listed in the order of

@@ -49,9 +49,7 @@ def stats(
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch", "-w", help="StatsSample again and again, with rates per second; Ctrl-C ends it."
-        ),
+        typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it."),
     ] = False,
     interval: Interval = "1s",
     keys: Annotated[

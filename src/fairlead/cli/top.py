@@ -73,7 +73,7 @@ def top(
     ] = None,
     interval: Interval = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="StatsSample twice, an interval apart, print one frame and end.")
+        bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")
     ] = False,
 ) -> None:
     """Watch queues live: rates, shares of fairness keys, failures, hooks and throttles, blocked streams.

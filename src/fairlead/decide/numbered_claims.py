@@ -9,7 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.decide.arguments import check_bool, check_count
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, StaleConsumer
+from fairlead.errors import (
+    ClaimClosed,
+    ClaimNotNext,
+    ClaimReleased,
+    InvalidRequest,
+    StaleConsumer,
+    StaleSlice,
+)
 from fairlead.model.checks import check_text
 from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, DefaultOutcome, Recorded
 from fairlead.model.durations import Duration, to_ms
@@ -196,17 +203,30 @@ def _release_command(record: ConsumerRecord) -> str:
 # What follows
 
 
-def take_slice(record: ConsumerRecord, slice: int, slices: int) -> tuple[bool, bytes]:
-    """Whether the slice was taken up before, and the bits afterwards. A claim that was cut otherwise may have
-    been taken up anywhere: all of it counts as taken.
+def grant_turn(turns: tuple[int, ...], slice: int, slices: int) -> tuple[int, ...]:
+    """The turns of all slices once this one begins.
+
+    A claim that is cut into another number of slices overlaps every earlier slice, so all earlier turns end, and no
+    slice of the new cut counts as untouched.
     """
-    if record.slices not in (0, slices):
-        return True, b"\xff" * ((slices + 7) // 8)
-    bits = bytearray(record.taken or bytes((slices + 7) // 8))
-    at, bit = divmod(slice, 8)
-    again = bool(bits[at] & 1 << bit)
-    bits[at] |= 1 << bit
-    return again, bytes(bits)
+    if turns and len(turns) != slices:
+        turns = (max(turns) + 1,) * slices
+    turns = turns or (0,) * slices
+    return (*turns[:slice], turns[slice] + 1, *turns[slice + 1 :])
+
+
+def has_begun(turns: tuple[int, ...], slice: int, slices: int) -> bool:
+    """Whether work on some of the slice began before."""
+    return bool(turns) and (len(turns) != slices or turns[slice] > 0)
+
+
+def check_turn(record: ConsumerRecord, slice: int, turn: int) -> None:
+    """Raise `StaleSlice` if the slice has begun again since `turn` was granted. Turn 0 asks for no check."""
+    if not turn:
+        return
+    current = record.turns[slice] if slice < len(record.turns) else 0
+    if turn != current:
+        raise StaleSlice(record.name, record.number, slice, turn, current)
 
 
 def lose_queue(record: ConsumerRecord) -> ConsumerRecord:

@@ -37,11 +37,8 @@ def broken_consumer_laws(memory: Memory, store: KeyValueStore) -> list[str]:
         f"outcomes of claim {claim_id:x} have no consumer" for claim_id in said.keys() - records.keys()
     ]
     for consumer in memory.records[Table.CONSUMERS].values():
-        if len(consumer.taken) != (consumer.slices + 7) // 8 or (consumer.slices and not consumer.claim_id):
-            broken.append(
-                f"consumer {consumer.name!r} has {consumer.slices} slices, and {len(consumer.taken)} bytes that"
-                " tell which were taken up"
-            )
+        if consumer.turns and not consumer.claim_id:
+            broken.append(f"consumer {consumer.name!r} has turns of slices, but no claim")
     for claim_id, record in records.items():
         broken += [
             f"claim {record.number} of consumer {record.name!r} {problem}"

@@ -4,7 +4,6 @@ until it is closed.
 
 from __future__ import annotations
 
-import builtins
 from typing import Literal
 
 import msgspec
@@ -24,8 +23,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a consumer, and of the one claim that it may have in hand.
 
     `recorded` counts the values of outcomes stored so far. `queue` is the name it was registered for, which a
-    deleted queue no longer has; with `name` it identifies the consumer. `taken` has a bit for each of
-    `slices` slices that somebody has taken up.
+    deleted queue no longer has; with `name` it identifies the consumer. `turns` has the latest turn granted for
+    each slice of the claim, 0 before the first; it is empty until a slice begins.
     """
 
     name: str
@@ -48,8 +47,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     settled: dict[str, int] = {}
     dropping: bool = False
     default_outcome: DefaultOutcome = "complete"
-    slices: int = 0
-    taken: builtins.bytes = b""
+    turns: tuple[int, ...] = ()
 
     @property
     def key(self) -> Scoped:
@@ -76,8 +74,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             pages=0,
             recorded=0,
             recorded_bytes=0,
-            slices=0,
-            taken=b"",
+            turns=(),
         )
 
 
@@ -129,11 +126,13 @@ class NumberedClaim(msgspec.Struct, frozen=True):
 
 class SliceBegun(msgspec.Struct, frozen=True):
     """`again`: work on some of the slice began earlier, under the same claim number. `failed` counts the
-    messages that were begun then and have no outcome.
+    messages that were begun then and have no outcome. `turn` is what `record` must show for this slice: a later
+    `begin_slice` of it grants a higher one and ends this one.
     """
 
     again: bool
     failed: int
+    turn: int
 
 
 class CloseResult(msgspec.Struct, frozen=True):

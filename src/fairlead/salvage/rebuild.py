@@ -383,7 +383,7 @@ class _RowsRebuild:
                     whole.add(claim_id)
                 else:
                     found = lose_claim(record, why, self._report)
-            elif record.slices or record.taken:
+            elif record.turns:
                 found = record.without_claim()
             self._put(Table.CONSUMERS, key, encode_value(found))
         for claim_id in whole & said.keys():

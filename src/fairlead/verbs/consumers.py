@@ -150,6 +150,9 @@ class ConsumersRecord(Request[None], frozen=True):
     effect at once: progress grows, and the latest carry replaces the one before, with an outcome or without;
     the outcome stands. An `Extend` with less progress than this claim has recorded already comes from
     somebody who lags behind, and changes nothing.
+
+    With `turn`, as `begin_slice` granted it for `slice`, the call fails with `StaleSlice` once another task has
+    begun the slice. An empty list of items only checks that the claim and the turn are current.
     """
 
     columns = "items"
@@ -172,15 +175,21 @@ class ConsumersRecord(Request[None], frozen=True):
             max_length=MAX_PART_BYTES,
         ),
     ] = ""
+    slice: Slice = 0
+    turn: Annotated[
+        int,
+        Meta(description="The turn that `begin_slice` granted for the slice; 0: not checked.", ge=0),
+    ] = 0
 
 
 @verb("consumers.begin_slice")
 class ConsumersBeginSlice(Request[SliceBegun], frozen=True):
-    """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
-    failed.
+    """Begin work on a slice, and grant the caller a turn of it, which ends all earlier ones.
 
-    This is the rule for a started delivery whose lease expires, so that a message which kills its worker ends
-    as a dead letter. If the earlier worker is alive after all, what it records later counts.
+    A message that an earlier task began there and left without an outcome has failed. This is the rule for a
+    started delivery whose lease expires, so that a message which kills its worker ends as a dead letter. If the
+    earlier task is alive after all, it can record nothing more under its turn; what it records without one
+    counts.
     """
 
     right = Right.CONSUME

@@ -55,6 +55,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.StagedQueueGone: _PRECONDITION,
     errors.ConsumerNotFound: _NOT_FOUND,
     errors.StaleConsumer: _PRECONDITION,
+    errors.StaleSlice: _PRECONDITION,
     errors.ClaimNotNext: _PRECONDITION,
     errors.ClaimClosed: _PRECONDITION,
     errors.ClaimReleased: _PRECONDITION,

@@ -38,15 +38,26 @@ class Reader:
         )
 
     def record(
-        self, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], part: str = ""
+        self,
+        number: int,
+        items: Sequence[Complete | Fail | Release | Start | Extend],
+        part: str = "",
+        **options: Any,
     ) -> None:
-        self.world.broker.consumers.record(self.name, self.queue, self.generation, number, items, part=part)
+        self.world.broker.consumers.record(
+            self.name, self.queue, self.generation, number, items, part=part, **options
+        )
 
     def begin_slice(self, number: int, **options: Any) -> tuple[bool, int]:
         begun = self.world.broker.consumers.begin_slice(
             self.name, self.queue, self.generation, number, **options
         )
         return begun.again, begun.failed
+
+    def turn_of(self, number: int, **options: Any) -> int:
+        return self.world.broker.consumers.begin_slice(
+            self.name, self.queue, self.generation, number, **options
+        ).turn
 
     def choose(self, number: int, parts: Sequence[str], **options: Any) -> None:
         self.world.broker.consumers.choose(self.name, self.queue, self.generation, number, parts, **options)

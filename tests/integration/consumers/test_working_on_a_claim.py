@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StoreFull
+from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StaleSlice, StoreFull
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.testing import Step
@@ -400,3 +400,54 @@ def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> N
     assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"0", 0, b""), (b"1", 0, b"")]
     assert reader.begin_slice(1) == (True, 1)
     assert reader.close(1).settled == {"retry": 1, "released": 1}
+
+
+# Turns
+
+
+def test_a_task_whose_slice_was_begun_again_can_record_nothing_more(world: World) -> None:
+    reader = worker(world, 4)
+    reader.claim(1)
+    first = reader.turn_of(1, slice=0, slices=2)
+    a, b = reader.read(1, slice=0, slices=2)
+    reader.record(1, [Start(a), Complete(b)], slice=0, turn=first)
+    second = reader.turn_of(1, slice=0, slices=2)
+    for items in ([Complete(a)], []):
+        with pytest.raises(StaleSlice) as refused:
+            reader.record(1, items, slice=0, turn=first)
+        assert (refused.value.slice, refused.value.turn, refused.value.current) == (0, first, second)
+    reader.record(1, [], slice=0, turn=second)
+    assert reader.close(1).settled == {"completed": 1, "retry": 1, "released": 2}
+
+
+def test_turns_survive_a_restart_and_end_with_their_claim(world: World) -> None:
+    reader = worker(world, 4)
+    (one, *_) = reader.take(1)
+    turn = reader.turn_of(1)
+    world.restart()
+    reader.record(1, [Complete(one)], turn=turn)
+    reader.close(1)
+    (one, *_) = reader.take(2)
+    assert reader.turn_of(2) == 1
+    with pytest.raises(ClaimClosed):
+        reader.record(1, [Complete(one)], turn=turn)
+
+
+def test_another_cut_ends_the_turns_of_all_slices(world: World) -> None:
+    reader = worker(world, 8)
+    reader.claim(1)
+    turns = {at: reader.turn_of(1, slice=at, slices=4) for at in range(4)}
+    reader.turn_of(1, slice=1, slices=2)
+    reader.turn_of(1, slice=2, slices=4)
+    for at, turn in turns.items():
+        with pytest.raises(StaleSlice):
+            reader.record(1, [], slice=at, turn=turn)
+
+
+def test_without_a_turn_outcomes_of_an_earlier_task_still_count(world: World) -> None:
+    reader = worker(world, 1)
+    (one,) = reader.take(1)
+    reader.turn_of(1)
+    reader.turn_of(1)
+    reader.record(1, [Complete(one)])
+    assert reader.close(1).settled == {"completed": 1}

@@ -20,13 +20,15 @@ from fairlead.decide.numbered_claims import (
     check_opened,
     check_same_default_outcome,
     check_slice,
+    check_turn,
     check_whole,
+    grant_turn,
+    has_begun,
     info_of,
     read_consumer,
     read_consumer_ttl,
     read_items,
     read_parts,
-    take_slice,
 )
 from fairlead.decide.slices import slice_of
 from fairlead.engine.consumer_steps import (
@@ -246,24 +248,34 @@ def record_outcomes(engine: Engine, request: ConsumersRecord, caller: Caller) ->
     consumer = read_consumer(request.name, request.queue)
     check_whole(request.generation, "generation")
     check_whole(request.number, "number")
+    check_whole(request.slice, "slice")
+    check_whole(request.turn, "turn")
     part = check_text(request.part, "part", MAX_PART_BYTES, may_be_empty=True)
     items = read_items(request.items, part)
     steps = [(some, some.to_store()) for some in items.in_steps(RECORD_STEP)]
     sizes = [len(_pack(to_store)) if to_store else 0 for _, to_store in steps]
+    # One step at least: a call without items still learns whether the claim and its turn are current.
     for some, _ in steps:
         with engine.transaction() as tx:
-            record = opened(tx, consumer, request.generation, request.number)
+            record = _in_turn(tx, consumer, request)
             _members(tx, record, some)
             _check_limits(tx, record, items, sum(sizes))
     for (some, to_store), size in zip(steps, sizes, strict=True):
         with engine.transaction() as tx:
-            record = opened(tx, consumer, request.generation, request.number)
+            record = _in_turn(tx, consumer, request)
             numbers = _members(tx, record, some)
             for number, state in _extended(tx, record, some, numbers).items():
                 tx.add(MessageRestated(number, state))
             if to_store or some.has_carry:
                 _save_outcomes(tx, record, part, to_store, size)
     engine.confirm(synced=True)
+
+
+def _in_turn(tx: Transaction, consumer: Scoped, request: ConsumersRecord) -> ConsumerRecord:
+    """The consumer of the open claim, after the checks of its generation and of the turn of its slice."""
+    record = opened(tx, consumer, request.generation, request.number)
+    check_turn(record, request.slice, request.turn)
+    return record
 
 
 def _check_limits(tx: Transaction, record: ConsumerRecord, items: CheckedItems, size: int) -> None:
@@ -340,7 +352,7 @@ def begin_slice(tx: Transaction, request: ConsumersBeginSlice) -> SliceBegun:
     check_slice(slice, slices)
     generation = check_whole(request.generation, "generation")
     record = opened(tx, consumer, generation, check_whole(request.number, "number"))
-    was_taken, taken = take_slice(record, slice, slices)
+    turns = grant_turn(record.turns, slice, slices)
     begun = outcomes_of(tx, record).begun
     slice_of_begun = _slices_of(tx, record, begun, slices) if begun else {}
     left = [raw_id for raw_id in begun if slice_of_begun[raw_id] == slice]
@@ -349,9 +361,9 @@ def begin_slice(tx: Transaction, request: ConsumersBeginSlice) -> SliceBegun:
         for raw_id in left
     ]
     # Past the limit of what is recorded, if need be: each start brings one failure at most.
-    after = msgspec.structs.replace(record, slices=slices, taken=taken)
+    after = msgspec.structs.replace(record, turns=turns)
     _save_outcomes(tx, after, "", failed, len(_pack(failed)) if failed else 0)
-    return SliceBegun(was_taken, len(failed))
+    return SliceBegun(has_begun(record.turns, slice, slices), len(failed), turns[slice])
 
 
 def _slices_of(
