@@ -101,7 +101,7 @@ def in_turn(checkouts: list[Path], case: Case, turns: int, *, with_bare: bool) -
     return found
 
 
-def _show_ratio(before: list[float], after: list[float]) -> str:
+def show_ratio(before: list[float], after: list[float]) -> str:
     ratios = [one / other for one, other in zip(before, after, strict=True)]
     low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return f"{median(ratios):.2f} ({low:.2f}..{high:.2f})"
@@ -129,8 +129,8 @@ def main() -> None:
             str(case.batch),
             f"{case.keys:,}",
             *[f"{median(one):.1f}" for one in engines],
-            *[_show_ratio(one, engines[-1]) for one in engines[:-1]],
-            f"{median(found[-1]):.1f}: {_show_ratio(found[-1], engines[-1])}" if with_bare else "",
+            *[show_ratio(one, engines[-1]) for one in engines[:-1]],
+            f"{median(found[-1]):.1f}: {show_ratio(found[-1], engines[-1])}" if with_bare else "",
             f"{os.getloadavg()[0]:.1f}",
         )
     here = conditions_here()

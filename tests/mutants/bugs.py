@@ -272,8 +272,8 @@ BUGS = (
     Bug(
         "an answer is not remembered in the transaction of its effect",
         "engine/work/numbered.py",
-        "        remember(tx, key, session, number, kept)\n",
-        "        pass\n",
+        "            tx.add(fact)\n",
+        "            pass\n",
         "turn",
     ),
     Bug(
@@ -286,7 +286,7 @@ BUGS = (
     Bug(
         "a number is carried out again",
         "engine/work/numbered.py",
-        "    if number in session.sizes:\n        return _recall(tx, key, request)\n",
+        "    if number in session.rows:\n        return _recall(tx, answer_key(key, session.rows[number]), request)\n",
         "",
         "turn",
     ),

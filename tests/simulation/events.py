@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from fairlead.model.message import MessageState
@@ -128,13 +128,17 @@ class StreamOpened(NamedTuple):
 
 
 class RequestRemembered(NamedTuple):
-    """The key of the row: the session, and the number."""
+    """The session and the number, as one key."""
 
     key: bytes
 
 
 class RequestsForgotten(NamedTuple):
     keys: Sequence[bytes]
+
+
+class SessionsForgotten(NamedTuple):
+    keys: Collection[bytes]
 
 
 class IntentSaved(NamedTuple):

@@ -12,7 +12,7 @@ from fairlead.records.chunk import GONE, Chunk
 from fairlead.records.ids import id_of
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
-from fairlead.store.rows import number_of_answer
+from fairlead.store.rows import answer_key, session_of_answer
 from tests.simulation import events as e
 
 
@@ -59,8 +59,10 @@ class FactsSeen:
                     yield e.QueueDeleted(fact.queue_id)
                 case f.PassAllowed():
                     yield e.StreamOpened(fact.queue_id, fact.stream)
-                case f.RecordsChanged() if fact.table.name == "ANSWERS":
+                case f.AnswerRemembered():
                     yield from _answers(fact)
+                case f.RecordsChanged() if fact.table.name == "ANSWERS":
+                    yield e.SessionsForgotten({session_of_answer(key) for key in fact.records})
                 case f.RecordsChanged() if fact.table.name == "INTENTS":
                     for key, intent in fact.records.items():
                         ended = e.IntentEnded(int.from_bytes(key, "big"))
@@ -131,10 +133,9 @@ class FactsSeen:
         return id_of(self._chunks[number].prefix, number)
 
 
-def _answers(fact: f.RecordsChanged) -> Iterator[Any]:
-    forgotten = [key for key, record in fact.records.items() if record is None and number_of_answer(key)]
+def _answers(fact: f.AnswerRemembered) -> Iterator[Any]:
+    forgotten = [answer_key(fact.session, number) for number in fact.arrived if number]
     if forgotten:
         yield e.RequestsForgotten(forgotten)
-    for key, record in fact.records.items():
-        if record is not None and number_of_answer(key):
-            yield e.RequestRemembered(key)
+    if fact.record.number:
+        yield e.RequestRemembered(answer_key(fact.session, fact.record.number))

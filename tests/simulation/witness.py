@@ -506,6 +506,10 @@ class Witness:
             )
             self.now.forgotten[key] = "answered" if has_arrived else "old"
 
+    def _sessions_forgotten(self, fact: e.SessionsForgotten) -> None:
+        keys = [key for key in self.now.requests if session_of_answer(key) in fact.keys]
+        self._requests_forgotten(e.RequestsForgotten(keys))
+
     def _intent_saved(self, fact: e.IntentSaved) -> None:
         self.now.intents[fact.intent.intent_id] = fact.intent
 
@@ -657,6 +661,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     e.StreamOpened: Witness._stream_opened,
     e.RequestRemembered: Witness._request_remembered,
     e.RequestsForgotten: Witness._requests_forgotten,
+    e.SessionsForgotten: Witness._sessions_forgotten,
     e.IntentSaved: Witness._intent_saved,
     e.IntentEnded: Witness._intent_ended,
 }

@@ -392,7 +392,7 @@ class Working(Running):
 
 
 def _key(place: dict[str, Any], number: int | None = None) -> bytes:
-    """That of the row of a request."""
+    """The session and the number of a request."""
     return answer_key(session_key(None, place["session"]), place["number"] if number is None else number)
 
 

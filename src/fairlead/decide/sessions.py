@@ -25,6 +25,11 @@ def check_numbers(number: object, arrived: object) -> None:
         )
 
 
+def lasts_longer(ends_ms: int, used_ms: int) -> bool:
+    """Whether a use at that time lets a session last longer than until `ends_ms`."""
+    return used_ms >= ends_ms - SESSION_KEPT_MS
+
+
 def session_ends_ms(used_ms: int) -> int:
     """When a session is forgotten that was used last at that time. In whole hours, so that this rarely changes and its
     row is rarely written.

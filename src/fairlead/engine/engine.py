@@ -66,6 +66,7 @@ from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_LOOK_BYTES
 from fairlead.model.timings import Timing
 from fairlead.records.facts import (
+    AnswerRemembered,
     BucketChanged,
     ChunkDemoted,
     ChunkEnqueued,
@@ -651,7 +652,7 @@ class Engine:
         if caller.session is None:
             return False
         session = self.memory.sessions.sessions.get(session_key(caller.key_id, caller.session))
-        return session is not None and caller.number in session.sizes
+        return session is not None and caller.number in session.rows
 
     def _wait_for(self, request: Request[Answer], empty: Answer, caller: Caller) -> Answer:
         """Under the lock: the answer of a request that has found nothing so far, once it finds something or has
@@ -763,7 +764,7 @@ def _may_be_lost(fact: StateFact) -> bool:
         return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
     if isinstance(fact, RecordsChanged):
         return fact.table in (Table.ANSWERS, Table.SESSION_ENDS, Table.META)
-    return isinstance(fact, (LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
+    return isinstance(fact, (AnswerRemembered, LeaseSplit, BucketChanged, ChunkDemoted, ChunkThinned))
 
 
 def _touched(memory: Memory) -> set[int] | None:

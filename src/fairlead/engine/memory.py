@@ -33,6 +33,7 @@ from fairlead.engine.session_index import SessionIndex
 from fairlead.engine.staged import StagedIndex
 from fairlead.records.chunk import GONE, OWN, Chunk, Columns, LaneName
 from fairlead.records.facts import (
+    AnswerRemembered,
     BucketChanged,
     ChunkDemoted,
     ChunkEnqueued,
@@ -424,6 +425,7 @@ _REDUCERS: dict[type, Callable[[Memory, Any], None]] = {
     BucketChanged: records.bucket_changed,
     PagesStaged: records.pages_staged,
     RecordsChanged: records.records_changed,
+    AnswerRemembered: records.answer_remembered,
     QueueStored: queues.queue_stored,
     QueueDeleted: queues.queue_deleted,
 }

@@ -1,13 +1,13 @@
-"""What memory knows of sessions: those that were used lately, without their answers."""
+"""Sessions in memory: those that were used lately, without their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
+from fairlead.decide.sessions import session_ends_ms
 from fairlead.records.session import RememberedAnswer
-from fairlead.store.rows import number_of_answer, session_of_answer
 
-#: Answers of all sessions that memory knows; past it the session that was read first is forgotten, and read again
+#: Rows of all sessions that memory knows. Above this number the session that was read first is dropped, and read again
 #: when it is used. About 100 bytes each.
 MAX_KNOWN_ANSWERS = 50_000
 
@@ -15,41 +15,57 @@ MAX_KNOWN_ANSWERS = 50_000
 class Session:
     """A session, from its rows. One without rows does not exist."""
 
-    __slots__ = ("arrived", "bytes", "sizes", "used_ms")
+    __slots__ = ("arrived", "bytes", "ends_ms", "next_row", "rows", "sizes", "used_ms")
 
     def __init__(self) -> None:
         self.arrived = 0
         self.used_ms = 0
-        #: The size of each remembered answer by its number; the row of number 0 has none.
+        #: When it is forgotten unless it is used.
+        self.ends_ms = 0
+        #: By the number of each request that is remembered, number 0 included: its row, and the size of its answer.
+        self.rows: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self.bytes = 0
+        #: Higher than the rows that exist.
+        self.next_row = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Session):
             return NotImplemented
-        return (self.arrived, self.used_ms, self.sizes) == (other.arrived, other.used_ms, other.sizes)
+        mine, theirs = [(one.arrived, one.used_ms, one.ends_ms, one.rows, one.sizes) for one in (self, other)]
+        return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def last(self) -> int:
-        return max(self.arrived, *self.sizes)
+        return max(self.arrived, *self.rows)
 
     def up_to(self, arrived: int) -> list[int]:
-        """Numbers with rows up to there, 0 included."""
-        if arrived - self.arrived >= len(self.sizes):
-            return [number for number in self.sizes if number <= arrived]
-        # Rows up to where answers had arrived before are gone.
-        later = [number for number in range(self.arrived + 1, arrived + 1) if number in self.sizes]
-        return [0, *later] if 0 in self.sizes else later
+        """Remembered numbers up to that one, 0 included."""
+        if arrived - self.arrived >= len(self.rows):
+            return [number for number in self.rows if number <= arrived]
+        # Numbers that had arrived before have no rows.
+        later = [number for number in range(self.arrived + 1, arrived + 1) if number in self.rows]
+        return [0, *later] if 0 in self.rows else later
 
-    def changed(self, number: int, record: RememberedAnswer | None) -> None:
-        self.bytes -= self.sizes.pop(number, 0)
-        if record is not None:
-            self.sizes[number] = len(record.answer)
-            self.bytes += len(record.answer)
-            self.arrived = max(self.arrived, record.arrived)
-            self.used_ms = max(self.used_ms, record.used_ms)
+    def keep(self, row: int, record: RememberedAnswer) -> None:
+        number, size = record.number, len(record.answer)
+        self.rows[number] = row
+        self.sizes[number] = size
+        self.bytes += size
+        if record.arrived > self.arrived:
+            self.arrived = record.arrived
+        if record.used_ms > self.used_ms:
+            self.used_ms = record.used_ms
+            self.ends_ms = session_ends_ms(record.used_ms)
+        if row >= self.next_row:
+            self.next_row = row + 1
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.rows[number]
+            self.bytes -= self.sizes.pop(number)
 
 
 class SessionIndex:
@@ -60,23 +76,25 @@ class SessionIndex:
         self._answers = 0
 
     def add(self, key: bytes, session: Session) -> None:
-        self._answers += len(session.sizes)
+        self._answers += len(session.rows)
         self._make_room()
         self.sessions[key] = session
 
-    def answers_changed(self, rows: Mapping[bytes, RememberedAnswer | None]) -> None:
-        for row_key, record in rows.items():
-            key = session_of_answer(row_key)
-            session = self.sessions.get(key)
-            if session is None:
-                continue
-            before = len(session.sizes)
-            session.changed(number_of_answer(row_key), record)
-            self._answers += len(session.sizes) - before
-            if not session.sizes:
-                del self.sessions[key]
+    def remembered(self, key: bytes, row: int, record: RememberedAnswer, arrived: Sequence[int]) -> None:
+        session = self.sessions.get(key)
+        if session is None:
+            return
+        session.drop(arrived)
+        session.keep(row, record)
+        self._answers += 1 - len(arrived)
         if self._answers > MAX_KNOWN_ANSWERS:
             self._make_room()
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            session = self.sessions.pop(key, None)
+            if session is not None:
+                self._answers -= len(session.rows)
 
     def clear(self) -> None:
         self.sessions.clear()
@@ -85,4 +103,4 @@ class SessionIndex:
     def _make_room(self) -> None:
         while self._answers > MAX_KNOWN_ANSWERS and self.sessions:
             gone = self.sessions.pop(next(iter(self.sessions)))
-            self._answers -= len(gone.sizes)
+            self._answers -= len(gone.rows)

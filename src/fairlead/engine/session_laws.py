@@ -17,7 +17,7 @@ def broken_session_laws(memory: Memory, store: KeyValueStore) -> list[str]:
     stored = stored_sessions(store)
     broken = []
     for key, session in stored.items():
-        numbers = session.sizes.keys() - {0}
+        numbers = session.rows.keys() - {0}
         if min(numbers, default=session.arrived + 1) <= session.arrived:
             broken.append(f"session {key!r} has kept an answer that has arrived")
         if len(numbers) > MAX_SESSION_ANSWERS:

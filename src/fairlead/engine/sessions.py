@@ -1,9 +1,9 @@
 """Sessions as they are stored, and when they are forgotten.
 
-The rows of a session are its remembered answers; the one that was written last also says what else is known of the
-session (`records/session.py`). So a request costs one row that is put and one that is deleted, and a session exists
-as long as it has a row. It must be opened: if its first request made it, a late copy of that request would have a
-second effect once the session is forgotten.
+The rows of a session are its remembered answers; the row that was written last also says what else is known of the
+session (`records/session.py`). A request takes the row of an answer that has arrived, so it costs one row that is put,
+and a session exists as long as it has a row. It must be opened: if its first request made it, a late copy of that
+request would have a second effect once the session is forgotten.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.clock import Clock
-from fairlead.decide.sessions import session_ends_ms
+from fairlead.decide.sessions import lasts_longer, session_ends_ms
 from fairlead.engine.session_index import Session
 from fairlead.engine.transaction import Transaction
 from fairlead.model.limits import MAX_SESSION_ANSWERS
-from fairlead.records.facts import RecordsChanged
+from fairlead.records.facts import AnswerRemembered, RecordsChanged, StateFact
 from fairlead.records.session import RememberedAnswer
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import (
-    answer_key,
     end_of_session_rows,
-    number_of_answer,
+    row_of_answer,
     session_end_key,
     session_key,
     session_of_end,
@@ -59,41 +58,38 @@ def find_session(tx: Transaction, key: bytes) -> Session | None:
 def session_of_rows(rows: Iterable[tuple[bytes, RememberedAnswer]]) -> Session | None:
     session = Session()
     for key, record in rows:
-        session.changed(number_of_answer(key), record)
-    return session if session.sizes else None
+        session.keep(row_of_answer(key), record)
+    return session if session.rows else None
 
 
 def use_session(tx: Transaction, key: bytes, session: Session, arrived: int = 0) -> None:
     """Store that it was used, and up to where answers have arrived, if that is news."""
-    is_longer = session_ends_ms(tx.now_ms) != session_ends_ms(session.used_ms)
-    if is_longer or arrived > session.arrived or not session.sizes:
-        remember(tx, key, session, 0, RememberedAnswer(arrived, 0))
-
-
-def remember(tx: Transaction, key: bytes, session: Session, number: int, answer: RememberedAnswer) -> None:
-    for fact in facts_of_answer(key, session, number, answer, tx.now_ms):
-        tx.add(fact)
+    if arrived > session.arrived or not session.rows or lasts_longer(session.ends_ms, tx.now_ms):
+        for fact in facts_of_answer(key, session, 0, arrived, tx.now_ms):
+            tx.add(fact)
 
 
 def facts_of_answer(
-    key: bytes, session: Session, number: int, answer: RememberedAnswer, now_ms: int
-) -> tuple[RecordsChanged, ...]:
-    """It is remembered under that number, in place of the answers that have arrived."""
-    arrived, used_ms = max(session.arrived, answer.arrived), max(session.used_ms, now_ms)
-    # First the new row: memory forgets a session without rows.
-    changed: dict[bytes, RememberedAnswer | None] = {
-        answer_key(key, number): RememberedAnswer(arrived, used_ms, answer.verb, answer.answer)
-    }
-    for one in session.up_to(arrived):
-        if one != number:
-            changed[answer_key(key, one)] = None
-    remembered = RecordsChanged(Table.ANSWERS, changed)
-    ends_ms, was_ms = session_ends_ms(used_ms), session_ends_ms(session.used_ms) if session.sizes else 0
-    if ends_ms == was_ms:
+    key: bytes,
+    session: Session,
+    number: int,
+    arrived: int,
+    now_ms: int,
+    verb: str = "",
+    answer: bytes = b"",
+) -> tuple[StateFact, ...]:
+    """The answer takes the row of one that has arrived, or a new one."""
+    arrived, used_ms = max(session.arrived, arrived), max(session.used_ms, now_ms)
+    gone = session.up_to(arrived)
+    rows = [session.rows[one] for one in gone]
+    row = rows.pop() if rows else session.next_row
+    record = RememberedAnswer(number, arrived, used_ms, verb, answer)
+    remembered = AnswerRemembered(key, row, record, gone, rows)
+    if not lasts_longer(session.ends_ms, used_ms):
         return (remembered,)
-    ends: dict[bytes, bool | None] = {session_end_key(ends_ms, key): True}
-    if was_ms:
-        ends[session_end_key(was_ms, key)] = None
+    ends: dict[bytes, bool | None] = {session_end_key(session_ends_ms(used_ms), key): True}
+    if session.rows:
+        ends[session_end_key(session.ends_ms, key)] = None
     return remembered, RecordsChanged(Table.SESSION_ENDS, ends)
 
 

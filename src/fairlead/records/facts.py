@@ -15,6 +15,7 @@ from fairlead.model.queue import QueueRecord
 from fairlead.records.chunk import PAGE_BYTES, Chunk, Columns, Head, LaneName
 from fairlead.records.ids import COMMIT_SHIFT, id_prefix
 from fairlead.records.lease import GroupLease
+from fairlead.records.session import RememberedAnswer
 from fairlead.records.state import Counts, DedupRow, OwnState
 from fairlead.records.stream import Stream
 
@@ -343,6 +344,19 @@ class RecordsChanged(msgspec.Struct, frozen=True):
     records: dict[bytes, Any]
 
 
+class AnswerRemembered(msgspec.Struct, frozen=True):
+    """A request of a session takes a row of the session, in place of those whose answers have arrived.
+
+    `arrived`: their numbers; `emptied`: their rows, without the one that is taken.
+    """
+
+    session: bytes
+    row: int
+    record: RememberedAnswer
+    arrived: Sequence[int] = ()
+    emptied: Sequence[int] = ()
+
+
 class PagesStaged(msgspec.Struct, frozen=True):
     """Payloads of staged messages are stored in pages under this number, from one page on; None: all pages are gone."""
 
@@ -375,6 +389,7 @@ StateFact = (
     | WindowsEnded
     | LivesEnded
     | RecordsChanged
+    | AnswerRemembered
     | PagesStaged
 )
 #: Memory knows more of what is stored, and nothing changed: such a fact is not written.

@@ -35,6 +35,7 @@ BOOKKEEPING: frozenset[type] = frozenset(
         f.WindowsEnded,
         f.LivesEnded,
         f.RecordsChanged,
+        f.AnswerRemembered,
         f.PagesStaged,
     }
 )

@@ -30,7 +30,7 @@
 | audit    | number of the entry         | `AuditRecord`                                                    |
 | consumers | queue name, 0, name        | `ConsumerRecord`: a durable consumer and its numbered claim      |
 | outcomes | claim, call                 | `RecordedCall`: what was said about members; call 0: `ChosenParts` |
-| answers  | id of the key, 0, session, 0, number | `RememberedAnswer` of a request of the session          |
+| answers  | id of the key, 0, session, 0, row | `RememberedAnswer` of a request of the session; a later request takes its row |
 | session_ends | end, id of the key, 0, session, 0 | true; one row per session                             |
 | staged   | queue name, 0, length of token, token, chunk | `StagedChunk`                                   |
 | staged_parts | queue, number           | `StagedPart`: its messages; their payloads are in pages under that number |
@@ -285,8 +285,8 @@ def session_key(key_id: str | None, session: str) -> bytes:
     return f"{key_id or ''}\0{session}\0".encode()
 
 
-def answer_key(session: bytes, number: int) -> bytes:
-    return session + _key(number)
+def answer_key(session: bytes, row: int) -> bytes:
+    return session + _key_of_one(row)
 
 
 def end_of_session_rows(session: bytes) -> bytes:
@@ -298,7 +298,7 @@ def session_of_answer(key: bytes) -> bytes:
     return key[:-8]
 
 
-def number_of_answer(key: bytes) -> int:
+def row_of_answer(key: bytes) -> int:
     return int.from_bytes(key[-8:], "big")
 
 

@@ -73,7 +73,7 @@ _RECORDS: dict[Table, tuple[What | None, What | None]] = {
     Table.AUDIT: ("audit", "forget audit"),
     Table.CONSUMERS: ("save consumer", "drop consumer"),
     Table.OUTCOMES: ("record outcomes", "forget numbered claim"),
-    Table.ANSWERS: ("remember request", "forget requests"),
+    Table.ANSWERS: (None, "forget requests"),
     Table.STAGED: ("stage", "drop chunks"),
     Table.STAGED_PARTS: (None, None),
     Table.PUBLISHING: ("publish", "end publish"),
@@ -135,6 +135,10 @@ def changes_of(fact: f.StateFact) -> Iterator[Change]:
             yield Change("restate", 1)
         case f.RecordsChanged():
             yield from _records(fact)
+        case f.AnswerRemembered():
+            yield Change("remember request", record=fact.record)
+            if fact.arrived:
+                yield Change("forget requests")
         case f.QueueStored():
             yield Change("save queue", record=fact.record)
         case f.ConfigChanged():

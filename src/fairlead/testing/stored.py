@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import decode_value, number_of_answer, read_table
+from fairlead.store.rows import decode_value, read_table
 from fairlead.testing.storage import Storage
 
 Kind = Literal["staged chunks", "leases", "queues", "buckets", "windows", "outcomes", "operations"]
@@ -23,7 +23,8 @@ _TABLES: dict[Kind, Table] = {
 
 def stored_requests(storage: Storage) -> set[int]:
     """The numbers of the requests whose answers are remembered, of all sessions."""
-    return {number_of_answer(key) for key in _keys(storage, Table.ANSWERS)} - {0}
+    rows = read_table(storage, Table.ANSWERS)
+    return {decode_value(Table.ANSWERS, raw).number for _, raw in rows} - {0}
 
 
 def stored_count(storage: Storage, kind: Kind) -> int:

@@ -18,7 +18,7 @@ from fairlead.errors import (
 from fairlead.request import LOCAL, Request
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import number_of_answer
+from fairlead.store.rows import decode_value
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore
 from fairlead.verbs.claim import Claim
@@ -43,7 +43,8 @@ def counts(broker: Broker) -> tuple[int, int]:
 
 def numbers(broker: Broker) -> set[int]:
     """The numbers under which anything is remembered."""
-    return {number_of_answer(key) for key, _ in broker.engine.store.scan(Table.ANSWERS, limit=10_000)}
+    stored = broker.engine.store.scan(Table.ANSWERS, limit=10_000)
+    return {decode_value(Table.ANSWERS, raw).number for _, raw in stored}
 
 
 def test_an_exchange_and_its_answer_are_one_write() -> None:

@@ -32,7 +32,7 @@ from fairlead.model.limits import MAX_SESSION_ANSWERS, MAX_SESSION_BYTES, SESSIO
 from fairlead.request import LOCAL, VERBS, Caller, Request, Room
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import number_of_answer
+from fairlead.store.rows import decode_value
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import Fault, FaultyStore, Killed
 from fairlead.verbs.browse import Browse
@@ -72,7 +72,8 @@ def rows(broker: Broker, table: Table = Table.ANSWERS) -> list[bytes]:
 
 def numbers(broker: Broker) -> list[int]:
     """The numbers under which anything is remembered."""
-    return [number_of_answer(key) for key in rows(broker)]
+    stored = broker.engine.store.scan(Table.ANSWERS, limit=10_000)
+    return sorted(decode_value(Table.ANSWERS, raw).number for _, raw in stored)
 
 
 def forget_known(broker: Broker) -> None:
@@ -610,7 +611,7 @@ def test_memory_knows_a_bounded_number_of_sessions(monkeypatch: pytest.MonkeyPat
     assert broken_laws(broker.engine) == []
 
 
-def test_a_request_of_a_known_session_reads_nothing_and_costs_one_row_and_one_delete() -> None:
+def test_a_request_of_a_known_session_reads_nothing_and_costs_one_row() -> None:
     store = FaultyStore(DictionaryStore())
     broker = open_broker(store)
     broker.do(X, at(1))
@@ -627,7 +628,32 @@ def test_a_request_of_a_known_session_reads_nothing_and_costs_one_row_and_one_de
     broker.do(X, at(2, 1))
     assert store.reads == before
     of_session = [(name, table) for name, table in written if table in (Table.ANSWERS, Table.SESSION_ENDS)]
-    assert sorted(of_session) == [("delete", Table.ANSWERS), ("put", Table.ANSWERS)]
+    assert of_session == [("put", Table.ANSWERS)]
+
+
+def test_an_answer_keeps_its_row_until_it_has_arrived() -> None:
+    """Requests take rows of answers that have arrived, also of a row that only says that the session was used."""
+    data, clock = DictionaryData(), ManualClock()
+    broker = open_broker(DictionaryStore(data), clock)
+    first = {number: broker.do(X, at(number)) for number in (1, 2)}
+    clock.advance(ms=2 * HOUR_MS)
+    broker.open_session("s")
+    assert numbers(broker) == [0, 1, 2]
+    first[3] = broker.do(X, at(3))
+    broker.do(Claim("q", 9), at(4))
+    assert numbers(broker) == [1, 2, 3, 4]
+    for again in (broker, open_broker(DictionaryStore(data), clock)):
+        assert {number: again.do(X, at(number)) for number in (1, 2, 3)} == first
+        assert broken_laws(again.engine) == []
+    again.do(X, at(5, 3))
+    assert numbers(again) == [4, 5]
+    again.do(X, at(6, 5))
+    again = open_broker(DictionaryStore(data), clock)
+    for number in range(1, 6):
+        with pytest.raises(RequestExpired):
+            again.do(X, at(number))
+    assert numbers(again) == [6]
+    assert broken_laws(again.engine) == []
 
 
 # The end of their lives

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from fairlead.engine.reduce.throttles import closed_changed
 from fairlead.model.config_keys import WEIGHT
-from fairlead.records.facts import BucketChanged, ConfigChanged, PagesStaged, RecordsChanged
+from fairlead.records.facts import AnswerRemembered, BucketChanged, ConfigChanged, PagesStaged, RecordsChanged
 from fairlead.store.kv.port import Table
-from fairlead.store.rows import claim_of_outcomes
+from fairlead.store.rows import answer_key, claim_of_outcomes, session_of_answer
 
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def records_changed(memory: Memory, fact: RecordsChanged) -> None:
     if fact.table is Table.ANSWERS:
         memory.changes.answers.update(fact.records)
-        memory.sessions.answers_changed(fact.records)
+        memory.sessions.forget({session_of_answer(key) for key in fact.records})
         return
     memory.changes.records.update({(fact.table, key): record for key, record in fact.records.items()})
     kept = memory.records.get(fact.table, {})
@@ -35,6 +35,14 @@ def records_changed(memory: Memory, fact: RecordsChanged) -> None:
     kept.update(fact.records)
     for key in [key for key, record in fact.records.items() if record is None]:
         del kept[key]
+
+
+def answer_remembered(memory: Memory, fact: AnswerRemembered) -> None:
+    answers, session = memory.changes.answers, fact.session
+    answers[answer_key(session, fact.row)] = fact.record
+    for row in fact.emptied:
+        answers[answer_key(session, row)] = None
+    memory.sessions.remembered(session, fact.row, fact.record, fact.arrived)
 
 
 def config_changed(memory: Memory, fact: ConfigChanged) -> None:

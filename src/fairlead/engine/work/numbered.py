@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from fairlead.engine.memory import Memory
 from fairlead.engine.session_index import Session
-from fairlead.engine.sessions import facts_of_answer, find_session, remember, use_session
+from fairlead.engine.sessions import facts_of_answer, find_session, use_session
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.claim import still_leased
 from fairlead.errors import InvalidRequest, RequestExpired, SessionExpired, SessionFull
 from fairlead.model.limits import MAX_SESSION_ANSWERS, MAX_SESSION_BYTES
-from fairlead.records.facts import RecordsChanged
+from fairlead.records.facts import StateFact
 from fairlead.records.session import RememberedAnswer
 from fairlead.request import VERBS, Caller, Request
 from fairlead.store.kv.port import Table
@@ -46,9 +46,9 @@ def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
         raise SessionExpired(name, number)
     if number <= session.arrived:
         raise RequestExpired(name, number, session.arrived)
-    if number in session.sizes:
-        return _recall(tx, key, request)
-    if len(session.sizes) > 1 or session.bytes >= MAX_SESSION_BYTES:
+    if number in session.rows:
+        return _recall(tx, answer_key(key, session.rows[number]), request)
+    if len(session.rows) > 1 or session.bytes >= MAX_SESSION_BYTES:
         _check_full(tx, session)
     if type(request) is Claim:
         if request.token is not None:
@@ -58,8 +58,9 @@ def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
         request = replace(request, token=caller.claim_token)
     answer = work(tx, request)
     if answer or type(request) is not Claim:
-        kept = RememberedAnswer(arrived, 0, request.verb_name, encode(request, answer))
-        remember(tx, key, session, number, kept)
+        kept = encode(request, answer)
+        for fact in facts_of_answer(key, session, number, arrived, tx.now_ms, request.verb_name, kept):
+            tx.add(fact)
     else:
         # A claim that found nothing may find something when it is repeated, so there is nothing to remember of it.
         use_session(tx, key, session, arrived)
@@ -70,22 +71,22 @@ def find_place(memory: Memory, caller: Caller) -> tuple[bytes, Session] | None:
     """For a short way: the session of a new request, if memory knows it and it has room. None: `run_numbered` decides."""
     key = session_key(caller.key_id, str(caller.session))
     session = memory.sessions.sessions.get(key)
-    if session is None or caller.number <= session.arrived or caller.number in session.sizes:
+    if session is None or caller.number <= session.arrived or caller.number in session.rows:
         return None
-    return None if len(session.sizes) > 1 or session.bytes >= MAX_SESSION_BYTES else (key, session)
+    return None if len(session.rows) > 1 or session.bytes >= MAX_SESSION_BYTES else (key, session)
 
 
 def facts_at(
     place: tuple[bytes, Session], caller: Caller, request: Request[Any], answer: Any, now_ms: int
-) -> tuple[RecordsChanged, ...]:
-    kept = RememberedAnswer(caller.arrived, 0, request.verb_name, encode(request, answer))
-    return facts_of_answer(*place, caller.number, kept, now_ms)
+) -> tuple[StateFact, ...]:
+    kept = encode(request, answer)
+    return facts_of_answer(*place, caller.number, caller.arrived, now_ms, request.verb_name, kept)
 
 
 def _check_full(tx: Transaction, session: Session) -> None:
     """An answer that takes the place of those that have arrived always has room."""
     arrived = session.up_to(tx.caller.arrived)
-    count = len(session.sizes) - len(arrived)
+    count = len(session.rows) - len(arrived)
     size = session.bytes - sum([session.sizes[number] for number in arrived])
     if count >= MAX_SESSION_ANSWERS or size >= MAX_SESSION_BYTES:
         raise SessionFull(str(tx.caller.session), count, size)
@@ -93,15 +94,16 @@ def _check_full(tx: Transaction, session: Session) -> None:
         tx.store.check_room(_ANSWER_BYTES, in_reserve=True)
 
 
-def _recall(tx: Transaction, key: bytes, request: Request[Any]) -> Any:
-    number = tx.caller.number
-    remembered: RememberedAnswer = tx.record(Table.ANSWERS, answer_key(key, number))
+def _recall(tx: Transaction, row_key: bytes, request: Request[Any]) -> Any:
+    remembered: RememberedAnswer = tx.record(Table.ANSWERS, row_key)
     try:
         if remembered.verb == request.verb_name:
             return decode(request, remembered.answer, lambda: still_leased(tx, tx.caller.claim_token))
     except ValueError:
         pass
-    raise InvalidRequest("number", f"a new one, because another {remembered.verb} had this one", number)
+    raise InvalidRequest(
+        "number", f"a new one, because another {remembered.verb} had this one", remembered.number
+    )
 
 
 def encode(request: Request[Any], answer: Any) -> bytes:
