@@ -25,13 +25,11 @@ def check_numbers(number: object, arrived: object) -> None:
         )
 
 
-def lasts_longer(ends_ms: int, used_ms: int) -> bool:
-    """Whether a use at that time lets a session last longer than until `ends_ms`."""
-    return used_ms >= ends_ms - SESSION_KEPT_MS
+def renews_from_ms(used_ms: int) -> int:
+    """From when on another use lets a session last longer. In whole hours, so that its end is rarely written."""
+    return (used_ms // _HOUR_MS + 1) * _HOUR_MS
 
 
 def session_ends_ms(used_ms: int) -> int:
-    """When a session is forgotten that was used last at that time. In whole hours, so that this rarely changes and its
-    row is rarely written.
-    """
-    return (used_ms // _HOUR_MS + 1) * _HOUR_MS + SESSION_KEPT_MS
+    """When a session is forgotten whose last use was at that time."""
+    return renews_from_ms(used_ms) + SESSION_KEPT_MS

@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Literal, cast
 
@@ -87,8 +87,9 @@ from fairlead.store.changes import Changes
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.row_check import check_readable
 from fairlead.store.rows import load, session_key, write_changes
+from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.sessions import check_accepted, session_rule
+from fairlead.verbs.sessions import Rule, check_accepted, session_rule
 
 Durability = Literal["fsync", "os"]
 
@@ -162,8 +163,6 @@ class Engine:
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
         calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
         """
-        if caller is not LOCAL and caller.session is not None:
-            caller = self._numbered_caller(request, caller)
         short_way, has_read = SHORT_WAYS.get(type(request)), False
         while short_way is not None:
             lock = self.lock
@@ -184,6 +183,8 @@ class Engine:
             has_read = True
         else:
             read_for(self, request)
+        if caller is not LOCAL and caller.session is not None:
+            caller = self._numbered_caller(request, caller)
         if request.room is Room.GROWS:
             self._check_open()
             check_growth(self.store)
@@ -227,9 +228,11 @@ class Engine:
         """The caller of a session. Without the session, if the request simply runs."""
         check_session(caller.session)
         check_numbers(caller.number, caller.arrived)
-        rule = session_rule(type(request), is_one_transaction=type(request) in WORK)
+        rule = _session_rule(type(request))
+        if rule == "remembered":
+            return caller
         check_accepted(request, rule)
-        return caller if rule == "remembered" else caller._replace(session=None)
+        return caller._replace(session=None)
 
     def unconfirmed(self) -> int | None:
         """The last commit that durable answers wait for; None when there is none that `confirm` would wait for."""
@@ -445,7 +448,7 @@ class Engine:
         commit = self._commit + 1
         facts: tuple[StateFact, ...] = ()
         try:
-            token = caller.claim_token if is_numbered else None
+            token = caller.claim_token if is_numbered and type(request) is Claim else None
             found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None
@@ -693,6 +696,11 @@ class Engine:
                 for key, bucket in list(buckets.items()):
                     empty = bucket._replace(tokens=0.0, at_ms=tx.now_ms)
                     tx.add(BucketChanged(key, empty, is_idle, tx.now_ms))
+
+
+@cache
+def _session_rule(kind: type[Request[Any]]) -> Rule:
+    return session_rule(kind, is_one_transaction=kind in WORK)
 
 
 def memory_of(store: KeyValueStore) -> Memory:

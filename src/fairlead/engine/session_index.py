@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fairlead.decide.sessions import session_ends_ms
+from fairlead.decide.sessions import renews_from_ms
 from fairlead.records.session import RememberedAnswer
 
 #: Rows of all sessions that memory knows. Above this number the session that was read first is dropped, and read again
@@ -15,13 +15,13 @@ MAX_KNOWN_ANSWERS = 50_000
 class Session:
     """A session, from its rows. One without rows does not exist."""
 
-    __slots__ = ("arrived", "bytes", "ends_ms", "next_row", "rows", "sizes", "used_ms")
+    __slots__ = ("arrived", "bytes", "next_row", "renews_ms", "rows", "sizes", "used_ms")
 
     def __init__(self) -> None:
         self.arrived = 0
         self.used_ms = 0
-        #: When it is forgotten unless it is used.
-        self.ends_ms = 0
+        #: From when on a use lets it last longer.
+        self.renews_ms = 0
         #: By the number of each request that is remembered, number 0 included: its row, and the size of its answer.
         self.rows: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
@@ -32,8 +32,12 @@ class Session:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Session):
             return NotImplemented
-        mine, theirs = [(one.arrived, one.used_ms, one.ends_ms, one.rows, one.sizes) for one in (self, other)]
-        return mine == theirs
+        return (self.arrived, self.used_ms, self.rows, self.sizes) == (
+            other.arrived,
+            other.used_ms,
+            other.rows,
+            other.sizes,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -58,14 +62,10 @@ class Session:
             self.arrived = record.arrived
         if record.used_ms > self.used_ms:
             self.used_ms = record.used_ms
-            self.ends_ms = session_ends_ms(record.used_ms)
+            if record.used_ms >= self.renews_ms:
+                self.renews_ms = renews_from_ms(record.used_ms)
         if row >= self.next_row:
             self.next_row = row + 1
-
-    def drop(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            del self.rows[number]
-            self.bytes -= self.sizes.pop(number)
 
 
 class SessionIndex:
@@ -84,7 +84,9 @@ class SessionIndex:
         session = self.sessions.get(key)
         if session is None:
             return
-        session.drop(arrived)
+        for number in arrived:
+            del session.rows[number]
+            session.bytes -= session.sizes.pop(number)
         session.keep(row, record)
         self._answers += 1 - len(arrived)
         if self._answers > MAX_KNOWN_ANSWERS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.clock import Clock
-from fairlead.decide.sessions import lasts_longer, session_ends_ms
+from fairlead.decide.sessions import session_ends_ms
 from fairlead.engine.session_index import Session
 from fairlead.engine.transaction import Transaction
 from fairlead.model.limits import MAX_SESSION_ANSWERS
@@ -64,7 +64,7 @@ def session_of_rows(rows: Iterable[tuple[bytes, RememberedAnswer]]) -> Session |
 
 def use_session(tx: Transaction, key: bytes, session: Session, arrived: int = 0) -> None:
     """Store that it was used, and up to where answers have arrived, if that is news."""
-    if arrived > session.arrived or not session.rows or lasts_longer(session.ends_ms, tx.now_ms):
+    if arrived > session.arrived or not session.rows or tx.now_ms >= session.renews_ms:
         for fact in facts_of_answer(key, session, 0, arrived, tx.now_ms):
             tx.add(fact)
 
@@ -85,11 +85,11 @@ def facts_of_answer(
     row = rows.pop() if rows else session.next_row
     record = RememberedAnswer(number, arrived, used_ms, verb, answer)
     remembered = AnswerRemembered(key, row, record, gone, rows)
-    if not lasts_longer(session.ends_ms, used_ms):
+    if used_ms < session.renews_ms:
         return (remembered,)
     ends: dict[bytes, bool | None] = {session_end_key(session_ends_ms(used_ms), key): True}
     if session.rows:
-        ends[session_end_key(session.ends_ms, key)] = None
+        ends[session_end_key(session_ends_ms(session.used_ms), key)] = None
     return remembered, RecordsChanged(Table.SESSION_ENDS, ends)
 
 

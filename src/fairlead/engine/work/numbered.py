@@ -15,7 +15,7 @@ from fairlead.engine.sessions import facts_of_answer, find_session, use_session
 from fairlead.engine.transaction import Transaction
 from fairlead.engine.work.claim import still_leased
 from fairlead.errors import InvalidRequest, RequestExpired, SessionExpired, SessionFull
-from fairlead.model.limits import MAX_SESSION_ANSWERS, MAX_SESSION_BYTES
+from fairlead.model.limits import MAX_NUMBER, MAX_SESSION_ANSWERS, MAX_SESSION_BYTES
 from fairlead.records.facts import StateFact
 from fairlead.records.session import RememberedAnswer
 from fairlead.request import VERBS, Caller, Request
@@ -69,9 +69,14 @@ def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
 
 def find_place(memory: Memory, caller: Caller) -> tuple[bytes, Session] | None:
     """For a short way: the session of a new request, if memory knows it and it has room. None: `run_numbered` decides."""
-    key = session_key(caller.key_id, str(caller.session))
+    name, number, arrived = caller.session, caller.number, caller.arrived
+    if not (type(name) is str and type(number) is type(arrived) is int):
+        return None
+    key = session_key(caller.key_id, name)
     session = memory.sessions.sessions.get(key)
-    if session is None or caller.number <= session.arrived or caller.number in session.rows:
+    if session is None or not 0 <= arrived < number <= MAX_NUMBER:
+        return None
+    if number <= session.arrived or number in session.rows:
         return None
     return None if len(session.rows) > 1 or session.bytes >= MAX_SESSION_BYTES else (key, session)
 
