@@ -141,7 +141,7 @@ def _worker(client: fairlead.Client, shape: Shape, messages: int) -> float:
 
 
 def await_completed(workers: Workers, completed: int) -> None:
-    while workers.tally.completed < completed:
+    while workers.counts.completed < completed:
         time.sleep(0.002)
         workers.check()
 

@@ -12,7 +12,7 @@ from fairlead.cli import main
 from fairlead.cli import worker as worker_command
 from fairlead.errors import ServerUnreachable
 from fairlead.testing import open_in_memory
-from fairlead.worker.tally import Tally
+from fairlead.worker.counts import WorkerCounts
 from tests.examples.shop import QUEUE, Shop, Working, until
 
 
@@ -46,7 +46,7 @@ def test_a_step_that_cannot_be_loaded_is_told_in_one_line_and_where_it_was_looke
     said = shop.run("worker", "run", "billing", "--burst", "--project", "shop", code=9)
     assert words in said
     assert f"looked for in {shop.folder}" in said
-    assert "crew.py" not in said
+    assert "loop.py" not in said
     assert [message["status"] for message in shop.messages().values()] == ["pending"], (
         "that is not the item's fault"
     )
@@ -103,13 +103,13 @@ class Idle:
     """Workers that did something once, and are asked a few times more."""
 
     def __init__(self) -> None:
-        self.crews: dict[str, object] = {}
-        self.tally = Tally()
-        self.is_deserted = False
+        self.loops: dict[str, object] = {}
+        self.counts = WorkerCounts()
+        self.has_no_worker = False
         self.left = 5
 
     def wait(self, timeout_s: float) -> bool:
-        self.tally.completed = 1
+        self.counts.completed = 1
         self.left -= 1
         return self.left == 0
 
@@ -135,7 +135,7 @@ def test_a_watched_file_that_has_not_changed_needs_no_server_and_one_that_has_wa
 ) -> None:
     file = shop.folder / "runbook.toml"
     with open_in_memory() as broker:
-        source = worker_command._Source(broker, [file])  # type: ignore[arg-type]
+        source = worker_command._RunbookSource(broker, [file])  # type: ignore[arg-type]
         applied = source.apply()
         source._target = Away()  # type: ignore[assignment]
         assert source.changed() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.hooks import EnqueueCall, EnqueueDecision
+from fairlead.hooks import EnqueueDecision, OnEnqueueCall
 from fairlead.model.message import unpack_headers
 
 
@@ -15,5 +15,5 @@ class AsksByColumn:
         self, queue_id: int, queue: str, headers: Sequence[bytes], payload_sizes: Sequence[int]
     ) -> list[EnqueueDecision]:
         columns = zip(headers, payload_sizes, strict=True)
-        calls = [EnqueueCall(unpack_headers(packed), size) for packed, size in columns]
+        calls = [OnEnqueueCall(unpack_headers(packed), size) for packed, size in columns]
         return self.on_enqueue(queue_id, queue, calls)  # type: ignore[attr-defined,no-any-return]

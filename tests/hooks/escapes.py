@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.hooks import confine, host
-from fairlead.hooks.wire import Check, Checked
+from fairlead.hooks.wire import CheckScript, ScriptChecked
 
 SUCCEEDED, REFUSED = 0, 1
 EXIT_CODE = 42
@@ -52,13 +52,15 @@ def arm(layers: list[str] | None) -> None:
 def _serve(self: host.Host) -> None:
     while True:
         asked = host._read()
-        assert isinstance(asked, Check)
+        assert isinstance(asked, CheckScript)
         given = json.loads(asked.script)
         try:
-            host._write(Checked(SUCCEEDED, str(ATTEMPTS[given["attempt"]](given))))
+            host._write(ScriptChecked(SUCCEEDED, str(ATTEMPTS[given["attempt"]](given))))
         except (OSError, ValueError, RuntimeError) as e:
             host._write(
-                Checked(REFUSED, errno.errorcode[e.errno] if isinstance(e, OSError) and e.errno else str(e))
+                ScriptChecked(
+                    REFUSED, errno.errorcode[e.errno] if isinstance(e, OSError) and e.errno else str(e)
+                )
             )
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from fairlead.hooks import host
-from fairlead.hooks.wire import OK, TIME, Check, Setup
+from fairlead.hooks.wire import OK, TIME, CheckScript, HostSetup
 
 LUA: Any = importlib.import_module("lupa.lua54")
 SANDBOX = (Path(host.__file__).parent / "sandbox.lua").read_text(encoding="utf-8")
 #: About 20 looks at the clock, a fifth of the instructions that 10 ms allow.
 SCRIPT = "function on_enqueue() for i = 1, 20000 do end return {} end"
-SETUP = Setup(10, 1 << 20, 60_000, 60_000, 1 << 30)
+SETUP = HostSetup(10, 1 << 20, 60_000, 60_000, 1 << 30)
 
 
 def run_with_clock(seconds_at_look: str) -> int:
     """The status of a call. `seconds_at_look` is Lua: the time at the `n`th look at the clock."""
     clock = f"local n = 0 os.clock = function() n = n + 1 return {seconds_at_look} end "
-    state = host.State(LUA, clock + SANDBOX, Check("on_enqueue", SCRIPT), SETUP)
+    state = host.State(LUA, clock + SANDBOX, CheckScript("on_enqueue", SCRIPT), SETUP)
     status: int = state.call(["orders", 10])[0]
     return status
 

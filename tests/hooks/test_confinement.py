@@ -19,7 +19,7 @@ import pytest
 from fairlead.errors import HookHostUnavailable
 from fairlead.hooks import Hooks, HookSettings, confine, process, seccomp
 from fairlead.hooks.process import HostDied, HostProcess
-from fairlead.hooks.wire import Check, Checked, Setup
+from fairlead.hooks.wire import CheckScript, HostSetup, ScriptChecked
 from fairlead.testing import ManualClock
 from tests.hooks.scripts import KIND, enqueue
 
@@ -105,7 +105,7 @@ def intruder(layers: list[str] | None) -> Iterator[HostProcess]:
     """A host under these layers only, that does what it is told; None: under nothing at all."""
     arming = f"\nsys.path.append({str(Path(__file__).parent)!r})\nimport escapes\nescapes.arm({layers!r})"
     with booted(arming):
-        host = HostProcess(Setup(10, 1 << 20, 50, 60_000, 1 << 30), kill_after_ms=60_000)
+        host = HostProcess(HostSetup(10, 1 << 20, 50, 60_000, 1 << 30), kill_after_ms=60_000)
     try:
         host.await_ready()
         yield host
@@ -124,11 +124,13 @@ def booted(also: str) -> Iterator[None]:
 def tried(host: HostProcess, attempt: str, target: dict[str, Any] | None = None) -> tuple[str, str]:
     """How it ended, "done" or the name of an error or signal, and what came of it."""
     try:
-        answer = next(host.turn(Check("on_enqueue", json.dumps({**(target or {}), "attempt": attempt})), {}))
+        answer = next(
+            host.turn(CheckScript("on_enqueue", json.dumps({**(target or {}), "attempt": attempt})), {})
+        )
     except HostDied:
         code = host._process.returncode
         return ("done" if code == EXIT_CODE else signal.Signals(-code).name), ""
-    assert isinstance(answer, Checked)
+    assert isinstance(answer, ScriptChecked)
     return ("done", answer.detail) if answer.status == 0 else (answer.detail, "")
 
 
@@ -146,7 +148,7 @@ def all_tried(layers: list[str] | None, target: dict[str, Any]) -> tuple[dict[st
 
 def held_by(layers: list[str] | None) -> confine.Confinement:
     with intruder(layers) as host:
-        return host.held
+        return host.confinement
 
 
 @linux
@@ -248,14 +250,14 @@ def test_every_system_call_that_is_not_needed_is_refused_by_the_kernel_itself() 
 @linux
 def test_a_host_that_does_nothing_but_compute_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody watches one that has nothing to do."""
-    with booted("from fairlead.hooks import confine\nconfine.MOST_CPU_SECONDS = 1"), intruder(ALL) as host:
+    with booted("from fairlead.hooks import confine\nconfine.MAX_CPU_SECONDS = 1"), intruder(ALL) as host:
         assert tried(host, "compute_for_ever")[0] in ("SIGXCPU", "SIGKILL")
 
 
 @linux
 def test_a_host_cannot_lift_its_limits_even_where_the_broker_is_root() -> None:
     with intruder(["limits", "no-capabilities"]) as host:
-        assert host.held == confine.Confinement(("limits", "no-capabilities"))
+        assert host.confinement == confine.Confinement(("limits", "no-capabilities"))
         assert tried(host, "set_a_limit")[0] == "EPERM"
     with intruder(["limits"]) as host:
         # CAP_SYS_RESOURCE may be missing in a container even for root.
@@ -293,7 +295,7 @@ def test_asking_what_is_available_changes_nothing_about_the_asking_process() -> 
 def test_what_a_host_says_of_its_confinement_is_what_the_kernel_says(hooks: Hooks) -> None:
     enqueue(hooks, KIND)
     assert hooks._host is not None
-    held, status = hooks._host.held, process_status(str(hooks._host.pid))
+    held, status = hooks._host.confinement, process_status(str(hooks._host.pid))
     assert held == confine.available()
     assert status["Seccomp"] == ("2" if held.filtered else process_status("self")["Seccomp"])
     assert status["NoNewPrivs"] == "1"
@@ -357,7 +359,7 @@ def test_what_a_lesser_kernel_lacks_is_told_and_hooks_run(
     with hooks_on_a_lesser_kernel("best", boot) as hooks:
         assert enqueue(hooks, KIND)[0].fairness_key == "k-0"
         assert hooks._host is not None
-        held = hooks._host.held
+        held = hooks._host.confinement
     names = {layer.partition(" ")[0] for layer in missing}
     assert names <= {layer.partition(" ")[0] for layer in held.missing}
     assert not names & set(held.by)
@@ -398,7 +400,7 @@ def test_confinement_can_be_switched_off_and_the_limits_stay(caplog: pytest.LogC
     with hooks_on_a_lesser_kernel("off", "") as hooks:
         assert enqueue(hooks, KIND)[0].outcome == "ran"
         assert hooks._host is not None
-        held = hooks._host.held
+        held = hooks._host.confinement
     assert "limits" in held.by
     assert set(held.missing) >= {
         "seccomp (switched off)",

@@ -16,7 +16,7 @@ import pytest
 from fairlead.errors import BrokerClosed, HookHostUnavailable
 from fairlead.hooks import Hooks, HookSettings
 from fairlead.hooks.process import HostDied, HostProcess
-from fairlead.hooks.wire import Load, Rows, RunEnqueue, Setup
+from fairlead.hooks.wire import HostSetup, LoadScript, ResultRows, RunEnqueue
 from fairlead.testing import ManualClock
 from tests.hooks.scripts import KIND, QUEUE, enqueue, enqueue_calls
 
@@ -44,8 +44,8 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_no_result(
     def kill() -> None:
         seen, number = 0, -1
         while seen < after and not killed.wait(0.0005):
-            seen += host.call_under_way != number
-            number = host.call_under_way
+            seen += host.running_call != number
+            number = host.running_call
         os.kill(host.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -61,10 +61,10 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_no_result(
 
 
 def test_what_came_back_before_a_death_stands() -> None:
-    host = HostProcess(Setup(10, 1 << 20, 60_000, 60_000, 1 << 30), kill_after_ms=60_000)
+    host = HostProcess(HostSetup(10, 1 << 20, 60_000, 60_000, 1 << 30), kill_after_ms=60_000)
     try:
         host.await_ready()
-        host.tell(Load(1, "on_enqueue", SLOW, ()))
+        host.tell(LoadScript(1, "on_enqueue", SLOW, ()))
         headers = [msgspec.msgpack.encode(call.headers) for call in enqueue_calls(5000)]
         answers = host.turn(RunEnqueue(1, "orders", 1, 3, 3, headers, [10] * 5000), {})
         rows = as_rows(next(answers))
@@ -73,7 +73,7 @@ def test_what_came_back_before_a_death_stands() -> None:
             rows.extend(row for answer in answers for row in as_rows(answer))
         assert 0 < len(rows) < 5000
         assert [row[1] for row in rows] == [f"k-{n}" for n in range(len(rows))]
-        assert host.call_under_way >= len(rows) - 1
+        assert host.running_call >= len(rows) - 1
     finally:
         host.close()
 
@@ -105,7 +105,7 @@ def test_a_spare_killed_from_outside_is_replaced(hooks: Hooks) -> None:
 
 
 def test_more_scripts_than_the_host_keeps_states_for(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.hooks.hooks._MOST_STATES", 3)
+    monkeypatch.setattr("fairlead.hooks.hooks._MAX_STATES", 3)
     for _ in range(2):
         for queue_id in range(10, 20):
             script = f'function on_enqueue() return {{ fairness_key = "q{queue_id}" }} end'
@@ -156,7 +156,7 @@ def test_close_ends_a_batch_under_way(clock: ManualClock) -> None:
     thread = threading.Thread(target=work)
     host._mark[0] = -7
     thread.start()
-    while host.call_under_way != 0:
+    while host.running_call != 0:
         thread.join(0.001)
     hooks.close()
     thread.join()
@@ -166,15 +166,15 @@ def test_close_ends_a_batch_under_way(clock: ManualClock) -> None:
 ORPHANING = """
 import threading
 from fairlead.clock import SystemClock
-from fairlead.hooks import EnqueueCall, Hooks, HookSettings
+from fairlead.hooks import OnEnqueueCall, Hooks, HookSettings
 hooks = Hooks(HookSettings(kill_after_ms=600_000), SystemClock())
 hooks.set_script(1, "on_enqueue", "function on_enqueue() return {} end")
-hooks.on_enqueue(1, "q", [EnqueueCall({}, 1)])
+hooks.on_enqueue(1, "q", [OnEnqueueCall({}, 1)])
 hooks.set_script(1, "on_enqueue", '''%s''')
 host = hooks._host
 host._mark[0] = -7
-threading.Thread(target=hooks.on_enqueue, args=(1, "q", [EnqueueCall({}, 1)]), daemon=True).start()
-while host.call_under_way != 0 or len(hooks.pids()) < 2:
+threading.Thread(target=hooks.on_enqueue, args=(1, "q", [OnEnqueueCall({}, 1)]), daemon=True).start()
+while host.running_call != 0 or len(hooks.pids()) < 2:
     threading.Event().wait(0.001)
 print(*hooks.pids(), flush=True)
 threading.Event().wait()
@@ -218,7 +218,7 @@ def test_a_host_that_does_not_start_means_defaults_and_is_tried_again(
 
 
 def as_rows(answer: object) -> list[list[object]]:
-    assert isinstance(answer, Rows)
+    assert isinstance(answer, ResultRows)
     return answer.rows
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import HookInvalid
-from fairlead.hooks import EnqueueCall, Hooks
+from fairlead.hooks import Hooks, OnEnqueueCall
 from tests.hooks.scripts import QUEUE, enqueue, enqueue_calls, fail, failure_call, returned, value_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lua.md"
@@ -99,7 +99,7 @@ def test_the_page_and_the_sandbox_name_the_same_things(hosted: Hooks) -> None:
       end
       return {{ fairness_key = table.concat(found, " ", tonumber(msg.headers.from), math.min(#found, msg.headers.from + 19)) }}
     end"""
-    decisions = enqueue(hosted, script, [EnqueueCall({"from": str(at)}, 0) for at in range(1, 101, 20)])
+    decisions = enqueue(hosted, script, [OnEnqueueCall({"from": str(at)}, 0) for at in range(1, 101, 20)])
     assert {name for d in decisions for name in (d.fairness_key or "").split()} == documented
 
 
@@ -113,7 +113,7 @@ def test_on_enqueue_sees_the_message(hooks: Hooks) -> None:
     script = """function on_enqueue(msg)
       return { fairness_key = msg.queue .. "/" .. msg.headers.tenant, weight = msg.payload_size, stream = msg.headers["größe"] }
     end"""
-    (decision,) = enqueue(hooks, script, [EnqueueCall({"tenant": "acmé", "größe": "groß"}, 7)])
+    (decision,) = enqueue(hooks, script, [OnEnqueueCall({"tenant": "acmé", "größe": "groß"}, 7)])
     assert (decision.fairness_key, decision.weight, decision.stream, decision.throttle_keys) == (
         "orders/acmé",
         7,
@@ -151,7 +151,7 @@ def test_on_failure_sees_the_failure(hooks: Hooks) -> None:
 def test_many_and_large_headers_arrive(hooks: Hooks) -> None:
     headers = {f"name-{n}": "v" * 50 for n in range(1000)}
     script = "function on_enqueue(msg) local n = 0 for _, v in pairs(msg.headers) do n = n + #v end return { fairness_key = tostring(n) } end"
-    assert enqueue(hooks, script, [EnqueueCall(headers, 0)])[0].fairness_key == "50000"
+    assert enqueue(hooks, script, [OnEnqueueCall(headers, 0)])[0].fairness_key == "50000"
 
 
 def test_configuration_is_read_under_both_names(hooks: Hooks) -> None:

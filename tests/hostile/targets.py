@@ -26,7 +26,7 @@ from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.decide.redact import Redaction
 from fairlead.errors import BrokenInvariant, FairleadError
 from fairlead.hooks.results import is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
-from fairlead.hooks.wire import FromHost, Rows
+from fairlead.hooks.wire import FromHost, ResultRows
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import read_grants
 from fairlead.model.addresses import split_address
@@ -191,7 +191,7 @@ def _hook_rows(raw: bytes) -> object:
         message = _from_host.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    for row in message.rows if isinstance(message, Rows) else []:
+    for row in message.rows if isinstance(message, ResultRows) else []:
         for read in (read_enqueue, read_failure):
             try:
                 decided: Any = read(row) if is_ok(row) else what_went_wrong(row, timeout_ms=1, memory_bytes=1)

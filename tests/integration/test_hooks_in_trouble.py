@@ -230,7 +230,7 @@ def test_closing_ends_an_enqueue_that_waits_for_its_hook(world: World) -> None:
     assert host is not None
     host._mark[0] = -7
     waiting = Background(lambda: world.fill("q", count=10_000))
-    while host.call_under_way < 0 and not waiting.done:
+    while host.running_call < 0 and not waiting.done:
         pass
     world.broker.close()
     with pytest.raises(BrokerClosed):

@@ -241,7 +241,7 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(
                 os.kill(pid, signal.SIGKILL)
 
     def at_work() -> bool:
-        return hooks._host is not None and hooks._host.call_under_way > 0
+        return hooks._host is not None and hooks._host.running_call > 0
 
     with neighbours_at_work(town):
         enqueueing = Background(

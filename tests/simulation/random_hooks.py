@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall, FailureDecision
+from fairlead.hooks import EnqueueDecision, FailureDecision, OnEnqueueCall, OnFailureCall
 from fairlead.model.views import HookStats
 from tests.hooks.by_column import AsksByColumn
 
@@ -16,7 +16,9 @@ class RandomHooks(AsksByColumn):
         #: By (message id, attempts): the last answer to a failure.
         self.answers: dict[tuple[str, int], FailureDecision] = {}
 
-    def on_enqueue(self, queue_id: int, queue: str, messages: Sequence[EnqueueCall]) -> list[EnqueueDecision]:
+    def on_enqueue(
+        self, queue_id: int, queue: str, messages: Sequence[OnEnqueueCall]
+    ) -> list[EnqueueDecision]:
         return [self._enqueue() for _ in messages]
 
     def _enqueue(self) -> EnqueueDecision:
@@ -30,7 +32,9 @@ class RandomHooks(AsksByColumn):
         )
         return EnqueueDecision("ran", key, rng.choice([None, 3]), keys, stream)
 
-    def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+    def on_failure(
+        self, queue_id: int, queue: str, failures: Sequence[OnFailureCall]
+    ) -> list[FailureDecision]:
         decisions = [self._failure() for _ in failures]
         self.answers |= {
             (call.id, call.attempts): decision for call, decision in zip(failures, decisions, strict=True)

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import Broker, Fail, NewMessage, Release
 from fairlead.errors import StoreFull
-from fairlead.hooks import FailureCall, FailureDecision
+from fairlead.hooks import FailureDecision, OnFailureCall
 from fairlead.testing import ManualClock, Storage, laws
 from fairlead.testing.engine import engine_of, replace_hooks, stored_rows
 from fairlead.testing.sizes import size
@@ -61,7 +61,7 @@ def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(
 def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker: Broker) -> None:
     class Strict(RandomHooks):
         def on_failure(
-            self, queue_id: int, queue: str, failures: Sequence[FailureCall]
+            self, queue_id: int, queue: str, failures: Sequence[OnFailureCall]
         ) -> list[FailureDecision]:
             return [FailureDecision("ran", "dlq" if call.error == "second" else "retry") for call in failures]
 

@@ -1,4 +1,4 @@
-"""The Crew of a task over slices of a numbered claim, against a broker in this process: what a Spark worker
+"""The WorkerLoop of a task over slices of a numbered claim, against a broker in this process: what a Spark worker
 does, without Spark.
 """
 
@@ -179,7 +179,7 @@ def test_with_continue_those_behind_a_failure_have_leave_to_pass_it(broker: Brok
     run.claim()
     (done,) = run.work()
     assert done.recorded.streams_to_release == {"s"}
-    # All that were behind it, those too that the Crew had not been given.
+    # All that were behind it, those too that the WorkerLoop had not been given.
     assert (done.recorded.completed, done.recorded.failed, done.recorded.released) == (1, 1, 98)
     run.close()
     broker.release_stream(QUEUE, "s")
@@ -201,7 +201,7 @@ def test_what_is_settled_is_left_out_when_the_claim_is_worked_again(broker: Brok
 
 
 class Wire:
-    """Between a Crew and its broker: it can be cut, and tells what was recorded."""
+    """Between a WorkerLoop and its broker: it can be cut, and tells what was recorded."""
 
     def __init__(self, broker: Broker) -> None:
         self._consumers = broker.consumers

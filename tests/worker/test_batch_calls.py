@@ -15,8 +15,8 @@ from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.runbook.model import StepSpec
-from fairlead.worker.calling import Calling
-from fairlead.worker.frames import BatchCall, BatchDone, Failed, Setup
+from fairlead.worker.protocol import BatchCall, BatchDone, CallFailed, PipelineSetup
+from fairlead.worker.step_runner import StepRunner
 
 HEAD = "from __future__ import annotations\n"
 IMPORTS = "import numpy as np\nimport pandas as pd\nimport pyarrow as pa\nimport fairlead\n"
@@ -50,7 +50,7 @@ def call(
     ids = [place.to_bytes(16, "big") for place in range(size)]
     streams = ["s" if place % 2 else "" for place in range(size)]
     asked = BatchCall(7, at, "work", ids, payloads, [b""] * size, streams, list(range(size)), values or [])
-    return Calling(Setup("p", steps[1 - at :], reasons or {}, str(base)))(asked)
+    return StepRunner(PipelineSetup("p", steps[1 - at :], reasons or {}, str(base)))(asked)
 
 
 def values_of(result: Any, size: int = 3) -> list[Any]:
@@ -261,7 +261,7 @@ def test_one_exception_is_the_failure_of_all(base: Path) -> None:
 )
 def test_what_is_raised_says_nothing_about_any_one_row(base: Path, how: str) -> None:
     result = call(base, f"import sys\ndef step(items):\n    {how}")
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert result.ticket == 7
     assert not result.spent
     first = next(line for line in result.error.splitlines() if "File" in line)
@@ -270,7 +270,7 @@ def test_what_is_raised_says_nothing_about_any_one_row(base: Path, how: str) -> 
 
 def test_a_call_that_has_eaten_all_memory_leaves_its_process(base: Path) -> None:
     result = call(base, "def step(items): raise MemoryError")
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert result.spent
     assert FailureReason(result.reason) is FailureReason.POISON_MESSAGE
 

@@ -82,7 +82,7 @@ def pipelines() -> st.SearchStrategy[list[StepSpec]]:
     return sizes.map(lambda found: pipeline(*found))
 
 
-def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
+def drafts(ways: list[str], max_rows: int) -> st.SearchStrategy[list[Draft]]:
     trouble = st.dictionaries(
         st.sampled_from(NAMES), st.tuples(st.sampled_from(ways), st.integers(1, 2)), max_size=2
     )
@@ -92,7 +92,7 @@ def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
         st.one_of(st.just({}), st.just({}), trouble),
         st.sampled_from([False] * 9 + [True]),
     )
-    return st.lists(draft, min_size=1, max_size=most)
+    return st.lists(draft, min_size=1, max_size=max_rows)
 
 
 def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency: int) -> None:
@@ -107,12 +107,12 @@ def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency:
             for n, draft in enumerate(drafts)
         ]
         ids = broker.enqueue_many(QUEUE, messages)
-        tally = burst(broker, runbook(*steps, isolate=isolate, concurrency=concurrency)).tally
+        counts = burst(broker, runbook(*steps, isolate=isolate, concurrency=concurrency)).counts
         dead = {letter.id: letter for letter in broker.peek(f"{QUEUE}.dlq", limit=1000)}
         stats = broker.stats(QUEUE)
         calls = read_journal(journal)
     assert (stats.ready, stats.waiting, stats.leased) == (0, 0, 0)
-    assert tally.completed == sum(not ending.dead for ending in endings)
+    assert counts.completed == sum(not ending.dead for ending in endings)
     assert set(dead) == {message for message, ending in zip(ids, endings, strict=True) if ending.dead}
     for message, ending in zip(ids, endings, strict=True):
         if ending.dead:

@@ -42,7 +42,7 @@ def test_each_row_ends_as_its_own_outcome_says(broker: Broker, isolate: str, fun
     bad = {3: "invalid", 10: "connection", 77: "nan", 99: "dead"}
     ids = push(broker, *({"n": n, **({"says": bad[n]} if n in bad else {})} for n in range(100)))
     workers = burst(broker, runbook(batch("only", function), isolate=isolate))
-    assert workers.tally.completed == workers.tally.steps == 96
+    assert workers.counts.completed == workers.counts.steps == 96
     assert dead_letters(broker) == {
         ids[3]: ["validation_failure"],
         ids[10]: ["transport_unavailable"],
@@ -54,7 +54,7 @@ def test_each_row_ends_as_its_own_outcome_says(broker: Broker, isolate: str, fun
 @MODES
 def test_a_batch_is_as_large_as_it_may_be_and_no_larger(broker: Broker, journal: str, isolate: str) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(1000)))
-    assert burst(broker, runbook(batch("only", batch_size=300), isolate=isolate)).tally.completed == 1000
+    assert burst(broker, runbook(batch("only", batch_size=300), isolate=isolate)).counts.completed == 1000
     calls = [line["rows"] for line in read_journal(journal)]
     assert [row for rows in calls for row in rows] == list(range(1000))
     assert [len(rows) for rows in calls] == [300, 300, 300, 100]
@@ -74,7 +74,7 @@ def test_steps_for_one_and_for_many_hand_each_other_what_they_return(
         concurrency=2,
     )
     workers = burst(broker, book)
-    assert (workers.tally.completed, workers.tally.steps) == (200, 800)
+    assert (workers.counts.completed, workers.counts.steps) == (200, 800)
     lines = read_journal(journal)
     assert sorted(line["n"] for line in lines if line.get("word") == "checked") == list(range(200))
     third = [line for line in lines if line["step"] == "third"]
@@ -118,7 +118,7 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
         reasons={"OutOfPaper": "dependency_failure"},
     )
     workers = burst(broker, book)
-    assert (workers.tally.completed, workers.tally.failed, workers.tally.dead) == (999, 1, 1)
+    assert (workers.counts.completed, workers.counts.failed, workers.counts.dead) == (999, 1, 1)
     assert dead_letters(broker) == {ids[333]: [reason, reason]}
     assert text in error_of(broker)
     calls = [line["rows"] for line in read_journal(journal)]
@@ -127,7 +127,7 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
     costly = reason in ("poison_message", "timeout_exceeded")
     assert guilty[:5] == [1000, 125, 16, 2, 1]
     assert guilty[5:] == [1] if costly else len(guilty) == 6
-    assert workers.tally.restarts == (6 if how in ("die", "segfault", "sleep") else 0)
+    assert workers.counts.restarts == (6 if how in ("die", "segfault", "sleep") else 0)
     assert all(
         line["attempts"] == [0] * len(line["rows"])
         for line in read_journal(journal)
@@ -138,7 +138,7 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
 
 def test_when_each_row_is_bad_each_has_failed_once(broker: Broker) -> None:
     ids = push(broker, *({"n": n, "how": "raise"} for n in range(200)))
-    assert burst(broker, runbook(batch("only"), isolate="thread")).tally.dead == 200
+    assert burst(broker, runbook(batch("only"), isolate="thread")).counts.dead == 200
     assert dead_letters(broker) == {message: ["handler_exception"] for message in ids}
 
 
@@ -149,7 +149,7 @@ def test_a_row_that_failed_comes_again_with_others(broker: Broker, journal: str,
         broker, *({"n": n, "journal": journal, **({"says": "invalid"} if n < 10 else {})} for n in range(20))
     )
     workers = burst(broker, runbook(batch("only"), isolate=isolate))
-    assert (workers.tally.completed, workers.tally.failed, workers.tally.dead) == (10, 20, 10)
+    assert (workers.counts.completed, workers.counts.failed, workers.counts.dead) == (10, 20, 10)
     lines = read_journal(journal)
     assert [line["rows"] for line in lines] == [list(range(20)), list(range(10)), list(range(10))]
     assert [line["attempts"] for line in lines] == [[0] * 20, [1] * 10, [2] * 10]
@@ -158,7 +158,7 @@ def test_a_row_that_failed_comes_again_with_others(broker: Broker, journal: str,
 def test_a_payload_that_is_no_json_fails_alone(broker: Broker, journal: str) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(5)))
     bad = broker.enqueue(QUEUE, b"\xff")
-    assert burst(broker, runbook(batch("only"), isolate="thread")).tally.completed == 5
+    assert burst(broker, runbook(batch("only"), isolate="thread")).counts.completed == 5
     assert dead_letters(broker) == {bad: ["serialization_error"]}
     assert [line["rows"] for line in read_journal(journal)] == [list(range(5))]
 
@@ -166,7 +166,7 @@ def test_a_payload_that_is_no_json_fails_alone(broker: Broker, journal: str) -> 
 def test_values_that_do_not_fit_with_the_message_are_its_own_failure(broker: Broker) -> None:
     ids = push(broker, {"n": 1}, {"n": 2, "says": "large"}, {"n": 3})
     assert (
-        burst(broker, runbook(batch("first"), batch("second", "nothing"), isolate="thread")).tally.completed
+        burst(broker, runbook(batch("first"), batch("second", "nothing"), isolate="thread")).counts.completed
         == 2
     )
     assert dead_letters(broker) == {ids[1]: ["serialization_error"]}

@@ -16,7 +16,7 @@ from fairlead.surface import Surface
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 from fairlead.worker.job import Job
-from fairlead.worker.slots import NotLoaded
+from fairlead.worker.slots import StepsNotLoaded
 from fairlead.worker.workers import Workers
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, until, working
@@ -65,9 +65,9 @@ def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(
         assert slow.confirmed.wait(60)
         book = runbook(*(step(name, "noted") for name in steps))
         workers.change(book)
-        until(lambda: len(workers.crews["worker"].job.plan.steps) == len(steps), "the new pipeline")
+        until(lambda: len(workers.loops["worker"].job.plan.steps) == len(steps), "the new pipeline")
         slow.answer.set()
-        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        until(lambda: workers.counts.completed == 1 or workers.error, "the message")
         workers.check()
     assert ended(journal) == ["a", *then]
 
@@ -80,22 +80,22 @@ def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(
     with working(broker, runbook(step("a", "noted"), step("b", "noted"))) as workers:
         until(lambda: read_journal(journal), "the first step")
         workers.change(runbook(step("c", "noted")))
-        until(lambda: len(workers.crews["worker"].job.plan.steps) == 1, "the new pipeline")
+        until(lambda: len(workers.loops["worker"].job.plan.steps) == 1, "the new pipeline")
         gate.touch()
-        until(lambda: workers.tally.completed == 1, "the message")
+        until(lambda: workers.counts.completed == 1, "the message")
     assert ended(journal) == ["a", "c"]
 
 
 def test_a_change_that_several_processes_cannot_load_is_taken_back_once(broker: Broker, journal: str) -> None:
     with working(broker, runbook(step("a", "noted"))) as workers:
-        crew = workers.crews["worker"]
+        loop = workers.loops["worker"]
         workers.change(runbook(step("missing")))
-        until(lambda: crew.job.plan.steps[0].name == "missing", "the new pipeline")
-        until(lambda: crew.job.plan.steps[0].name == "a", "the old one")
+        until(lambda: loop.job.plan.steps[0].name == "missing", "the new pipeline")
+        until(lambda: loop.job.plan.steps[0].name == "a", "the old one")
         # Two that were started together fail together, and the second is heard of after the first.
-        crew._post(NotLoaded(None, "missing", "it cannot be imported"))  # type: ignore[arg-type]
+        loop._post(StepsNotLoaded(None, "missing", "it cannot be imported"))  # type: ignore[arg-type]
         push(broker, {"n": 1, "journal": journal})
-        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        until(lambda: workers.counts.completed == 1 or workers.error, "the message")
         workers.check()
     assert broker.stats(QUEUE).leased == 0
 
@@ -107,9 +107,9 @@ def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with working(broker, runbook(step("a", "noted"))) as workers:
         workers.change(runbook(StepSpec("b", run="dies_when_imported:function")))
-        until(lambda: workers.crews["worker"].job.plan.steps[0].name == "b", "the new pipeline")
+        until(lambda: workers.loops["worker"].job.plan.steps[0].name == "b", "the new pipeline")
         push(broker, {"n": 1, "journal": journal})
-        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        until(lambda: workers.counts.completed == 1 or workers.error, "the message")
         workers.check()
     assert ended(journal) == ["a"]
 
@@ -120,7 +120,7 @@ def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(
     with working(broker, runbook(step("a", "noted"))) as workers:
         workers.change(runbook(step("b", "noted"), engine="spark"))
         push(broker, {"n": 1, "journal": journal})
-        until(lambda: workers.tally.completed == 1, "the message")
+        until(lambda: workers.counts.completed == 1, "the message")
     assert ended(journal) == ["a"]
     assert "cannot be run here" in caplog.text
 
@@ -148,9 +148,9 @@ def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(
         broker.delete_queue("old")
         until(lambda: workers.wait(0) or "ended early" in caplog.text, "the old worker to end")
         push(broker, {"n": 1, "journal": journal})
-        until(lambda: workers.tally.completed == 1 or workers.wait(0), "the message")
+        until(lambda: workers.counts.completed == 1 or workers.wait(0), "the message")
         workers.check()
-        assert workers.tally.completed == 1
+        assert workers.counts.completed == 1
 
 
 def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(
@@ -171,6 +171,6 @@ def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(
         for name in ("worker", "second", "third")
     }
     workers.change(msgspec.structs.replace(before, workers=others))
-    assert len(workers.crews) > 1
+    assert len(workers.loops) > 1
     assert workers.wait(60)
     workers.check()

@@ -12,19 +12,21 @@ import pytest
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.runbook.model import StepSpec
-from fairlead.worker.calling import Calling
-from fairlead.worker.frames import Call, Done, Failed, Setup
 from fairlead.worker.plan import dump_carry
+from fairlead.worker.protocol import CallDone, CallFailed, PipelineSetup, StepCall
+from fairlead.worker.step_runner import StepRunner
 from tests.worker.scene import command, until
 
 RAW_ID = bytes(range(16))
 
 
-def run(step: StepSpec, item: Any, tmp_path: Path, *, before: bytes = b"") -> Done | Failed:
-    setup = Setup("p", (StepSpec("before", run="tests.worker.steps:nothing"), step), {}, str(tmp_path))
+def run(step: StepSpec, item: Any, tmp_path: Path, *, before: bytes = b"") -> CallDone | CallFailed:
+    setup = PipelineSetup(
+        "p", (StepSpec("before", run="tests.worker.steps:nothing"), step), {}, str(tmp_path)
+    )
     carry = dump_carry("p", {"before": before}) if before else b""
     payload = item if isinstance(item, bytes) else json.dumps(item).encode()
-    return Calling(setup)(Call(1, 1, RAW_ID, "work", payload, b"", "s", 2, 3, 0, carry))
+    return StepRunner(setup)(StepCall(1, 1, RAW_ID, "work", payload, b"", "s", 2, 3, 0, carry))
 
 
 def say(*argv: str, **options: Any) -> StepSpec:
@@ -41,7 +43,7 @@ def test_a_field_stays_one_argument_whatever_it_contains(hostile: str, tmp_path:
     result = run(
         say("{name}", "to {name}", "{{name}}", "{n}"), {"name": hostile, "n": {"a": [1, None]}}, tmp_path
     )
-    assert isinstance(result, Done), result
+    assert isinstance(result, CallDone), result
     assert json.loads(result.value) == [hostile, f"to {hostile}", "{name}", '{"a":[1,null]}']
 
 
@@ -50,7 +52,7 @@ def test_a_command_gets_the_item_on_stdin_and_its_context_in_the_environment(tmp
     script = "import json, os, sys; print(json.dumps([json.load(sys.stdin), dict(os.environ)]))"
     step = command("all", "python3", "-c", script, env={"WHO": "{name}!"})
     result = run(step, item, tmp_path, before=b'{"sum":1}')
-    assert isinstance(result, Done), result
+    assert isinstance(result, CallDone), result
     stdin, environment = json.loads(result.value)
     assert stdin == item
     assert environment["WHO"] == "ann!"
@@ -64,11 +66,11 @@ def test_a_command_gets_the_item_on_stdin_and_its_context_in_the_environment(tmp
 
 def test_without_stdin_a_command_reads_nothing(tmp_path: Path) -> None:
     result = run(command("cat", "cat", stdin="none"), {"n": 1}, tmp_path)
-    assert result == Done(1, result.took_us, b"")
+    assert result == CallDone(1, result.took_us, b"")
 
 
 def test_a_command_that_does_not_read_a_large_item_is_not_waited_for(tmp_path: Path) -> None:
-    assert isinstance(run(command("true", "true"), {"n": "x" * 3_000_000}, tmp_path), Done)
+    assert isinstance(run(command("true", "true"), {"n": "x" * 3_000_000}, tmp_path), CallDone)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_the_exit_code_says_why_and_the_output_is_in_the_record(
     result = run(
         command("fail", "sh", "-c", f"echo to stdout; echo to stderr >&2; exit {code}"), {}, tmp_path
     )
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert FailureReason(result.reason).word == reason
     assert f"'sh' ended with exit code {code}" in result.error
     assert "to stdout" in result.error
@@ -96,7 +98,7 @@ def test_the_exit_code_says_why_and_the_output_is_in_the_record(
 def test_much_output_is_read_to_the_end_and_its_head_and_tail_kept(tmp_path: Path) -> None:
     script = "import sys; sys.stderr.write('head ' + 'x' * 5_000_000 + ' tail'); sys.exit(1)"
     result = run(command("loud", "python3", "-c", script), {}, tmp_path)
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert len(result.error.encode()) <= 8192
     assert "head x" in result.error
     assert "x tail" in result.error
@@ -109,7 +111,7 @@ def test_a_command_that_takes_too_long_is_killed_with_all_it_started(tmp_path: P
         {},
         tmp_path,
     )
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert FailureReason(result.reason) is FailureReason.TIMEOUT_EXCEEDED
     assert "before" in result.error
     child = int(pids.read_text())
@@ -125,7 +127,7 @@ def _is_running(pid: int) -> bool:
 
 def test_what_a_command_leaves_behind_does_not_hold_up_the_step(tmp_path: Path) -> None:
     result = run(command("leave", "sh", "-c", "sleep 30 & echo 7"), {}, tmp_path)
-    assert isinstance(result, Done)
+    assert isinstance(result, CallDone)
     assert result.value == b"7"
     assert result.took_us < 25_000_000
 
@@ -145,12 +147,12 @@ def test_what_cannot_be_run_fails_with_the_fitting_reason(
     step: StepSpec, item: Any, reason: str, tmp_path: Path
 ) -> None:
     result = run(step, item, tmp_path)
-    assert isinstance(result, Failed), result
+    assert isinstance(result, CallFailed), result
     assert FailureReason(result.reason).word == reason
     assert result.error.startswith(f"step {step.name!r}: ")
 
 
 def test_output_that_is_not_json_is_no_value(tmp_path: Path) -> None:
     result = run(command("chat", "echo", "all done"), {}, tmp_path)
-    assert isinstance(result, Done)
+    assert isinstance(result, CallDone)
     assert result.value == b""

@@ -11,7 +11,7 @@ from fairlead import Broker, NewMessage
 from fairlead.worker.broker_threads import ClaimAnswered, ClaimRequest
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
-from fairlead.worker.hands import Hands
+from fairlead.worker.in_flight import InFlight
 from fairlead.worker.job import Job
 from fairlead.worker.outbox import Outbox
 from tests.docs.pages import ROOT
@@ -23,11 +23,11 @@ class Asking:
     """A fetcher, what it asks for, and what it is given."""
 
     def __init__(self, broker: Broker, *steps: Any, size: int = 1, **worker: Any) -> None:
-        self.hands = Hands()
+        self.in_flight = InFlight()
         self._broker = broker
         self._job = Job.of(runbook(*steps, **worker), "worker", str(ROOT))
         pool: Any = SimpleNamespace(size=size)
-        self._fetcher = Fetcher(self.hands, pool, Outbox(), Estimates(), burst=False)
+        self._fetcher = Fetcher(self.in_flight, pool, Outbox(), Estimates(), burst=False)
         self.asks: list[ClaimRequest] = []
 
     def ask(self) -> ClaimRequest | None:
@@ -42,10 +42,10 @@ class Asking:
         self._fetcher.claimed(ClaimAnswered(self._broker.claim(QUEUE, limit=messages)))
 
     def work_off(self) -> None:
-        while self.hands.fresh:
-            item = self.hands.fresh.popleft()
-            self.hands.take_up(item)
-            self.hands.end(item)
+        while self.in_flight.fresh:
+            item = self.in_flight.fresh.popleft()
+            self.in_flight.take_up(item)
+            self.in_flight.end(item)
 
 
 def test_a_batch_for_each_slot_and_one_more_behind_it(broker: Broker) -> None:
@@ -61,7 +61,7 @@ def test_nothing_more_until_half_of_what_is_ahead_is_taken_up(broker: Broker) ->
     asking.give(200)
     assert asking.ask() is None
     for _ in range(150):
-        asking.hands.take_up(asking.hands.fresh.popleft())
+        asking.in_flight.take_up(asking.in_flight.fresh.popleft())
     assert asking.ask() == ClaimRequest(50, 1, "1s")
 
 

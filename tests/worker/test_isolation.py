@@ -41,12 +41,12 @@ def test_a_poisonous_item_ends_as_a_dead_letter_with_that_reason(
     timeout_ms = 400 if how == "sleep" else 60_000
     book = runbook(step("misbehaves", timeout_ms=timeout_ms), concurrency=2, memory_limit_bytes=300_000_000)
     workers = burst(broker, book)
-    assert workers.tally.completed == GOOD
+    assert workers.counts.completed == GOOD
     (dead,) = broker.peek(f"{QUEUE}.dlq")
     assert dead.id == poison
     assert [FailureReason(failure.reason).word for failure in dead.failures] == [reason, reason]
     assert all(text in failure.error for failure in dead.failures)
-    assert workers.tally.restarts == (0 if how == "memory" else 2)
+    assert workers.counts.restarts == (0 if how == "memory" else 2)
 
 
 def test_where_it_crashed_is_in_the_record(broker: Broker) -> None:
@@ -81,8 +81,8 @@ def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(
         timeout_ms=400,
     )
     workers = burst(broker, runbook(hang))
-    assert workers.tally.completed == 2
-    assert workers.tally.restarts == 0
+    assert workers.counts.completed == 2
+    assert workers.counts.restarts == 0
     (dead,) = broker.peek(f"{QUEUE}.dlq")
     assert FailureReason(dead.failures[-1].reason) is FailureReason.TIMEOUT_EXCEEDED
     assert "so far so good" in dead.failures[-1].error
@@ -91,16 +91,16 @@ def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(
 def test_in_threads_a_hanging_step_is_given_up_and_the_others_go_on(broker: Broker) -> None:
     push(broker, {"n": 1}, {"how": "sleep"}, {"n": 2})
     workers = burst(broker, runbook(step("misbehaves", timeout_ms=200), isolate="thread"))
-    assert workers.tally.completed == 2
-    assert workers.tally.dead == 1
+    assert workers.counts.completed == 2
+    assert workers.counts.dead == 1
 
 
 def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delivery_on() -> None:
     """The rule behind quick steps that begin without a start: what was handed out before is started before it
     begins.
     """
-    from fairlead.worker.crew import Crew
     from fairlead.worker.job import Job
+    from fairlead.worker.loop import WorkerLoop
     from tests.docs.pages import ROOT
 
     with open_in_memory() as broker:
@@ -116,14 +116,14 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
                     started.extend(item.delivery.id for item in request.items if isinstance(item, Start))
                 return broker.do(request)
 
-        crew = Crew(
+        loop = WorkerLoop(
             Watched(),
             Job.of(runbook(step("nothing"), isolate="thread"), "worker", str(ROOT)),
             consumer="me",
             burst=True,
         )
-        crew.start()
-        assert crew.join(60)
-        assert crew.tally.completed == 400
+        loop.start()
+        assert loop.join(60)
+        assert loop.counts.completed == 400
         assert ids[0] in started
         assert len(started) < 200

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from fairlead.model.handles import check_carry, check_progress
 from fairlead.runbook.model import PipelineSpec, StepSpec
-from fairlead.worker.plan import CarryTooLarge, CarryUnreadable, Plan, bits_of, dump_carry, read_carry
+from fairlead.worker.plan import CarryTooLarge, CarryUnreadable, PipelinePlan, bits_of, dump_carry, read_carry
 
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=8, unique=True)
 
 
-def plan_of(names: list[str], bits: dict[str, int] | None = None) -> Plan:
-    return Plan.of(PipelineSpec("p", tuple(StepSpec(name, run="m:f") for name in names), bits or {}))
+def plan_of(names: list[str], bits: dict[str, int] | None = None) -> PipelinePlan:
+    return PipelinePlan.of(PipelineSpec("p", tuple(StepSpec(name, run="m:f") for name in names), bits or {}))
 
 
 @given(NAMES, st.data())

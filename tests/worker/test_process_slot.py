@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from fairlead import Broker
-from fairlead.worker.frames import Setup
 from fairlead.worker.items import in_runs
-from fairlead.worker.plan import Plan
+from fairlead.worker.plan import PipelinePlan
 from fairlead.worker.process_slot import ProcessSlot
-from fairlead.worker.slots import Died
+from fairlead.worker.protocol import PipelineSetup
+from fairlead.worker.slots import SlotDied
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, runbook, step, until
 
-PLAN = Plan.of(runbook(step("nothing")).pipelines["pipeline"])
-SETUP = Setup(PLAN.name, PLAN.steps, {}, str(ROOT))
+PLAN = PipelinePlan.of(runbook(step("nothing")).pipelines["pipeline"])
+SETUP = PipelineSetup(PLAN.name, PLAN.steps, {}, str(ROOT))
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
 ) -> None:
     broker.enqueue(QUEUE, b'"' + b"x" * 8_000_000 + b'"')
     items = in_runs(broker.claim(QUEUE, limit=1))
-    news: list[Any] = []
-    slot = ProcessSlot(PLAN, SETUP, news.append, selector)
+    event: list[Any] = []
+    slot = ProcessSlot(PLAN, SETUP, event.append, selector)
     os.kill(slot.pid, signal.SIGSTOP)
     slot.hand(items)
     os.kill(slot.pid, signal.SIGKILL)
@@ -44,8 +44,8 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
     ready = until(lambda: (found := selector.select(0)) and len(found) == 2 and found, "both pipes")
     for key, _ in ready:
         key.data()
-    (died,) = news
-    assert isinstance(died, Died)
+    (died,) = event
+    assert isinstance(died, SlotDied)
     assert died.others == items
     assert not selector.get_map()
 

@@ -72,10 +72,10 @@ def test_the_text_has_the_error_first_and_then_where_it_came_from() -> None:
 
 
 @given(st.text(max_size=30_000), st.integers(200, 9000))
-def test_a_long_text_keeps_its_head_and_its_tail_and_fits(text: str, most: int) -> None:
-    cut = cut_middle(text, most)
-    assert len(cut.encode()) <= most
-    if len(text.encode("utf-8", "replace")) > most:
+def test_a_long_text_keeps_its_head_and_its_tail_and_fits(text: str, max_rows: int) -> None:
+    cut = cut_middle(text, max_rows)
+    assert len(cut.encode()) <= max_rows
+    if len(text.encode("utf-8", "replace")) > max_rows:
         assert cut[:20] == text[:20]
         assert cut[-20:] == text[-20:]
 

@@ -30,13 +30,13 @@ def test_a_disk_with_no_room_for_what_a_command_reads_is_trouble_and_not_the_end
     tmp_path: Path,
 ) -> None:
     with little_room():
-        ran = run(PRINT_STDIN, b"x" * 100_000, base=str(tmp_path), limit_s=60, most_bytes=1000)
+        ran = run(PRINT_STDIN, b"x" * 100_000, base=str(tmp_path), limit_s=60, max_bytes=1000)
     assert "could not be started: File too large" in ran.trouble
     assert ran.stdout == b""
 
 
 def test_a_command_reads_all_it_is_given(tmp_path: Path) -> None:
-    assert run(PRINT_STDIN, b"x" * 100_000, base=str(tmp_path), limit_s=60, most_bytes=1000) == (
+    assert run(PRINT_STDIN, b"x" * 100_000, base=str(tmp_path), limit_s=60, max_bytes=1000) == (
         b"100000\n",
         "",
         "",

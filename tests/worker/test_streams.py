@@ -156,7 +156,7 @@ def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_stric
         push(
             broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 0)} for n in range(3))
         )
-        until(lambda: workers.tally.failed == 1, "the failure")
+        until(lambda: workers.counts.failed == 1, "the failure")
         workers.stop()
         assert workers.wait(PATIENCE_S)
         workers.check()
@@ -180,7 +180,7 @@ def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_i
         assert workers.wait(PATIENCE_S)
         workers.check()
         assert [line["n"] for line in read_journal(journal) if line["word"] == "begin"] == [0, 1]
-        assert workers.tally.released == 4
+        assert workers.counts.released == 4
         left = [broker.find(message_id) for message_id in ids[1:]]
         assert [found.attempts for found in left] == [1, 0, 0, 0, 0]
         assert broker.claim(QUEUE) == []

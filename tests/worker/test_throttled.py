@@ -20,7 +20,7 @@ def test_a_throttled_step_closes_the_key_and_uses_no_attempt(broker: Broker, iso
     assert closed.until - closed.since == 60_000
     info = broker.find(ids[0])
     assert (info.where, info.attempts) == ("ready", 0)
-    assert (workers.tally.released, workers.tally.failed, workers.tally.dead) == (1, 0, 0)
+    assert (workers.counts.released, workers.counts.failed, workers.counts.dead) == (1, 0, 0)
 
 
 @MODES
@@ -29,7 +29,7 @@ def test_a_throttled_batch_returns_all_of_its_rows_after_one_call(broker: Broker
     spec = StepSpec("only", run="tests.worker.batch_steps:rows", batch=True)
     workers = burst(broker, runbook(spec, isolate=isolate))
     assert broker.throttles()[0].returns == 20
-    assert (workers.tally.released, workers.tally.failed) == (20, 0)
+    assert (workers.counts.released, workers.counts.failed) == (20, 0)
     assert broker.failure_metrics(QUEUE).by_attempts == {}
 
 

@@ -145,8 +145,8 @@ def run(
             )
             raise
         rows = [
-            {"worker": name, "queue": crew.job.queue, **vars(crew.tally)}
-            for name, crew in workers.crews.items()
+            {"worker": name, "queue": loop.job.queue, **vars(loop.counts)}
+            for name, loop in workers.loops.items()
         ]
         show_summary(target, rows, time.monotonic() - began, burst=burst)
 
@@ -275,20 +275,20 @@ def _stopped_by_signals(workers: Workers) -> Iterator[None]:
 
 def _attend(workers: Workers, source: _RunbookSource | None) -> None:
     looks = reports = time.monotonic()
-    buried = dict.fromkeys(workers.crews, 0)
+    buried = dict.fromkeys(workers.loops, 0)
     reported = _counts(workers)
-    for name, crew in workers.crews.items():
+    for name, loop in workers.loops.items():
         logs.event(
             _log,
             logging.INFO,
             "working",
             worker=name,
-            queue=crew.job.queue,
-            pipeline=crew.job.plan.name,
-            concurrency=crew.concurrency,
+            queue=loop.job.queue,
+            pipeline=loop.job.plan.name,
+            concurrency=loop.concurrency,
         )
-    while not workers.wait(_WAIT_S) or (source is not None and workers.is_deserted):
-        if workers.is_deserted:
+    while not workers.wait(_WAIT_S) or (source is not None and workers.has_no_worker):
+        if workers.has_no_worker:
             time.sleep(_WAIT_S)  # a file that is being saved may be empty for a moment
         now = time.monotonic()
         if now - looks >= _LOOK_S:
@@ -307,13 +307,13 @@ def _tell_deaths(workers: Workers, told: dict[str, int]) -> None:
     """By number, and at most once a second for each worker: when everything dies, a line for each would help
     nobody.
     """
-    for name, crew in workers.crews.items():
-        new = crew.tally.dead - told.get(name, 0)
+    for name, loop in workers.loops.items():
+        new = loop.counts.dead - told.get(name, 0)
         if new > 0:
-            told[name] = crew.tally.dead
-            see = f"fairlead queue show {crew.job.queue} --status dead"
+            told[name] = loop.counts.dead
+            see = f"fairlead queue show {loop.job.queue} --status dead"
             logs.event(_log, logging.WARNING, "new dead letters", worker=name, count=new, see=see)
 
 
 def _counts(workers: Workers) -> dict[str, int]:
-    return {name: count for name, count in vars(workers.tally).items() if count or name == "completed"}
+    return {name: count for name, count in vars(workers.counts).items() if count or name == "completed"}

@@ -21,7 +21,7 @@ from fairlead.engine.moves import STEP_MESSAGES, expire_leases, expiry_error, ru
 from fairlead.engine.queue import Queue
 from fairlead.engine.transaction import HookAnswers, Transaction
 from fairlead.errors import InvalidRequest, Rejected
-from fairlead.hooks import HOOK_FUNCTIONS, EnqueueCall, FailureCall, Hooks
+from fairlead.hooks import HOOK_FUNCTIONS, Hooks, OnEnqueueCall, OnFailureCall
 from fairlead.model.checks import MessageColumns, check_columns
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.failure import FailureReason
@@ -57,7 +57,7 @@ class _Try(NamedTuple):
     number: int
     claim_id: int
     queue: Queue
-    call: FailureCall
+    call: OnFailureCall
 
 
 class Hooking:
@@ -176,7 +176,7 @@ class Hooking:
         """For dead letters on their way back: they go through the enqueue flow of their queue."""
         if not self.is_used:
             return HookAnswers()
-        by_queue: dict[int, list[tuple[int, EnqueueCall]]] = {}
+        by_queue: dict[int, list[tuple[int, OnEnqueueCall]]] = {}
         with self._engine.transaction() as tx:
             memory, numbers = tx.memory, list(tx.find_messages(raw_ids).values())
             for number, state in zip(numbers, tx.states_of(numbers), strict=True):
@@ -184,7 +184,7 @@ class Hooking:
                 if state.source_queue_id and source is not None and source.record.config.on_enqueue:
                     chunk = memory.chunk_of(number)
                     size = chunk.columns.sizes[number & BLOCK_MASK]
-                    call = EnqueueCall(unpack_headers(chunk.headers_of(number)), size)
+                    call = OnEnqueueCall(unpack_headers(chunk.headers_of(number)), size)
                     by_queue.setdefault(state.source_queue_id, []).append((number, call))
             chunks = {number: memory.chunk_of(number) for asked in by_queue.values() for number, _ in asked}
             names = {queue_id: memory.by_id[queue_id].name for queue_id in by_queue}
@@ -253,7 +253,7 @@ class Hooking:
     def _try(self, number: int, error: str, reason: FailureReason, progress: int) -> _Try:
         memory = self._engine.memory
         chunk, state, terms = memory.chunk_of(number), memory.state_of(number), memory.held[number].terms
-        call = FailureCall(
+        call = OnFailureCall(
             unpack_headers(chunk.headers_of(number)),
             show_id(id_of(chunk.prefix, number)),
             state.attempts + 1,

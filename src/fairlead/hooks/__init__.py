@@ -12,23 +12,23 @@ hole.
 from fairlead.config import HookSettings
 from fairlead.hooks.calls import (
     HOOK_FUNCTIONS,
-    EnqueueCall,
     EnqueueDecision,
-    FailureCall,
     FailureDecision,
     HookFunction,
+    OnEnqueueCall,
+    OnFailureCall,
 )
 from fairlead.hooks.hooks import Hooks
 from fairlead.model.views import HookStats
 
 __all__ = [
     "HOOK_FUNCTIONS",
-    "EnqueueCall",
     "EnqueueDecision",
-    "FailureCall",
     "FailureDecision",
     "HookFunction",
     "HookSettings",
     "HookStats",
     "Hooks",
+    "OnEnqueueCall",
+    "OnFailureCall",
 ]

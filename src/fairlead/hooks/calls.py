@@ -11,12 +11,12 @@ Outcome = Literal["ran", "failed", "bypassed", "absent"]
 HOOK_FUNCTIONS: tuple[HookFunction, ...] = ("on_enqueue", "on_failure")
 
 
-class EnqueueCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class OnEnqueueCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     headers: dict[str, str]
     payload_size: int
 
 
-class FailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class OnFailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`attempts` counts this failure already; `progress` is the 64 bits of the message."""
 
     headers: dict[str, str]

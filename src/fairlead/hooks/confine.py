@@ -29,7 +29,7 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
 #: A call is watched, a host with nothing to do is not: one that was taken over could compute for somebody
 #: else for ever. An honest one that has done this much work ends too, and the spare takes over.
-MOST_CPU_SECONDS = 3600
+MAX_CPU_SECONDS = 3600
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _LANDLOCK_VERSION = 444, 446, 1
 #: How many kinds of access to files Landlock knows, by its version.
@@ -240,7 +240,7 @@ def _prepare_memory_limit(more: int) -> Callable[[], object]:
 
 
 def _set_limits() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_SECONDS, MOST_CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (0, 0))
 

@@ -19,13 +19,14 @@ from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid
 from fairlead.hooks.breaker import Breaker
 from fairlead.hooks.calls import (
     HOOK_FUNCTIONS,
-    EnqueueCall,
     EnqueueDecision,
-    FailureCall,
     FailureDecision,
     HookFunction,
+    OnEnqueueCall,
+    OnFailureCall,
     Outcome,
 )
+from fairlead.hooks.fair_lock import FairLock
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, HostStalled
 from fairlead.hooks.results import (
     enqueue_defaults,
@@ -38,8 +39,18 @@ from fairlead.hooks.results import (
     what_went_wrong,
 )
 from fairlead.hooks.supply import HostSupply
-from fairlead.hooks.turnstile import Turnstile
-from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
+from fairlead.hooks.wire import (
+    OK,
+    TIME,
+    CheckScript,
+    HostSetup,
+    LoadScript,
+    ResultRows,
+    RunEnqueue,
+    RunFailure,
+    ScriptChecked,
+    TurnDone,
+)
 from fairlead.model.limits import MAX_SCRIPT_BYTES
 from fairlead.model.timings import Timing
 from fairlead.model.views import HookStats
@@ -47,7 +58,7 @@ from fairlead.model.views import HookStats
 #: Calls of one turn. Between turns others get theirs.
 _TURN_CALLS = 500
 #: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
-_MOST_STATES = 128
+_MAX_STATES = 128
 #: Two deaths of a host within a call, or four before it began.
 _PROOF = 4
 _SPARE_BYTES = 512 * 1024 * 1024
@@ -104,17 +115,17 @@ class Hooks:
         self._next_key = 1
         self._config: dict[str, str] = {}
         self._config_version = 1
-        self._turnstile = Turnstile()
+        self._fair_lock = FairLock()
         self._host: HostProcess | None = None
         self._closed = False
         #: Told how long each batch of calls took; None: nobody asks.
         self.timed: Callable[[Timing], None] | None = None
-        setup = Setup(
+        setup = HostSetup(
             settings.default_timeout_ms,
             settings.default_memory_limit_bytes,
             max(1, settings.kill_after_ms // 2),
             settings.kill_after_ms * 20,
-            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes,
+            _SPARE_BYTES + _MAX_STATES * settings.default_memory_limit_bytes,
             settings.confinement,
         )
         self._supply = HostSupply(setup, settings.kill_after_ms)
@@ -130,8 +141,8 @@ class Hooks:
         if size > MAX_SCRIPT_BYTES:
             raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
         for _ in range(_PROOF):
-            with contextlib.suppress(HostDied), self._turnstile:
-                checked = self._check_once(Check(function, script))
+            with contextlib.suppress(HostDied), self._fair_lock:
+                checked = self._check_once(CheckScript(function, script))
                 break
         else:
             raise HookInvalid(function, None, "ends the hook host when it is loaded")
@@ -157,7 +168,9 @@ class Hooks:
                 self._hooks[queue_id, function] = _Hook(self._next_key, function, script, breaker)
                 self._next_key += 1
 
-    def on_enqueue(self, queue_id: int, queue: str, messages: Sequence[EnqueueCall]) -> list[EnqueueDecision]:
+    def on_enqueue(
+        self, queue_id: int, queue: str, messages: Sequence[OnEnqueueCall]
+    ) -> list[EnqueueDecision]:
         headers = [_pack(message.headers) if message.headers else b"" for message in messages]
         sizes = [message.payload_size for message in messages]
         return self.on_enqueue_columns(queue_id, queue, headers, sizes)
@@ -177,7 +190,9 @@ class Hooks:
 
         return self._decide(queue_id, hook, len(headers), run, read_enqueue, enqueue_defaults)
 
-    def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+    def on_failure(
+        self, queue_id: int, queue: str, failures: Sequence[OnFailureCall]
+    ) -> list[FailureDecision]:
         hook = self._find(queue_id, "on_failure")
         if hook is None:
             return [FailureDecision("absent")] * len(failures)
@@ -238,7 +253,7 @@ class Hooks:
         if host is not None:
             host.kill()
         self._supply.close()
-        with self._turnstile:
+        with self._fair_lock:
             self._drop_host()
 
     def _find(self, queue_id: int, function: HookFunction) -> _Hook | None:
@@ -301,7 +316,7 @@ class Hooks:
                     self._count_failure(hook, error := condemned.pop(at), killed=True)
                 decisions.append(defaults("failed", error))
                 continue
-            with self._turnstile:
+            with self._fair_lock:
                 turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
             decisions += self._judge(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed
@@ -324,13 +339,13 @@ class Hooks:
         try:
             self._load(host, hook)
             for answer in host.turn(run, self._config):
-                if isinstance(answer, Rows):
+                if isinstance(answer, ResultRows):
                     turn.rows += answer.rows
                 if len(turn.rows) > run.count or not (
-                    isinstance(answer, Rows) or (isinstance(answer, Done) and turn.rows)
+                    isinstance(answer, ResultRows) or (isinstance(answer, TurnDone) and turn.rows)
                 ):
                     raise HostDied("it spoke out of turn")
-                if isinstance(answer, Done):
+                if isinstance(answer, TurnDone):
                     return turn
         except HostStalled:
             turn.ended = f"stopped: no result within {self._settings.kill_after_ms} ms"
@@ -339,7 +354,7 @@ class Hooks:
         del turn.rows[run.count :]
         turn.blamed = len(turn.rows)
         # Read once: a host that spoke out of turn is still alive here, and may write what it likes.
-        under_way = host.call_under_way
+        under_way = host.running_call
         turn.begun = under_way >= 0
         if turn.blamed < under_way < run.count:
             # Rows that had not been sent yet are lost with it: those calls are made again.
@@ -347,19 +362,19 @@ class Hooks:
         self._drop_host()
         return turn
 
-    def _check_once(self, check: Check) -> Checked:
+    def _check_once(self, check: CheckScript) -> ScriptChecked:
         try:
             host = self._working_host()
         except HostDoesNotStart as e:
             raise HookHostUnavailable(str(e)) from None
         try:
             for answer in host.turn(check, self._config):
-                if isinstance(answer, Checked):
+                if isinstance(answer, ScriptChecked):
                     return answer
                 raise HostDied("it spoke out of turn")
         except HostStalled:
             self._drop_host()
-            return Checked(TIME, "")
+            return ScriptChecked(TIME, "")
         except HostDied:
             self._drop_host()
             raise
@@ -384,10 +399,10 @@ class Hooks:
         if hook.key in host.loaded:
             del host.loaded[hook.key]
         else:
-            drop = tuple(host.loaded)[: max(0, len(host.loaded) + 1 - _MOST_STATES)]
+            drop = tuple(host.loaded)[: max(0, len(host.loaded) + 1 - _MAX_STATES)]
             for key in drop:
                 del host.loaded[key]
-            host.tell(Load(hook.key, hook.function, hook.script, drop))
+            host.tell(LoadScript(hook.key, hook.function, hook.script, drop))
         host.loaded[hook.key] = None
 
     def _is_open(self, hook: _Hook) -> bool:

@@ -23,25 +23,25 @@ from typing import Any
 
 import msgspec
 
-from fairlead.hooks.calls import FailureCall
+from fairlead.hooks.calls import OnFailureCall
 from fairlead.hooks.confine import confine
 from fairlead.hooks.wire import (
-    ASK,
     ERROR,
     MEMORY,
+    NEEDS_CONFIG,
     OK,
-    Answer,
-    Ask,
-    Check,
-    Checked,
-    Done,
-    Load,
-    Ready,
-    Rows,
+    CheckScript,
+    ConfigRequest,
+    ConfigValue,
+    HostReady,
+    HostSetup,
+    LoadScript,
+    ResultRows,
     RunEnqueue,
     RunFailure,
-    Setup,
+    ScriptChecked,
     ToHost,
+    TurnDone,
     frame,
     read_exactly,
     write_all,
@@ -52,8 +52,8 @@ _INSTRUCTIONS_PER_MS = 10_000
 _INSTRUCTIONS_PER_TICK = 1_000
 _FLUSH_ROWS = 125
 _FLUSH_SECONDS = 0.02
-_MOST_ASKED_PER_CALL = 100
-_MOST_KNOWN = 1_000
+_MAX_ASKED_PER_CALL = 100
+_MAX_KNOWN = 1_000
 _PR_SET_PDEATHSIG = 1
 
 Row = tuple[Any, ...]
@@ -62,7 +62,7 @@ Row = tuple[Any, ...]
 class State:
     """One script in its own Lua state. A row is `(status, ...)`; no call raises."""
 
-    def __init__(self, lua: Any, sandbox: str, script: Load | Check, setup: Setup) -> None:
+    def __init__(self, lua: Any, sandbox: str, script: LoadScript | CheckScript, setup: HostSetup) -> None:
         self._runtime = lua.LuaRuntime(
             register_eval=False,
             register_builtins=False,
@@ -80,8 +80,8 @@ class State:
             script.function, script.script, ticks, setup.timeout_ms / 1000
         )
         self._broken: Row = _kept(compile_())
-        self._most_bytes = self._runtime.get_memory_used() + setup.memory_bytes
-        self._runtime.set_max_memory(self._most_bytes)
+        self._max_bytes = self._runtime.get_memory_used() + setup.memory_bytes
+        self._runtime.set_max_memory(self._max_bytes)
         self._config_version = 0
         self._known_bytes = 0
         self._known = 0
@@ -93,7 +93,7 @@ class State:
         if self._broken[0] != OK:
             return self._broken
         row: Row = self._call(*arguments)
-        return row if row[0] != ASK else self._run(self._call, arguments, row)
+        return row if row[0] != NEEDS_CONFIG else self._run(self._call, arguments, row)
 
     def at_config(self, version: int) -> None:
         if version != self._config_version:
@@ -104,45 +104,45 @@ class State:
         """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at
         hand.
         """
-        if self._known > _MOST_KNOWN:
+        if self._known > _MAX_KNOWN:
             self._forget_all()
-        for _ in range(_MOST_ASKED_PER_CALL):
+        for _ in range(_MAX_ASKED_PER_CALL):
             answered = _kept(function(*arguments) if row is None else row)
-            if answered[0] != ASK:
+            if answered[0] != NEEDS_CONFIG:
                 return answered
             self._learn(answered[1])
             row = None
-        return ERROR, f"asked for more than {_MOST_ASKED_PER_CALL} new configuration keys in one call"
+        return ERROR, f"asked for more than {_MAX_ASKED_PER_CALL} new configuration keys in one call"
 
     def _forget_all(self) -> None:
         self._known = self._known_bytes = 0
         self._forget()
-        self._runtime.set_max_memory(self._most_bytes)
+        self._runtime.set_max_memory(self._max_bytes)
 
     def _learn(self, key: str) -> None:
-        _write(Ask(key))
+        _write(ConfigRequest(key))
         answer = _read()
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ConfigValue)
         # What the configuration answers is not the script's doing: its allowance grows by as much.
         self._known += 1
         self._known_bytes += 200 + len(key) * 4 + len(answer.value or "") * 4
-        self._runtime.set_max_memory(self._most_bytes + self._known_bytes)
+        self._runtime.set_max_memory(self._max_bytes + self._known_bytes)
         self._answer(key, answer.value)
 
 
 class Host:
-    def __init__(self, lua: Any, sandbox: str, setup: Setup, mark: memoryview) -> None:
+    def __init__(self, lua: Any, sandbox: str, setup: HostSetup, mark: memoryview) -> None:
         self._lua = lua
         self._sandbox = sandbox
         self._setup = setup
         self._mark = mark
-        self._scripts: dict[int, Load] = {}
+        self._scripts: dict[int, LoadScript] = {}
         self._states: dict[int, State] = {}
 
     def serve(self) -> None:
         while True:
             match _read():
-                case Load() as load:
+                case LoadScript() as load:
                     for key in load.drop:
                         self._scripts.pop(key, None)
                         self._states.pop(key, None)
@@ -151,7 +151,7 @@ class Host:
                     self._turn(run, _enqueue_arguments(run))
                 case RunFailure() as run:
                     self._turn(run, _failure_arguments(run.queue, run.calls))
-                case Check() as check:
+                case CheckScript() as check:
                     self._check(check)
                 case unexpected:
                     raise AssertionError(unexpected)
@@ -182,11 +182,11 @@ class Host:
                     state = None
             now = clock()
             if len(rows) >= _FLUSH_ROWS or now - flushed > _FLUSH_SECONDS:
-                _write(Rows(rows))
+                _write(ResultRows(rows))
                 rows, flushed = [], now
             if now > end or failures_left <= 0:
                 break
-        write_all(_STDOUT, frame(Rows(rows)) + frame(Done()))
+        write_all(_STDOUT, frame(ResultRows(rows)) + frame(TurnDone()))
         self._set_last_resort(0)
 
     def _state(self, run: RunEnqueue | RunFailure) -> State:
@@ -201,13 +201,13 @@ class Host:
     def _broken_off(self, error: Exception) -> Row:
         return (MEMORY, "") if isinstance(error, self._lua.LuaMemoryError) else (ERROR, str(error)[:500])
 
-    def _check(self, check: Check) -> None:
+    def _check(self, check: CheckScript) -> None:
         self._set_last_resort(self._setup.last_resort_ms)
         try:
             row = State(self._lua, self._sandbox, check, self._setup).probe()
         except (self._lua.LuaError, UnicodeError) as e:
             row = self._broken_off(e)
-        _write(Checked(row[0], str(row[1]) if len(row) > 1 and row[1] is not None else ""))
+        _write(ScriptChecked(row[0], str(row[1]) if len(row) > 1 and row[1] is not None else ""))
         self._set_last_resort(0)
 
     def _set_last_resort(self, ms: int) -> None:
@@ -223,21 +223,21 @@ def main() -> None:
         mark = memoryview(mmap.mmap(mark_fd, mmap.PAGESIZE)).cast("q")
         os.close(mark_fd)
         setup = _read()
-        assert isinstance(setup, Setup)
+        assert isinstance(setup, HostSetup)
         host = Host(lua, sandbox, setup, mark)
         # Everything the first call needs is imported and opened once before the doors close.
-        State(lua, sandbox, Check("on_enqueue", "function on_enqueue() return {} end"), setup).probe()
+        State(lua, sandbox, CheckScript("on_enqueue", "function on_enqueue() return {} end"), setup).probe()
         gc.freeze()
         gc.disable()
-        held = confine(setup.confinement, setup.address_space_bytes)
+        confinement = confine(setup.confinement, setup.address_space_bytes)
     except EOFError:
         return
     except Exception as e:
-        _write(Ready(f"{type(e).__name__}: {e}"))
+        _write(HostReady(f"{type(e).__name__}: {e}"))
         return
     # EOF: the broker closed its side. Broken pipe: it is gone.
     with contextlib.suppress(EOFError, BrokenPipeError):
-        _write(Ready("", held))
+        _write(HostReady("", confinement))
         host.serve()
 
 
@@ -260,7 +260,7 @@ def _enqueue_arguments(run: RunEnqueue) -> Iterable[list[Any]]:
         yield arguments
 
 
-def _failure_arguments(queue: str, calls: list[FailureCall]) -> Iterable[list[Any]]:
+def _failure_arguments(queue: str, calls: list[OnFailureCall]) -> Iterable[list[Any]]:
     for call in calls:
         # Lua's integers are signed: bit 63 is the sign there, and bit operations see it where it was.
         progress = call.progress if call.progress < 1 << 63 else call.progress - (1 << 64)
@@ -289,5 +289,5 @@ def _read() -> ToHost:
     return message
 
 
-def _write(message: Ready | Rows | Ask | Done | Checked) -> None:
+def _write(message: HostReady | ResultRows | ConfigRequest | TurnDone | ScriptChecked) -> None:
     write_all(_STDOUT, frame(message))

@@ -23,7 +23,17 @@ from typing import IO
 import msgspec
 
 from fairlead.hooks.confine import Confinement
-from fairlead.hooks.wire import MAX_FRAME_BYTES, Answer, Ask, FromHost, Ready, Rows, Setup, ToHost, frame
+from fairlead.hooks.wire import (
+    MAX_FRAME_BYTES,
+    ConfigRequest,
+    ConfigValue,
+    FromHost,
+    HostReady,
+    HostSetup,
+    ResultRows,
+    ToHost,
+    frame,
+)
 
 #: How long a starting host may take on a busy machine.
 _START_SECONDS = 30.0
@@ -60,11 +70,11 @@ class HostStalled(Exception):
 class HostProcess:
     """One running host. Not thread-safe; `kill` may be called from any thread."""
 
-    def __init__(self, setup: Setup, kill_after_ms: int) -> None:
+    def __init__(self, setup: HostSetup, kill_after_ms: int) -> None:
         """Starts it without waiting; see `await_ready`. On Linux it dies with the calling *thread*."""
         self.loaded: dict[int, None] = {}
         #: What holds it, from the time it is ready.
-        self.held = Confinement()
+        self.confinement = Confinement()
         self._patience = kill_after_ms / 1000
         self._decoder = msgspec.msgpack.Decoder(FromHost)
         self._buffer = bytearray()
@@ -113,28 +123,28 @@ class HostProcess:
 
     def await_ready(self) -> None:
         """Raises HostDied with the reason when it does not start."""
-        watch = _Watch(self, patience=_START_SECONDS)
+        watch = _StallWatch(self, patience=_START_SECONDS)
         try:
             self._write(self._first_frame, watch)
             ready = self._next(watch)
         except HostStalled:
             raise HostDied(f"it was not ready after {_START_SECONDS:.0f} s") from None
-        if not isinstance(ready, Ready) or ready.problem:
+        if not isinstance(ready, HostReady) or ready.problem:
             self.kill()
-            raise HostDied(ready.problem if isinstance(ready, Ready) else "it spoke out of turn")
-        self.held = ready.held
+            raise HostDied(ready.problem if isinstance(ready, HostReady) else "it spoke out of turn")
+        self.confinement = ready.held
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     @property
-    def call_under_way(self) -> int:
+    def running_call(self) -> int:
         """Number of the call of this turn that was begun last, -1 if none was. Readable after its death."""
         return int(self._mark[0])
 
     def tell(self, message: ToHost) -> None:
-        self._write(frame(message), _Watch(self))
+        self._write(frame(message), _StallWatch(self))
 
     def turn(self, message: ToHost, config: dict[str, str]) -> Iterator[FromHost]:
         """Send a turn or a check and yield what comes back, the last frame included; the caller stops at it.
@@ -142,16 +152,16 @@ class HostProcess:
         Raises HostStalled or HostDied, after which the process is dead and what was yielded stands.
         """
         self._mark[0] = -1
-        watch = _Watch(self)
+        watch = _StallWatch(self)
         self._write(frame(message), watch)
         while True:
             answer = self._next(watch)
-            if isinstance(answer, Ask):
+            if isinstance(answer, ConfigRequest):
                 # No result, hence no progress: a script that only asks is as stuck as one that loops.
-                self._write(frame(Answer(config.get(answer.key))), watch)
+                self._write(frame(ConfigValue(config.get(answer.key))), watch)
                 watch.look()
                 continue
-            if isinstance(answer, Rows) and answer.rows:
+            if isinstance(answer, ResultRows) and answer.rows:
                 watch.progress()
             yield answer
 
@@ -176,7 +186,7 @@ class HostProcess:
         except OSError:
             return None
 
-    def _next(self, watch: _Watch) -> FromHost:
+    def _next(self, watch: _StallWatch) -> FromHost:
         while True:
             message = self._buffered()
             if message is not None:
@@ -211,7 +221,7 @@ class HostProcess:
         del buffer[: 4 + size]
         return message
 
-    def _write(self, data: bytes, watch: _Watch) -> None:
+    def _write(self, data: bytes, watch: _StallWatch) -> None:
         view = memoryview(data)
         while view:
             try:
@@ -224,7 +234,7 @@ class HostProcess:
                 raise HostDied("it ended") from None
 
 
-class _Watch:
+class _StallWatch:
     """Kills a host that goes on for `patience` seconds without progress.
 
     Time alone does not prove a loop: on a crowded machine a host may not get to run at all. So where the
@@ -235,7 +245,7 @@ class _Watch:
     def __init__(self, host: HostProcess, patience: float | None = None) -> None:
         self._host = host
         self._patience = host._patience if patience is None else patience
-        self._mark = host.call_under_way
+        self._mark = host.running_call
         self.progress()
 
     def progress(self) -> None:
@@ -247,8 +257,8 @@ class _Watch:
 
     def look(self) -> None:
         """Nothing came for a while. Raises HostStalled when it has been too long."""
-        if self._host.call_under_way != self._mark:
-            self._mark = self._host.call_under_way
+        if self._host.running_call != self._mark:
+            self._mark = self._host.running_call
             self.progress()
             return
         silent = time.monotonic() - self._since

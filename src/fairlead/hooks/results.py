@@ -16,7 +16,7 @@ from fairlead.hooks.wire import ERROR, MEMORY, OK, TIME
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_DURATION_MS, MAX_KEY_BYTES, MAX_THROTTLE_KEYS, MAX_WEIGHT
 
-_MOST_ERROR = 600
+_MAX_ERROR = 600
 #: Of a row without throttle keys.
 _PLAIN_FIELDS = 5
 _NONE = type(None)
@@ -86,7 +86,7 @@ def what_went_wrong(row: Sequence[Any], *, timeout_ms: int, memory_bytes: int) -
     if row[0] == MEMORY:
         return f"stopped: used more than {memory_bytes} bytes of memory"
     if row[0] == ERROR and len(row) > 1 and isinstance(row[1], str):
-        return row[1][:_MOST_ERROR]
+        return row[1][:_MAX_ERROR]
     return unreadable(row)
 
 

@@ -13,11 +13,11 @@ local move, pack, unpack, utf8_len = table.move, table.pack, table.unpack, utf8.
 local OK, ERROR, TIME, MEMORY, ASK = 0, 1, 2, 3, 4
 local NO_MEMORY = "not enough memory"
 local TICK = 1000           -- instructions between two looks at the budget
-local MOST_REPEATS = 1 << 20
-local MOST_TEXT = 1024      -- longer results are cut here; the broker's own bounds are tighter
-local MOST_ERROR = 500
-local MOST_ITEMS = 64       -- of throttle_keys
-local MOST_KEY = 1024       -- of a configuration key
+local MAX_REPEATS = 1 << 20
+local MAX_TEXT = 1024      -- longer results are cut here; the broker's own bounds are tighter
+local MAX_ERROR = 500
+local MAX_ITEMS = 64       -- of throttle_keys
+local MAX_KEY = 1024       -- of a configuration key
 
 -- Why the running call must end, or nil. Once set, every pcall of the script passes the error on.
 local stop, wanted
@@ -66,7 +66,7 @@ local function get(key)
   if type(key) ~= "string" then error("expected a configuration key (a string), got " .. type(key), 2) end
   local value = known[key]
   if value == nil then
-    if len(key) > MOST_KEY or not utf8_len(key) then return nil end
+    if len(key) > MAX_KEY or not utf8_len(key) then return nil end
     stop, wanted = ASK, key
     error("asking", 0)
   end
@@ -94,7 +94,7 @@ local text = pick(string, "byte char find gmatch gsub len lower match reverse su
 
 function text.rep(s, n, between)
   local unit, times = len(s) + (between and len(between) or 0), tonumber(n) or 0
-  if times > MOST_REPEATS or times * unit > MOST_REPEATS then error("string.rep: the result would be too long", 2) end
+  if times > MAX_REPEATS or times * unit > MAX_REPEATS then error("string.rep: the result would be too long", 2) end
   return rep(s, n, between)
 end
 
@@ -149,13 +149,13 @@ local function plain(value)
   local kind = type(value)
   if kind == "nil" or kind == "number" then return value end
   if kind ~= "string" then return false end
-  if len(value) > MOST_TEXT then value = cut(value, MOST_TEXT) end
+  if len(value) > MAX_TEXT then value = cut(value, MAX_TEXT) end
   return utf8_len(value) and value or false
 end
 
 local function error_text(value)
   if type(value) ~= "string" then return "raised a " .. type(value) .. " value" end
-  if len(value) > MOST_ERROR then value = cut(value, MOST_ERROR) end
+  if len(value) > MAX_ERROR then value = cut(value, MAX_ERROR) end
   if utf8_len(value) then return value end
   return (gsub(value, "[\x80-\xFF]", "?"))
 end
@@ -165,7 +165,7 @@ local read = {}
 local function plain_items(list)
   if rawget(list, 2) == nil then return plain(rawget(list, 1)) end
   local items, n = {}, 0
-  while n < MOST_ITEMS do
+  while n < MAX_ITEMS do
     local item = rawget(list, n + 1)
     if item == nil then break end
     n = n + 1

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess
-from fairlead.hooks.wire import Setup
+from fairlead.hooks.wire import HostSetup
 
 _log = logging.getLogger("fairlead.hooks")
 _SPARES = 1
@@ -19,7 +19,7 @@ class HostSupply:
     thread that started it, and the threads that call hooks come and go.
     """
 
-    def __init__(self, setup: Setup, kill_after_ms: int) -> None:
+    def __init__(self, setup: HostSetup, kill_after_ms: int) -> None:
         self._setup = setup
         self._kill_after_ms = kill_after_ms
         self._changed = threading.Condition()
@@ -29,7 +29,7 @@ class HostSupply:
         self._waiting = 0
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._told = False
+        self._logged = False
 
     def take(self) -> HostProcess:
         """A ready host, now the caller's. Raises HostDoesNotStart; the next call tries again."""
@@ -105,7 +105,7 @@ class HostSupply:
                 if host is not None:
                     host.close()
                 continue
-            self._tell_once(host)
+            self._log_once(host)
             with self._changed:
                 self._starting = None
                 self._ready.append(host)
@@ -116,8 +116,10 @@ class HostSupply:
             self._problem = HostDoesNotStart(problem)
             self._changed.notify_all()
 
-    def _tell_once(self, host: HostProcess) -> None:
-        if not self._told:
-            self._told = True
-            chosen = host.held.filtered or self._setup.confinement == "off"
-            _log.log(logging.INFO if chosen else logging.WARNING, "hook host confined by: %s", host.held)
+    def _log_once(self, host: HostProcess) -> None:
+        if not self._logged:
+            self._logged = True
+            chosen = host.confinement.filtered or self._setup.confinement == "off"
+            _log.log(
+                logging.INFO if chosen else logging.WARNING, "hook host confined by: %s", host.confinement
+            )

@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from fairlead.hooks.calls import FailureCall, HookFunction
+from fairlead.hooks.calls import HookFunction, OnFailureCall
 from fairlead.hooks.confine import Confinement, Mode
 
 #: Of a frame from the host: more than a flush of its longest rows.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 # The first value of a row, as sandbox.lua returns it. ASK never leaves the host as a row.
-OK, ERROR, TIME, MEMORY, ASK = range(5)
+OK, ERROR, TIME, MEMORY, NEEDS_CONFIG = range(5)
 
 
-class Setup(msgspec.Struct, tag="setup", array_like=True):
+class HostSetup(msgspec.Struct, tag="setup", array_like=True):
     timeout_ms: int
     memory_bytes: int
     turn_ms: int
@@ -31,7 +31,7 @@ class Setup(msgspec.Struct, tag="setup", array_like=True):
     confinement: Mode = "best"
 
 
-class Load(msgspec.Struct, tag="load", array_like=True):
+class LoadScript(msgspec.Struct, tag="load", array_like=True):
     """Keep `script` under `key`, in a state of its own; `drop` are keys whose states may go."""
 
     key: int
@@ -40,7 +40,7 @@ class Load(msgspec.Struct, tag="load", array_like=True):
     drop: tuple[int, ...]
 
 
-class Check(msgspec.Struct, tag="check", array_like=True):
+class CheckScript(msgspec.Struct, tag="check", array_like=True):
     function: HookFunction
     script: str
 
@@ -69,25 +69,25 @@ class RunEnqueue(_Run, tag="enqueue", array_like=True):
 
 
 class RunFailure(_Run, tag="failure", array_like=True):
-    calls: list[FailureCall]
+    calls: list[OnFailureCall]
 
     @property
     def count(self) -> int:
         return len(self.calls)
 
 
-class Answer(msgspec.Struct, tag="answer", array_like=True):
+class ConfigValue(msgspec.Struct, tag="answer", array_like=True):
     value: str | None
 
 
-class Ready(msgspec.Struct, tag="ready", array_like=True):
+class HostReady(msgspec.Struct, tag="ready", array_like=True):
     """First frame of a host. `problem` is what kept it from starting, empty if it did."""
 
     problem: str
     held: Confinement = Confinement()
 
 
-class Rows(msgspec.Struct, tag="rows", array_like=True):
+class ResultRows(msgspec.Struct, tag="rows", array_like=True):
     """Results of the next calls of the turn, in order. A row is what the sandbox returned; nothing about it
     is certain.
     """
@@ -95,21 +95,21 @@ class Rows(msgspec.Struct, tag="rows", array_like=True):
     rows: list[list[Any]]
 
 
-class Ask(msgspec.Struct, tag="ask", array_like=True):
+class ConfigRequest(msgspec.Struct, tag="ask", array_like=True):
     key: str
 
 
-class Done(msgspec.Struct, tag="done", array_like=True):
+class TurnDone(msgspec.Struct, tag="done", array_like=True):
     """The turn is over: all calls made, or its time is up, or the breaker would have opened."""
 
 
-class Checked(msgspec.Struct, tag="checked", array_like=True):
+class ScriptChecked(msgspec.Struct, tag="checked", array_like=True):
     status: int
     detail: str
 
 
-ToHost = Setup | Load | Check | RunEnqueue | RunFailure | Answer
-FromHost = Ready | Rows | Ask | Done | Checked
+ToHost = HostSetup | LoadScript | CheckScript | RunEnqueue | RunFailure | ConfigValue
+FromHost = HostReady | ResultRows | ConfigRequest | TurnDone | ScriptChecked
 
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -20,15 +20,15 @@ import msgspec
 from fairlead.errors import StepNotLoaded
 from fairlead.model.ids import show_id
 from fairlead.runbook.model import StepSpec
-from fairlead.worker.frames import BatchCall, Failed, Setup
 from fairlead.worker.loading import adapted, find_function
-from fairlead.worker.outcomes import Refused, dump_value, failure_of, no_json
+from fairlead.worker.outcomes import InvalidResult, dump_value, failure_of, not_json
 from fairlead.worker.plan import NOTHING
+from fairlead.worker.protocol import BatchCall, CallFailed, PipelineSetup
 from fairlead.worker.step import BatchStep
 
 _decode = msgspec.json.Decoder().decode
 
-Outcomes = tuple[list[bytes], list[Failed]]
+Outcomes = tuple[list[bytes], list[CallFailed]]
 
 
 class BatchFunction:
@@ -36,7 +36,7 @@ class BatchFunction:
     with fewer rows.
     """
 
-    def __init__(self, step: StepSpec, setup: Setup) -> None:
+    def __init__(self, step: StepSpec, setup: PipelineSetup) -> None:
         function = find_function(step)
         self._step = step
         self._setup = setup
@@ -57,13 +57,13 @@ class BatchFunction:
         by_place = dict(zip(places, values, strict=True)) if values else {}
         return [by_place.get(place, b"") for place in range(len(call.payloads))] if values else [], failed
 
-    def _decoded(self, call: BatchCall) -> tuple[list[Any], list[Failed]]:
+    def _decoded(self, call: BatchCall) -> tuple[list[Any], list[CallFailed]]:
         items, failed = [], []
         for place, payload in enumerate(call.payloads):
             try:
                 items.append(_decode(payload))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                failed.append(self._failure(no_json(error), place))
+                failed.append(self._failure(not_json(error), place))
         return items, failed
 
     def _outcomes(self, rows: Any, call: BatchCall) -> Outcomes:
@@ -73,7 +73,7 @@ class BatchFunction:
         size = len(call.raw_ids)
         try:
             entries = _entries(returned, size)
-        except Refused as error:
+        except InvalidResult as error:
             return [], [self._failure(error, place) for place in range(size)]
         values, failed = [], []
         for place, entry in enumerate(entries):
@@ -83,12 +83,12 @@ class BatchFunction:
                     failed.append(self._failure(entry, place))
                 else:
                     value = dump_value(entry)
-            except Refused as error:
+            except InvalidResult as error:
                 failed.append(self._failure(error, place))
             values.append(value)
         return values, failed
 
-    def _failure(self, error: BaseException, place: int) -> Failed:
+    def _failure(self, error: BaseException, place: int) -> CallFailed:
         return failure_of(error, self._step.name, self._setup.reasons, ticket=place)
 
 
@@ -106,9 +106,9 @@ def _entries(returned: object, size: int) -> Sequence[object]:
         entries = to_list() if to_list is not None else None
     expected = f"expected a batch step to return nothing, one exception, or a list with one entry for each of its {size} rows"
     if not isinstance(entries, (list, tuple)):
-        raise Refused(f"{expected}, got {type(returned).__name__}")
+        raise InvalidResult(f"{expected}, got {type(returned).__name__}")
     if len(entries) != size:
-        raise Refused(
+        raise InvalidResult(
             f"{expected}, got {len(entries) if len(entries) < size or not isinstance(returned, Iterator) else 'more'}"
         )
     return entries

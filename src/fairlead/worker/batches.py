@@ -17,23 +17,23 @@ from collections.abc import Sequence
 
 from fairlead.model.failure import FailureReason
 from fairlead.runbook.model import StepSpec
-from fairlead.worker.frames import BatchCall
-from fairlead.worker.items import Item
-from fairlead.worker.plan import NOTHING, Plan
+from fairlead.worker.items import WorkItem
+from fairlead.worker.plan import NOTHING, PipelinePlan
+from fairlead.worker.protocol import BatchCall
 
 #: A batch ends early when its messages, with what they carry, have so many bytes together.
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
 _PARTS = 8
 _CAME_BACK_PART = 32
 _COSTLY = (FailureReason.POISON_MESSAGE, FailureReason.TIMEOUT_EXCEEDED)
 
 
-class Batch:
+class StepBatch:
     """Items whose next step is the same, for one call. To a slot it is what an item is."""
 
     __slots__ = ("items", "previous", "step", "ticket")
 
-    def __init__(self, plan: Plan, items: list[Item]) -> None:
+    def __init__(self, plan: PipelinePlan, items: list[WorkItem]) -> None:
         self.items = items
         self.step = items[0].step
         self.previous = plan.steps[self.step - 1].name if self.step else ""
@@ -57,14 +57,14 @@ class Batch:
 
 
 #: What a slot is handed, and answers as one.
-Work = Item | Batch
+Work = WorkItem | StepBatch
 
 
-def most_together(item: Item, step: StepSpec) -> int:
+def max_rows_with(item: WorkItem, step: StepSpec) -> int:
     """How large a batch with this item may be. Items with different answers do not go together."""
     delivery = item.delivery
-    if item.most:
-        return min(item.most, step.batch_size)
+    if item.max_rows:
+        return min(item.max_rows, step.batch_size)
     if delivery.deliveries == 1:
         return step.batch_size
     state = delivery.state
@@ -77,11 +77,11 @@ def most_together(item: Item, step: StepSpec) -> int:
     return max(1, step.batch_size // _CAME_BACK_PART) if came_back == 1 else 1
 
 
-def split(items: Sequence[Item]) -> bool:
+def split(items: Sequence[WorkItem]) -> bool:
     """Let them come again in smaller batches. False for one that is alone, and so is guilty."""
     if len(items) == 1:
         return False
     part = -(-len(items) // _PARTS)
     for item in items:
-        item.most = part
+        item.max_rows = part
     return True

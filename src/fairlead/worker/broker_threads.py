@@ -31,7 +31,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.operate import ReleaseStream
 from fairlead.verbs.queues import ListQueues
 from fairlead.verbs.settle import Settle
-from fairlead.worker.items import Item
+from fairlead.worker.items import WorkItem
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -53,7 +53,7 @@ Purpose = Literal[
 class SettleRequest(NamedTuple):
     settlement: Settlement
     purpose: Purpose
-    item: Item
+    item: WorkItem
 
 
 class ClaimRequest(NamedTuple):

@@ -15,9 +15,18 @@ from collections import deque
 import msgspec
 
 from fairlead.errors import StepNotLoaded
-from fairlead.worker.calling import Calling
-from fairlead.worker.frames import TICKET, BatchCall, Call, Failed, Ready, Setup, frame, take_frames
+from fairlead.worker.protocol import (
+    TICKET,
+    BatchCall,
+    CallFailed,
+    ChildReady,
+    PipelineSetup,
+    StepCall,
+    frame,
+    take_frames,
+)
 from fairlead.worker.step_output import print_to_stderr
+from fairlead.worker.step_runner import StepRunner
 
 _PR_SET_PDEATHSIG = 1
 _PIECE = 1 << 18
@@ -35,20 +44,20 @@ def main() -> None:
     faulthandler.enable(crash_fd)
     print_to_stderr()
     inbox = Inbox(calls_fd)
-    setup = msgspec.msgpack.decode(inbox.next_frame(), type=Setup)
+    setup = msgspec.msgpack.decode(inbox.next_frame(), type=PipelineSetup)
     os.chdir(setup.base)
     try:
-        call_step = Calling(setup, die_with_parent)
+        call_step = StepRunner(setup, die_with_parent)
     except StepNotLoaded as error:
-        os.write(results_fd, frame(Ready(error.step, error.what)))
+        os.write(results_fd, frame(ChildReady(error.step, error.what)))
         return
     limit_memory(setup.memory_limit_bytes)
-    os.write(results_fd, frame(Ready()))
+    os.write(results_fd, frame(ChildReady()))
     tickets = Tickets(tickets_fd)
     while (ticket := tickets.take()) is not None:
         result = call_step(inbox.take(ticket))
         _write_all(results_fd, frame(result))
-        if isinstance(result, Failed) and result.spent:
+        if isinstance(result, CallFailed) and result.spent:
             return
 
 
@@ -78,10 +87,10 @@ class Inbox:
         self._fd = fd
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
-        self._calls: deque[Call | BatchCall] = deque()
-        self._decode = msgspec.msgpack.Decoder(list[Call | BatchCall]).decode
+        self._calls: deque[StepCall | BatchCall] = deque()
+        self._decode = msgspec.msgpack.Decoder(list[StepCall | BatchCall]).decode
 
-    def take(self, ticket: int) -> Call | BatchCall:
+    def take(self, ticket: int) -> StepCall | BatchCall:
         while True:
             while self._calls:
                 call = self._calls.popleft()

@@ -26,7 +26,7 @@ from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.runbook.model import StepSpec
 from fairlead.runbook.placeholders import fill
-from fairlead.worker.frames import Call
+from fairlead.worker.protocol import StepCall
 from fairlead.worker.reasons import bounded, cut_middle
 
 #: What sysexits.h says about some codes; every other code but 0 is a `handler_exception`.
@@ -37,7 +37,7 @@ EXIT_REASONS = {
 }
 
 #: A longer field is not in the environment, where there is little room; it is on stdin.
-_MOST_ENV_BYTES = 32 * 1024
+_MAX_ENV_BYTES = 32 * 1024
 _SHOWN_BYTES = 3000
 _PIECE = 64 * 1024
 #: How long output is waited for after the command has ended: something it left behind may hold the pipe open.
@@ -54,7 +54,7 @@ class CommandFailed(Exception):
 
 def run_command(
     step: StepSpec,
-    call: Call,
+    call: StepCall,
     item: object,
     value: bytes,
     *,
@@ -124,7 +124,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _environment(step: StepSpec, call: Call, fields: Mapping[str, str], value: bytes) -> dict[str, str]:
+def _environment(step: StepSpec, call: StepCall, fields: Mapping[str, str], value: bytes) -> dict[str, str]:
     found = {
         "FAIRLEAD_STEP_NAME": step.name,
         "FAIRLEAD_STEP_QUEUE": call.queue,
@@ -134,7 +134,7 @@ def _environment(step: StepSpec, call: Call, fields: Mapping[str, str], value: b
         "FAIRLEAD_STEP_VALUE": value.decode(),
     }
     found |= {f"FAIRLEAD_ITEM_{name}": text for name, text in fields.items() if _FIELD.fullmatch(name)}
-    return {name: text for name, text in found.items() if len(text) <= _MOST_ENV_BYTES and "\0" not in text}
+    return {name: text for name, text in found.items() if len(text) <= _MAX_ENV_BYTES and "\0" not in text}
 
 
 @dataclass

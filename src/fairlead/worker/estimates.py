@@ -11,7 +11,7 @@ SLOW_US = 5_000
 _ENOUGH = 5
 _MEMORY = 20
 #: What handing over and answering takes, however little is done.
-_LEAST_US = 20
+_MIN_US = 20
 
 
 class Estimates:
@@ -21,7 +21,7 @@ class Estimates:
         self._us: dict[str, float] = {}
         self._seen: dict[str, int] = {}
 
-    def saw(self, step: str, took_us: int) -> None:
+    def record(self, step: str, took_us: int) -> None:
         seen = self._seen.get(step, 0) + 1
         before = self._us.get(step, 0.0)
         self._us[step] = before + (took_us - before) / min(seen, _MEMORY)
@@ -31,4 +31,4 @@ class Estimates:
         """At least `SLOW_US` for a step that nobody knows yet."""
         if self._seen.get(step, 0) < _ENOUGH:
             return max(SLOW_US, int(self._us.get(step, 0)))
-        return max(_LEAST_US, int(self._us[step]))
+        return max(_MIN_US, int(self._us[step]))

@@ -41,8 +41,8 @@ _log = logging.getLogger("fairlead.worker")
 
 #: How long a `list` or a `take` may run, what it may print, and how many items are looked at in one list.
 COMMAND_LIMIT_S = 60.0
-MOST_LISTED_BYTES = 16 * 1024 * 1024
-MOST_ITEMS = 10_000
+MAX_LISTED_BYTES = 16 * 1024 * 1024
+MAX_ITEMS = 10_000
 #: A list that is older than this when it would be used is not: it may name what was worked since.
 STALE_S = 2 * COMMAND_LIMIT_S
 
@@ -51,7 +51,7 @@ STALE_S = 2 * COMMAND_LIMIT_S
 TAKING, TAKEN = int(Progress.STORED), int(Progress.EVENT_STORED)
 
 _CHUNK = 500
-_LONGEST_KEY = 400
+_MAX_KEY_BYTES = 400
 
 
 class ExternalSource(Surface):
@@ -128,9 +128,7 @@ class ExternalSource(Surface):
         """What `list` says there is now. A list that fails is an empty one, and a warning."""
         assert self._spec.list is not None
         self._polled_at = began = self._now()
-        ran = run(
-            self._spec.list, b"", base=self._base, limit_s=COMMAND_LIMIT_S, most_bytes=MOST_LISTED_BYTES
-        )
+        ran = run(self._spec.list, b"", base=self._base, limit_s=COMMAND_LIMIT_S, max_bytes=MAX_LISTED_BYTES)
         if ran.trouble:
             return self._warn("list failed", ran)
         try:
@@ -141,9 +139,9 @@ class ExternalSource(Surface):
             return self._warn("list did not print a JSON array", ran)
         if self._now() - began > STALE_S:
             return self._warn("list took so long that what it says is no longer true", ran)
-        if len(found) > MOST_ITEMS:
-            self._warn(f"list has {len(found)} items, of which the first {MOST_ITEMS} are looked at", ran)
-        return found[:MOST_ITEMS]
+        if len(found) > MAX_ITEMS:
+            self._warn(f"list has {len(found)} items, of which the first {MAX_ITEMS} are looked at", ran)
+        return found[:MAX_ITEMS]
 
     def offer(self, items: Sequence[object]) -> None:
         """Into the engine's queue, each once: an item that is there already, or was completed a moment ago,
@@ -239,7 +237,7 @@ class ExternalSource(Surface):
             delivery.payload,
             base=self._base,
             limit_s=COMMAND_LIMIT_S,
-            most_bytes=MOST_LISTED_BYTES,
+            max_bytes=MAX_LISTED_BYTES,
         ).trouble
 
     def _mark(self, delivery: Delivery, progress: int) -> bool:
@@ -283,5 +281,5 @@ def identity(item: object, payload: bytes) -> str:
             value = item.get(field)
             if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
                 key = f"{field}:{json.dumps(value, ensure_ascii=False)}"
-                return key if len(key.encode()) <= _LONGEST_KEY else f"{field}:{content_key(key.encode())}"
+                return key if len(key.encode()) <= _MAX_KEY_BYTES else f"{field}:{content_key(key.encode())}"
     return content_key(payload)

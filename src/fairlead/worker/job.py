@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fairlead.errors import EngineNotInstalled, WorkerNotFound
 from fairlead.model.names import taken_name
 from fairlead.runbook.model import QueueSpec, Runbook, WorkerSpec, full_name
-from fairlead.worker.frames import Setup
-from fairlead.worker.plan import Plan
+from fairlead.worker.plan import PipelinePlan
+from fairlead.worker.protocol import PipelineSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Job:
 
     spec: WorkerSpec
     queue: str
-    plan: Plan
+    plan: PipelinePlan
     base: str
     external: QueueSpec | None = None
 
@@ -31,8 +31,8 @@ class Job:
         return self.spec.name
 
     @property
-    def setup(self) -> Setup:
-        return Setup(
+    def setup(self) -> PipelineSetup:
+        return PipelineSetup(
             self.plan.name, self.plan.steps, self.spec.reasons, self.base, self.spec.memory_limit_bytes
         )
 
@@ -51,7 +51,7 @@ class Job:
         return cls(
             spec,
             taken_name(name) if external else name,
-            Plan.of(runbook.pipelines[spec.pipeline]),
+            PipelinePlan.of(runbook.pipelines[spec.pipeline]),
             base,
             external,
         )

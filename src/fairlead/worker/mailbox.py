@@ -31,10 +31,10 @@ class Mailbox:
             with contextlib.suppress(OSError):
                 self._wakes.send(b"!")
 
-    def wait(self, most_s: float) -> None:
+    def wait(self, max_s: float) -> None:
         self._asleep = True
         try:
-            ready = self.selector.select(0 if self._events else most_s)
+            ready = self.selector.select(0 if self._events else max_s)
         finally:
             self._asleep = False
         for key, _ in ready:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fairlead.model.settle import Complete, Settlement
 from fairlead.worker.broker_threads import Purpose, SettleRequest
-from fairlead.worker.items import Item
+from fairlead.worker.items import WorkItem
 
 #: While slots have enough to do, outcomes of quick steps wait for so long, or until there are so many.
 _HOLD_S = 0.005
@@ -27,14 +27,14 @@ class Outbox:
         """Everything that was said has been answered."""
         return not self._unsent and not self.unanswered
 
-    def add(self, settlement: Settlement, purpose: Purpose, item: Item) -> None:
+    def add(self, settlement: Settlement, purpose: Purpose, item: WorkItem) -> None:
         if not self._unsent:
             self._since = time.monotonic()
         self._unsent.append(SettleRequest(settlement, purpose, item))
         if purpose not in ("complete", "progress") or item.rest:
             self._urgent = True
 
-    def add_completions(self, items: Sequence[Item], progress: int) -> None:
+    def add_completions(self, items: Sequence[WorkItem], progress: int) -> None:
         """All of them are completed."""
         if not self._unsent:
             self._since = time.monotonic()
@@ -55,5 +55,5 @@ class Outbox:
         send(self._unsent)
         self._unsent, self._urgent = [], False
 
-    def until_due(self, most_s: float) -> float:
-        return min(most_s, max(0.0, self._since + _HOLD_S - time.monotonic())) if self._unsent else most_s
+    def until_due(self, max_s: float) -> float:
+        return min(max_s, max(0.0, self._since + _HOLD_S - time.monotonic())) if self._unsent else max_s

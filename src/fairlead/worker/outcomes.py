@@ -12,8 +12,8 @@ from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.handles import check_closing
 from fairlead.worker.command import CommandFailed
-from fairlead.worker.frames import Failed
 from fairlead.worker.plan import CarryUnreadable
+from fairlead.worker.protocol import CallFailed
 from fairlead.worker.reasons import bounded, describe, reason_of
 from fairlead.worker.step import StepFailed, Throttled
 
@@ -21,7 +21,7 @@ from fairlead.worker.step import StepFailed, Throttled
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Refused(Exception):
+class InvalidResult(Exception):
     """Something that is no JSON, or has not the form that it must have."""
 
 
@@ -32,13 +32,13 @@ def dump_value(returned: object) -> bytes:
     try:
         return _encode(returned).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused(
+        raise InvalidResult(
             f"expected a step to return something JSON can hold, or nothing, got {type(returned).__name__} ({error})"
         ) from None
 
 
-def no_json(error: Exception) -> Refused:
-    return Refused(f"expected the payload to be JSON ({type(error).__name__}: {error})")
+def not_json(error: Exception) -> InvalidResult:
+    return InvalidResult(f"expected the payload to be JSON ({type(error).__name__}: {error})")
 
 
 def failure_of(
@@ -49,26 +49,28 @@ def failure_of(
     ticket: int,
     took_us: int = 0,
     ours: Collection[str] = (),
-) -> Failed:
+) -> CallFailed:
     """`ours` are the files whose frames do not count as the step's."""
     if isinstance(error, CommandFailed):
-        return Failed(ticket, took_us, error.reason, bounded(f"step {step!r}: {error.text}"))
-    if isinstance(error, (Refused, CarryUnreadable)):
-        return Failed(ticket, took_us, FailureReason.SERIALIZATION_ERROR, bounded(f"step {step!r}: {error}"))
+        return CallFailed(ticket, took_us, error.reason, bounded(f"step {step!r}: {error.text}"))
+    if isinstance(error, (InvalidResult, CarryUnreadable)):
+        return CallFailed(
+            ticket, took_us, FailureReason.SERIALIZATION_ERROR, bounded(f"step {step!r}: {error}")
+        )
     if isinstance(error, StepFailed):
-        return _said(ticket, took_us, step, error)
+        return _step_failed(ticket, took_us, step, error)
     if isinstance(error, Throttled):
         return _throttled(ticket, took_us, step, error)
     text = describe(step, error, ours=ours)
-    return Failed(
+    return CallFailed(
         ticket, took_us, reason_of(type(error), reasons), text, spent=isinstance(error, MemoryError)
     )
 
 
-def _throttled(ticket: int, took_us: int, step: str, told: Throttled) -> Failed:
+def _throttled(ticket: int, took_us: int, step: str, told: Throttled) -> CallFailed:
     """Where it makes no sense, the text says so, and it is a failure like others."""
     said = f"step {step!r}: {told.message or 'throttled'}"
-    failed = Failed(ticket, took_us, FailureReason.DEPENDENCY_FAILURE, bounded(said))
+    failed = CallFailed(ticket, took_us, FailureReason.DEPENDENCY_FAILURE, bounded(said))
     try:
         key, retry_after_ms = check_closing(told.key, told.retry_after)
     except InvalidRequest as wrong:
@@ -76,7 +78,7 @@ def _throttled(ticket: int, took_us: int, step: str, told: Throttled) -> Failed:
     return msgspec.structs.replace(failed, close=key, retry_after_ms=retry_after_ms)
 
 
-def _said(ticket: int, took_us: int, step: str, failure: StepFailed) -> Failed:
+def _step_failed(ticket: int, took_us: int, step: str, failure: StepFailed) -> CallFailed:
     """What a step says about its failure counts where it makes sense; where not, the text says so, and the
     policy decides.
     """
@@ -94,6 +96,6 @@ def _said(ticket: int, took_us: int, step: str, failure: StepFailed) -> Failed:
     elif failure.retry_in is not None:
         notes.append("retry_in was given with dead=True, which won")
     said = f"step {step!r}: {failure.message or 'failed'}"
-    return Failed(
+    return CallFailed(
         ticket, took_us, reason, bounded("\n".join([said, *notes])), retry_in_ms, bool(failure.dead)
     )

@@ -20,7 +20,7 @@ _BITS = [1 << bit for bit in range(PROGRESS_BITS) if bit not in SEED_PROGRESS_BI
 NOTHING = b"null"
 
 #: What each confirmed step returned, as JSON, by its name.
-Done = Mapping[str, bytes]
+ConfirmedSteps = Mapping[str, bytes]
 
 
 class Carry(msgspec.Struct, frozen=True):
@@ -39,8 +39,8 @@ class CarryTooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `most_rows` go into
+class PipelinePlan:
+    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `max_rows` go into
     one call of some step.
     """
 
@@ -48,27 +48,27 @@ class Plan:
     steps: tuple[StepSpec, ...]
     masks: tuple[int, ...]
     all_masks: int
-    most_rows: int = 1
+    max_rows: int = 1
 
     @classmethod
-    def of(cls, pipeline: PipelineSpec) -> Plan:
+    def of(cls, pipeline: PipelineSpec) -> PipelinePlan:
         bits = bits_of(pipeline)
         masks = tuple(bits[step.name] for step in pipeline.steps)
-        most_rows = max((step.batch_size for step in pipeline.steps if step.batch), default=1)
-        return cls(pipeline.name, pipeline.steps, masks, sum(masks), most_rows)
+        max_rows = max((step.batch_size for step in pipeline.steps if step.batch), default=1)
+        return cls(pipeline.name, pipeline.steps, masks, sum(masks), max_rows)
 
-    def next_step(self, done: Done) -> int:
+    def next_step(self, done: ConfirmedSteps) -> int:
         """The first step that is not confirmed; as many as there are when all of them are."""
         for index, step in enumerate(self.steps):
             if step.name not in done:
                 return index
         return len(self.steps)
 
-    def is_whole(self, done: Done, last: str) -> bool:
+    def is_whole(self, done: ConfirmedSteps, last: str) -> bool:
         """Are all steps confirmed, once `last` is too?"""
         return all(step.name == last or step.name in done for step in self.steps)
 
-    def progress(self, done: Done) -> int:
+    def progress(self, done: ConfirmedSteps) -> int:
         return sum(mask for step, mask in zip(self.steps, self.masks, strict=True) if step.name in done)
 
 
@@ -105,7 +105,7 @@ def read_carry(pipeline: str, carry: bytes) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in found.steps.items()} if found.pipeline == pipeline else {}
 
 
-def dump_carry(pipeline: str, done: Done) -> bytes:
+def dump_carry(pipeline: str, done: ConfirmedSteps) -> bytes:
     """Raises `CarryTooLarge`."""
     carry = _encode(Carry(pipeline, {name: msgspec.Raw(value) for name, value in done.items()}))
     if len(carry) > MAX_CARRY_BYTES:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.worker.batches import Work
-from fairlead.worker.calling import Calling
-from fairlead.worker.items import Item
+from fairlead.worker.items import WorkItem
 from fairlead.worker.job import Job
 from fairlead.worker.process_slot import ProcessSlot
-from fairlead.worker.slots import Died, News, Slot, ThreadSlot
+from fairlead.worker.slots import Slot, SlotDied, SlotEvent, ThreadSlot
+from fairlead.worker.step_runner import StepRunner
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -27,29 +27,29 @@ BUDGET_US = 10_000
 LATE_S = 0.02
 #: A command's own time limit comes first, so that its output is in the failure record.
 _COMMAND_GRACE_S = 2.0
-_STILLBORN = 3
+_MAX_FAILED_STARTS = 3
 _PLENTY = 64
 
 
-class Pool:
+class SlotPool:
     """Used by the thread of the worker's loop alone. `put_back` gets what was handed out and not begun."""
 
     def __init__(
         self,
         job: Job,
         size: int,
-        tell: Callable[[News], None],
+        post: Callable[[SlotEvent], None],
         put_back: Callable[[list[Work]], None],
         selector: selectors.BaseSelector,
     ) -> None:
         self.slots: list[Slot] = []
         self.size = size
         self._job = job
-        self._tell = tell
+        self._post = post
         self._put_back = put_back
         self._selector = selector
-        self._calling: Calling | None = None
-        self._stillborn = 0
+        self._runner: StepRunner | None = None
+        self._failed_starts = 0
 
     def open_slots(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.ready and not slot.retiring]
@@ -58,11 +58,11 @@ class Pool:
         """Raises `StepNotLoaded` for threads; a process says so later."""
         job = self._job
         if job.spec.isolate == "thread":
-            if self._calling is None:
-                self._calling = Calling(job.setup)
-            self.slots.append(ThreadSlot(job.plan, self._tell, self._calling))
+            if self._runner is None:
+                self._runner = StepRunner(job.setup)
+            self.slots.append(ThreadSlot(job.plan, self._post, self._runner))
         else:
-            self.slots.append(ProcessSlot(job.plan, job.setup, self._tell, self._selector))
+            self.slots.append(ProcessSlot(job.plan, job.setup, self._post, self._selector))
 
     def grow(self, waiting: int) -> None:
         """There is work that waits for a slot. Processes take a while to start, so not all at once."""
@@ -95,35 +95,35 @@ class Pool:
         before, self._job = self._job, job
         if job.plan == before.plan and job.setup == before.setup and job.spec.isolate == before.spec.isolate:
             return
-        self._calling = None
+        self._runner = None
         self._retire(list(self.slots))
         self.add()
 
     def answered(self, slot: Slot) -> None:
-        self._stillborn = 0
+        self._failed_starts = 0
         left = len(slot.pending)
         slot.load_us = slot.load_us * left // (left + 1)
         if slot.retiring and not left and slot in self.slots:
             self._close(slot)
 
-    def died(self, news: Died) -> None:
+    def died(self, event: SlotDied) -> None:
         """Raises `StepNotLoaded` when none of them lives long enough to take a call."""
-        if news.slot not in self.slots:
+        if event.slot not in self.slots:
             return
-        self.slots.remove(news.slot)
-        if not news.slot.ready:
-            self._stillborn += 1
-            if self._stillborn >= _STILLBORN:
+        self.slots.remove(event.slot)
+        if not event.slot.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _MAX_FAILED_STARTS:
                 first = self._job.plan.steps[0]
-                raise StepNotLoaded(first.name, first.run or "", f"{news.how}, before its steps were loaded")
+                raise StepNotLoaded(first.name, first.run or "", f"{event.how}, before its steps were loaded")
 
-    def watch(self) -> list[Item]:
+    def watch(self) -> list[WorkItem]:
         """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them
         goes elsewhere, if there is room.
 
         Not those of a batch, of which nobody could say which one it is that takes long.
         """
-        late: list[Item] = []
+        late: list[WorkItem] = []
         now = time.monotonic()
         for slot in list(self.slots):
             slot.check()
@@ -163,9 +163,9 @@ class Pool:
         active = [slot for slot in self.slots if not slot.retiring]
         return len(active) < self.size or any(slot.ready and slot.load_us < BUDGET_US for slot in active)
 
-    def until_next(self, most_s: float) -> float:
+    def until_next(self, max_s: float) -> float:
         """Until some call is late or over its time."""
-        now, least = time.monotonic(), most_s
+        now, least = time.monotonic(), max_s
         for slot in self.slots:
             if slot.pending:
                 age, limit = now - slot.since, _limit_s(slot)
@@ -184,7 +184,7 @@ class Pool:
             if slot.pending:
                 slot.kill(how)
 
-    def kill_under(self, item: Item) -> bool:
+    def kill_under(self, item: WorkItem) -> bool:
         """End the call of this item. False when none is under way, or one that others are in too, whose work
         is not lost.
 

@@ -22,25 +22,25 @@ import msgspec
 from fairlead.model.failure import FailureReason
 from fairlead.worker.batches import Work
 from fairlead.worker.command import signal_name
-from fairlead.worker.frames import (
+from fairlead.worker.plan import PipelinePlan
+from fairlead.worker.protocol import (
     TICKET,
     BatchDone,
-    Done,
-    Failed,
+    CallDone,
+    CallFailed,
+    ChildReady,
     FromChild,
-    Ready,
-    Setup,
+    PipelineSetup,
     frame,
     take_frames,
 )
-from fairlead.worker.plan import Plan
 from fairlead.worker.reasons import cut_middle
-from fairlead.worker.slots import Answer, Died, News, NotLoaded
+from fairlead.worker.slots import CallAnswered, SlotDied, SlotEvent, StepsNotLoaded
 
 _PIECE = 1 << 18
 _PIPE_BYTES = 1 << 20
-_MOST_TICKET = 1 << 32
-_CRASH_BYTES = 4000
+_TICKETS = 1 << 32
+_MAX_CRASH_BYTES = 4000
 
 _decode = msgspec.msgpack.Decoder(FromChild).decode
 
@@ -49,7 +49,11 @@ class ProcessSlot:
     """Made, used and closed by one thread, which must live as long as the slot: the process dies with it."""
 
     def __init__(
-        self, plan: Plan, setup: Setup, tell: Callable[[News], None], selector: selectors.BaseSelector
+        self,
+        plan: PipelinePlan,
+        setup: PipelineSetup,
+        post: Callable[[SlotEvent], None],
+        selector: selectors.BaseSelector,
     ) -> None:
         self.plan = plan
         self.ready = False
@@ -58,7 +62,7 @@ class ProcessSlot:
         self.since = time.monotonic()
         self.load_us = 0
         self.reason = FailureReason.POISON_MESSAGE
-        self._tell = tell
+        self._post = post
         self._selector = selector
         self._tickets = 0
         self._out = bytearray(frame(setup))
@@ -102,13 +106,13 @@ class ProcessSlot:
     def pid(self) -> int:
         return self._process.pid
 
-    def hand(self, lot: Sequence[Work]) -> None:
+    def hand(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         first = self._tickets
-        calls = [work.call((first + at) % _MOST_TICKET) for at, work in enumerate(lot)]
-        self._tickets = (first + len(lot)) % _MOST_TICKET
-        self.pending.extend(lot)
+        calls = [work.call((first + at) % _TICKETS) for at, work in enumerate(works)]
+        self._tickets = (first + len(works)) % _TICKETS
+        self.pending.extend(works)
         self._out += frame(calls)
         # Tickets after the calls: whoever takes one, has its call on the way.
         self._write()
@@ -180,23 +184,23 @@ class ProcessSlot:
             except msgspec.MsgspecError:
                 self.kill("it answered with something that is no answer")
                 return
-            if isinstance(result, Ready):
+            if isinstance(result, ChildReady):
                 if result.error:
-                    self._tell(NotLoaded(self, result.step, result.error))
+                    self._post(StepsNotLoaded(self, result.step, result.error))
                 else:
                     self.ready, self.since = True, time.monotonic()
             elif not self._answered(result):
                 return
 
-    def _answered(self, result: Done | Failed | BatchDone) -> bool:
+    def _answered(self, result: CallDone | CallFailed | BatchDone) -> bool:
         if not self.pending or self.pending[0].ticket != result.ticket:
             self.kill("it answered a call that it was not given")
             return False
         work = self.pending.popleft()
         self.since = time.monotonic()
-        if isinstance(result, Failed) and result.spent:
+        if isinstance(result, CallFailed) and result.spent:
             self.retiring = True
-        self._tell(Answer(self, work, result))
+        self._post(CallAnswered(self, work, result))
         return True
 
     def _write(self) -> None:
@@ -231,7 +235,7 @@ class ProcessSlot:
         crash = self._crash_text()
         self._let_go()
         self._crash.close()
-        self._tell(Died(self, begun, others, f"{text}\n\n{crash}" if crash else text))
+        self._post(SlotDied(self, begun, others, f"{text}\n\n{crash}" if crash else text))
 
     def _reap(self) -> int:
         try:
@@ -248,7 +252,9 @@ class ProcessSlot:
     def _crash_text(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             self._crash.seek(0)
-            return cut_middle(self._crash.read(64 * 1024).decode("utf-8", "replace").strip(), _CRASH_BYTES)
+            return cut_middle(
+                self._crash.read(64 * 1024).decode("utf-8", "replace").strip(), _MAX_CRASH_BYTES
+            )
         return ""
 
     def _let_go(self) -> None:

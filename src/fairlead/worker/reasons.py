@@ -42,7 +42,7 @@ REASONS: dict[str, str] = {
 }
 
 #: Room for what the broker or another layer may put around it.
-_MOST_BYTES = MAX_ERROR_BYTES - 192
+_MAX_TEXT_BYTES = MAX_ERROR_BYTES - 192
 
 
 def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> FailureReason:
@@ -73,16 +73,16 @@ def describe(step: str, error: BaseException, *, ours: Collection[str] = ()) -> 
 
 
 def bounded(text: str) -> str:
-    return cut_middle(text, _MOST_BYTES)
+    return cut_middle(text, _MAX_TEXT_BYTES)
 
 
-def cut_middle(text: str, most: int) -> str:
+def cut_middle(text: str, max_bytes: int) -> str:
     """At most so many bytes of UTF-8: where it began, and where it ended, which is what one looks for in a
     traceback.
     """
     raw = text.encode("utf-8", "replace")
-    if len(raw) <= most:
+    if len(raw) <= max_bytes:
         return raw.decode()
-    half = (most - 64) // 2
+    half = (max_bytes - 64) // 2
     head, tail = raw[:half].decode("utf-8", "ignore"), raw[-half:].decode("utf-8", "ignore")
     return f"{head}\n[... {len(raw) - 2 * half} bytes left out ...]\n{tail}"

@@ -26,7 +26,7 @@ class Ran(NamedTuple):
     trouble: str
 
 
-def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, most_bytes: int) -> Ran:
+def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, max_bytes: int) -> Ran:
     """Killed with everything in its process group when its time is over, or when it prints more than it may."""
     if any("\0" in argument for argument in arguments):
         return Ran(b"", "", "an argument has a NUL character in it")
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, mo
             )
         except OSError as error:
             return Ran(b"", "", f"{arguments[0]!r} could not be started: {error.strerror}")
-        stdout, trouble = _listen(process, time.monotonic() + limit_s, most_bytes)
+        stdout, trouble = _listen(process, time.monotonic() + limit_s, max_bytes)
         if not trouble:
             trouble = _how_it_ended(process.returncode)
         complaints.seek(0)
@@ -67,7 +67,7 @@ def _file_with(data: bytes) -> IO[bytes]:
     return file
 
 
-def _listen(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) -> tuple[bytes, str]:
+def _listen(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> tuple[bytes, str]:
     assert process.stdout is not None
     kept = bytearray()
     trouble = ""
@@ -82,8 +82,8 @@ def _listen(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) 
                 if not piece:
                     break
                 kept += piece
-                if len(kept) > most_bytes:
-                    trouble = f"printed more than {most_bytes} bytes and was killed"
+                if len(kept) > max_bytes:
+                    trouble = f"printed more than {max_bytes} bytes and was killed"
         if not trouble:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -92,7 +92,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) 
         if trouble:
             kill_group(process)
         process.wait()
-    return bytes(kept[:most_bytes]), trouble
+    return bytes(kept[:max_bytes]), trouble
 
 
 def _how_it_ended(code: int) -> str:

@@ -16,20 +16,20 @@ from typing import NamedTuple, Protocol
 
 from fairlead.model.failure import FailureReason
 from fairlead.worker.batches import Work
-from fairlead.worker.calling import Calling
-from fairlead.worker.frames import BatchCall, BatchDone, Call, Done, Failed
-from fairlead.worker.plan import Plan
+from fairlead.worker.plan import PipelinePlan
+from fairlead.worker.protocol import BatchCall, BatchDone, CallDone, CallFailed, StepCall
+from fairlead.worker.step_runner import StepRunner
 
 
-class Answer(NamedTuple):
+class CallAnswered(NamedTuple):
     """How a call ended."""
 
     slot: Slot
     work: Work
-    result: Done | Failed | BatchDone
+    result: CallDone | CallFailed | BatchDone
 
 
-class Died(NamedTuple):
+class SlotDied(NamedTuple):
     """A slot is gone. `begun` is that whose call it died in, None when it died in none; the others were not
     begun.
     """
@@ -40,7 +40,7 @@ class Died(NamedTuple):
     how: str
 
 
-class NotLoaded(NamedTuple):
+class StepsNotLoaded(NamedTuple):
     """A slot could not load its steps."""
 
     slot: Slot
@@ -48,11 +48,11 @@ class NotLoaded(NamedTuple):
     what: str
 
 
-News = Answer | Died | NotLoaded
+SlotEvent = CallAnswered | SlotDied | StepsNotLoaded
 
 
 class Slot(Protocol):
-    plan: Plan
+    plan: PipelinePlan
     ready: bool
     #: It gets no more calls, and is closed when it has answered those it has.
     retiring: bool
@@ -65,7 +65,7 @@ class Slot(Protocol):
     #: What it means for a message when the slot dies in its step.
     reason: FailureReason
 
-    def hand(self, lot: Sequence[Work]) -> None: ...
+    def hand(self, works: Sequence[Work]) -> None: ...
 
     def accept(self, work: Work) -> bool:
         """Its answer is being taken in. False when the slot was given up, and what it answers no longer
@@ -99,7 +99,7 @@ class ThreadSlot:
     answer is ignored.
     """
 
-    def __init__(self, plan: Plan, tell: Callable[[News], None], calling: Calling) -> None:
+    def __init__(self, plan: PipelinePlan, post: Callable[[SlotEvent], None], runner: StepRunner) -> None:
         self.plan = plan
         self.ready = True
         self.retiring = False
@@ -107,18 +107,18 @@ class ThreadSlot:
         self.since = 0.0
         self.load_us = 0
         self.reason = FailureReason.TIMEOUT_EXCEEDED
-        self._tell = tell
-        self._calling = calling
-        self._line: SimpleQueue[tuple[Work, Call | BatchCall] | None] = SimpleQueue()
+        self._post = post
+        self._runner = runner
+        self._line: SimpleQueue[tuple[Work, StepCall | BatchCall] | None] = SimpleQueue()
         self._ended = False
         self._tickets = 0
         Thread(target=self._run, name="fairlead-step", daemon=True).start()
 
-    def hand(self, lot: Sequence[Work]) -> None:
+    def hand(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
-        self.pending.extend(lot)
-        for work in lot:
+        self.pending.extend(works)
+        for work in works:
             self._tickets += 1
             self._line.put((work, work.call(self._tickets)))
 
@@ -152,7 +152,7 @@ class ThreadSlot:
         begun = self.pending[0] if self.pending else None
         self.pending.clear()
         self._line.put(None)
-        self._tell(Died(self, begun, others, how))
+        self._post(SlotDied(self, begun, others, how))
 
     def check(self) -> None: ...
 
@@ -163,7 +163,7 @@ class ThreadSlot:
     def _run(self) -> None:
         while (taken := self._line.get()) is not None:
             work, call = taken
-            result = self._calling(call)
+            result = self._runner(call)
             if self._ended:
                 return
-            self._tell(Answer(self, work, result))
+            self._post(CallAnswered(self, work, result))

@@ -9,8 +9,8 @@ import msgspec
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
 from fairlead.model.message import unpack_headers
-from fairlead.worker.frames import BatchCall, Call
 from fairlead.worker.plan import read_carry
+from fairlead.worker.protocol import BatchCall, StepCall
 
 
 class Step:
@@ -22,7 +22,7 @@ class Step:
 
     __slots__ = ("_call", "_values", "name", "pipeline", "previous")
 
-    def __init__(self, name: str, pipeline: str, previous: str, call: Call) -> None:
+    def __init__(self, name: str, pipeline: str, previous: str, call: StepCall) -> None:
         self.name = name
         self.pipeline = pipeline
         self.previous = previous

@@ -14,10 +14,10 @@ from fairlead.errors import EngineNotInstalled, WorkerNotFound
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.runbook.model import Runbook
 from fairlead.surface import Surface
-from fairlead.worker.crew import Crew
+from fairlead.worker.counts import WorkerCounts
 from fairlead.worker.external import source_of
 from fairlead.worker.job import Job
-from fairlead.worker.tally import Tally
+from fairlead.worker.loop import WorkerLoop
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -47,21 +47,21 @@ class Workers:
         self._grace_s = grace_s
         self._concurrency = concurrency
         self._who = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"
-        self.crews: dict[str, Crew] = {}
-        self._leaving: list[Crew] = []
-        self._left_early: set[Crew] = set()
+        self.loops: dict[str, WorkerLoop] = {}
+        self._leaving: list[WorkerLoop] = []
+        self._failed_leavers: set[WorkerLoop] = set()
         self._stopping = False
         for job in self._jobs(runbook):
             self._add(job)
 
     def start(self) -> None:
-        for crew in self.crews.values():
-            crew.start()
+        for loop in self.loops.values():
+            loop.start()
 
     def stop(self, *, hurry: bool = False) -> None:
         self._stopping = True
-        for crew in (*self.crews.values(), *self._leaving):
-            crew.stop(hurry=hurry)
+        for loop in (*self.loops.values(), *self._leaving):
+            loop.stop(hurry=hurry)
 
     def wait(self, timeout_s: float) -> bool:
         """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what
@@ -70,26 +70,26 @@ class Workers:
         One that leaves is no concern of the others: its queue may be gone as well.
         """
         deadline = time.monotonic() + timeout_s
-        for crew in (*self.crews.values(), *self._leaving):
-            crew.join(max(0.0, deadline - time.monotonic()))
-        for crew in {crew for crew in self._leaving if crew.error is not None} - self._left_early:
-            self._left_early.add(crew)
+        for loop in (*self.loops.values(), *self._leaving):
+            loop.join(max(0.0, deadline - time.monotonic()))
+        for loop in {loop for loop in self._leaving if loop.error is not None} - self._failed_leavers:
+            self._failed_leavers.add(loop)
             _log.warning(
                 "a worker that leaves ended early",
-                extra={"fields": {"worker": crew.job.name, "why": str(crew.error)}},
+                extra={"fields": {"worker": loop.job.name, "why": str(loop.error)}},
             )
         if not self._stopping and self.error is not None:
             self.stop()
-        return all(crew.join(0) for crew in (*self.crews.values(), *self._leaving))
+        return all(loop.join(0) for loop in (*self.loops.values(), *self._leaving))
 
     @property
     def error(self) -> BaseException | None:
-        return next((crew.error for crew in self.crews.values() if crew.error is not None), None)
+        return next((loop.error for loop in self.loops.values() if loop.error is not None), None)
 
     @property
-    def is_deserted(self) -> bool:
+    def has_no_worker(self) -> bool:
         """Nobody works, because the runbook has no worker now; the next one may."""
-        return not self.crews and not self._stopping and not self._burst
+        return not self.loops and not self._stopping and not self._burst
 
     def check(self) -> None:
         if self.error is not None:
@@ -112,18 +112,18 @@ class Workers:
                 extra={"fields": {"error": str(error)}},
             )
             return
-        for name, crew in list(self.crews.items()):
+        for name, loop in list(self.loops.items()):
             job = jobs.pop(name, None)
-            if job is None or (job.queue, job.external) != (crew.job.queue, crew.job.external):
-                crew.stop()
-                self._leaving.append(self.crews.pop(name))
+            if job is None or (job.queue, job.external) != (loop.job.queue, loop.job.external):
+                loop.stop()
+                self._leaving.append(self.loops.pop(name))
                 _log.info("worker leaves", extra={"fields": {"worker": name}})
                 if job is None:
                     continue
                 self._add(job)
-                self.crews[name].start()
-            elif job != crew.job:
-                crew.change(job)
+                self.loops[name].start()
+            elif job != loop.job:
+                loop.change(job)
                 _log.info(
                     "worker changes",
                     extra={
@@ -132,21 +132,21 @@ class Workers:
                 )
         for job in jobs.values():
             self._add(job)
-            self.crews[job.name].start()
+            self.loops[job.name].start()
             _log.info("worker joins", extra={"fields": {"worker": job.name}})
-        if not self.crews:
+        if not self.loops:
             _log.warning("the runbook has no worker to run any longer")
         if self._stopping:
             self.stop()  # those too that have joined since
 
     @property
-    def tally(self) -> Tally:
-        return sum((crew.tally for crew in (*self.crews.values(), *self._leaving)), Tally())
+    def counts(self) -> WorkerCounts:
+        return sum((loop.counts for loop in (*self.loops.values(), *self._leaving)), WorkerCounts())
 
     def _add(self, job: Job) -> None:
         consumer = f"{job.name}@{self._who}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
         target = self._target if job.external is None else source_of(self._target, job)
-        self.crews[job.name] = Crew(
+        self.loops[job.name] = WorkerLoop(
             target,
             job,
             consumer=consumer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
-from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall, FailureDecision
+from fairlead.hooks import EnqueueDecision, FailureDecision, OnEnqueueCall, OnFailureCall
 from fairlead.model.views import HookStats
 from tests.hooks.by_column import AsksByColumn
 
@@ -15,12 +15,16 @@ class StandInHooks(AsksByColumn):
         self._before_call = before_call
         self.calls = 0
 
-    def on_enqueue(self, queue_id: int, queue: str, messages: Sequence[EnqueueCall]) -> list[EnqueueDecision]:
+    def on_enqueue(
+        self, queue_id: int, queue: str, messages: Sequence[OnEnqueueCall]
+    ) -> list[EnqueueDecision]:
         self._before_call()
         self.calls += len(messages)
         return [_enqueue(message) for message in messages]
 
-    def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+    def on_failure(
+        self, queue_id: int, queue: str, failures: Sequence[OnFailureCall]
+    ) -> list[FailureDecision]:
         self._before_call()
         self.calls += len(failures)
         return [_failure(failure) for failure in failures]
@@ -44,7 +48,7 @@ class StandInHooks(AsksByColumn):
         pass
 
 
-def _enqueue(message: EnqueueCall) -> EnqueueDecision:
+def _enqueue(message: OnEnqueueCall) -> EnqueueDecision:
     at = crc32(f"{sorted(message.headers.items())} {message.payload_size}".encode()) % 5
     if at < 2:
         return EnqueueDecision(("failed", "bypassed")[at])
@@ -52,7 +56,7 @@ def _enqueue(message: EnqueueCall) -> EnqueueDecision:
     return EnqueueDecision("ran", key, weight, throttles, None)
 
 
-def _failure(failure: FailureCall) -> FailureDecision:
+def _failure(failure: OnFailureCall) -> FailureDecision:
     said = f"{failure.attempts} {failure.reason} {failure.progress} {failure.headers}"
     at = crc32(said.encode()) % 6
     if at < 2:

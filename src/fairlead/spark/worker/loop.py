@@ -220,7 +220,7 @@ class SparkWorker:
         if len(self._rates) == 1 and settled >= claimed // 2:
             # The first claim takes longer than any other: Python workers and step processes start during it.
             return
-        least = self._slices() * self._job.spec.concurrency * self._job.plan.most_rows
+        least = self._slices() * self._job.spec.concurrency * self._job.plan.max_rows
         self._size = next_size(
             asked,
             settled,

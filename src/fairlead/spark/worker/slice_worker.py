@@ -18,9 +18,9 @@ from fairlead.errors import Unavailable
 from fairlead.spark.worker.slice_handler import SliceHandler
 from fairlead.spark.worker.slice_queue import ClaimSlice, SliceTally
 from fairlead.surface import ConsumersGroup
-from fairlead.worker.crew import Crew
+from fairlead.worker.counts import WorkerCounts
 from fairlead.worker.job import Job
-from fairlead.worker.tally import Tally
+from fairlead.worker.loop import WorkerLoop
 
 _POLL_S = 1.0
 #: How long a stopped loop may take to end. By then its outcomes are lost, and its step processes are killed.
@@ -35,7 +35,7 @@ class SliceResult(NamedTuple):
     """The outcomes recorded for a slice, and what the worker loop did for it."""
 
     recorded: SliceTally
-    worked: Tally
+    worked: WorkerCounts
 
 
 class SliceWorker:
@@ -48,9 +48,9 @@ class SliceWorker:
         self._handler = SliceHandler(
             consumers,
             releases_streams=job.spec.on_stream_failure == "continue",
-            max_in_flight=3 * job.spec.concurrency * job.plan.most_rows,
+            max_in_flight=3 * job.spec.concurrency * job.plan.max_rows,
         )
-        self._loop = Crew(self._handler, job, consumer=f"{job.name}@slice", grace_s=0.0)
+        self._loop = WorkerLoop(self._handler, job, consumer=f"{job.name}@slice", grace_s=0.0)
         self._loop.start()
 
     def work(self, name: ClaimSlice, max_s: float = math.inf) -> SliceResult:
@@ -60,12 +60,12 @@ class SliceWorker:
         Waits while the broker cannot be reached. Raises the error that ended the slice or the loop; then the
         worker must be stopped.
         """
-        before = Tally() + self._loop.tally
+        before = WorkerCounts() + self._loop.counts
         retry_unavailable(lambda: self._handler.begin(name, max_s))
         while not self._handler.wait(_POLL_S):
             if self._loop.join(0):
                 raise self._loop.error or RuntimeError("the worker loop of this process ended")
-        return SliceResult(self._handler.end(), _difference(before, self._loop.tally))
+        return SliceResult(self._handler.end(), _difference(before, self._loop.counts))
 
     def stop(self) -> None:
         """Lose the messages in flight. The next task of this slice counts those that had begun as failed."""
@@ -132,5 +132,5 @@ def retry_unavailable(
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
 
-def _difference(before: Tally, now: Tally) -> Tally:
-    return Tally(**{name: count - vars(before)[name] for name, count in vars(now).items()})
+def _difference(before: WorkerCounts, now: WorkerCounts) -> WorkerCounts:
+    return WorkerCounts(**{name: count - vars(before)[name] for name, count in vars(now).items()})

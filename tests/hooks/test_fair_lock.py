@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import threading
 
-from fairlead.hooks.turnstile import Turnstile
+from fairlead.hooks.fair_lock import FairLock
 
 
 def test_whoever_waited_longest_is_next() -> None:
-    turnstile, came_in = Turnstile(), []
+    fair_lock, came_in = FairLock(), []
 
     def pass_through(name: int) -> None:
-        with turnstile:
+        with fair_lock:
             came_in.append(name)
 
     threads = []
-    with turnstile:
+    with fair_lock:
         for name in range(5):
             threads.append(threading.Thread(target=pass_through, args=(name,)))
             threads[-1].start()
-            while len(turnstile._line) <= name:
+            while len(fair_lock._line) <= name:
                 threads[-1].join(0.001)
         assert came_in == []
     for thread in threads:
         thread.join()
     assert came_in == [0, 1, 2, 3, 4]
-    with turnstile:
+    with fair_lock:
         pass

@@ -23,7 +23,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
 from fairlead.surface import Doer
 from fairlead.verbs.settle import Goodbye
-from fairlead.worker.batches import Batch, Work, split
+from fairlead.worker.batches import StepBatch, Work, split
 from fairlead.worker.broker_threads import (
     BrokerFailed,
     BrokerThreads,
@@ -33,20 +33,20 @@ from fairlead.worker.broker_threads import (
     Settled,
     SettleRequest,
 )
-from fairlead.worker.dealing import Dealer
+from fairlead.worker.counts import WorkerCounts
+from fairlead.worker.dispatch import Dispatcher
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
-from fairlead.worker.frames import BatchDone, Done, Failed
-from fairlead.worker.hands import Hands
-from fairlead.worker.items import Item
+from fairlead.worker.in_flight import InFlight
+from fairlead.worker.items import WorkItem
 from fairlead.worker.job import Job
 from fairlead.worker.mailbox import Mailbox
 from fairlead.worker.outbox import Outbox
 from fairlead.worker.plan import CarryTooLarge, CarryUnreadable
-from fairlead.worker.pool import Pool
+from fairlead.worker.pool import SlotPool
+from fairlead.worker.protocol import BatchDone, CallDone, CallFailed
 from fairlead.worker.reasons import bounded
-from fairlead.worker.slots import Answer, Died, NotLoaded
-from fairlead.worker.tally import Tally
+from fairlead.worker.slots import CallAnswered, SlotDied, StepsNotLoaded
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -65,7 +65,7 @@ class _Resize(NamedTuple):
     concurrency: int
 
 
-class Crew:
+class WorkerLoop:
     """Start it, and stop it; `join` returns when everything in its hands is settled. Its other methods are
     thread-safe too.
     """
@@ -81,9 +81,9 @@ class Crew:
         concurrency: int | None = None,
     ) -> None:
         self.job = job
-        self.tally = Tally()
+        self.counts = WorkerCounts()
         self.error: BaseException | None = None
-        self.hands = Hands()
+        self.in_flight = InFlight()
         self._target = target
         self._consumer = consumer
         self._grace_s = grace_s
@@ -92,17 +92,23 @@ class Crew:
         self._estimates = Estimates()
         self._stop_by: float | None = None
         self._stopping = False
-        self._giving_back = False
+        self._releasing = False
         self._leave_by = self._quiet_by = 0.0
         self._mailbox = Mailbox()
         self._post = self._mailbox.post
         self._outbox = Outbox()
         self._settle = self._outbox.add
-        self._pool = Pool(
-            job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector
+        self._pool = SlotPool(
+            job,
+            concurrency or job.spec.concurrency,
+            self._post,
+            self.in_flight.put_back,
+            self._mailbox.selector,
         )
-        self._fetcher = Fetcher(self.hands, self._pool, self._outbox, self._estimates, burst=burst)
-        self._dealer = Dealer(self.hands, self._pool, self._outbox, self._estimates, self._needs_call)
+        self._fetcher = Fetcher(self.in_flight, self._pool, self._outbox, self._estimates, burst=burst)
+        self._dispatcher = Dispatcher(
+            self.in_flight, self._pool, self._outbox, self._estimates, self._needs_call
+        )
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
 
     def start(self) -> None:
@@ -141,9 +147,9 @@ class Crew:
             while not self._is_over():
                 self._sleep()
                 for event in self._mailbox.take():
-                    self._take_in(event)
+                    self._handle(event)
                 self._check_stop()
-                self._dealer.deal(self.job.plan, only_begun=self._stopping)
+                self._dispatcher.dispatch(self.job.plan, only_begun=self._stopping)
                 self._watch()
                 self._outbox.flush(self._broker.settle, may_wait=self._pool.is_busy())
                 if not self._stopping:
@@ -163,20 +169,20 @@ class Crew:
         if self._pool.has_plenty():
             # Every slot has enough to do: let answers gather, and take them together.
             time.sleep(_GATHER_S)
-        self._mailbox.wait(self._pool.until_next(self._dealer.until_due(self._outbox.until_due(_TICK_S))))
+        self._mailbox.wait(self._pool.until_next(self._dispatcher.until_due(self._outbox.until_due(_TICK_S))))
 
-    def _take_in(self, event: Any) -> None:
+    def _handle(self, event: Any) -> None:
         match event:
-            case Answer():
+            case CallAnswered():
                 self._answered(event)
             case Settled():
                 self._outbox.unanswered -= len(event.requests)
                 self._settled_all(event)
             case ClaimAnswered():
                 self._fetcher.claimed(event)
-            case Died():
+            case SlotDied():
                 self._died(event)
-            case NotLoaded():
+            case StepsNotLoaded():
                 self._not_loaded(event)
             case HeartbeatDue():
                 self._extend_all()
@@ -193,8 +199,8 @@ class Crew:
                 raise event.error
 
     def _is_over(self) -> bool:
-        if self.hands.held or not self._outbox.is_empty:
-            return self._giving_back and time.monotonic() > self._leave_by
+        if self.in_flight.held or not self._outbox.is_empty:
+            return self._releasing and time.monotonic() > self._leave_by
         return self._fetcher.drained or (
             self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by)
         )
@@ -204,7 +210,7 @@ class Crew:
         self._outbox.flush(self._broker.settle, may_wait=False)
         self._pool.close()
         self._broker.close(0.5 if self._fetcher.asking else _LEAVING_S)
-        if self._fetcher.asking or self.hands.held:
+        if self._fetcher.asking or self.in_flight.held:
             # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease
             # is over.
             going = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
@@ -223,7 +229,7 @@ class Crew:
 
     # From messages to calls
 
-    def _needs_call(self, item: Item, fresh: bool) -> bool:
+    def _needs_call(self, item: WorkItem, fresh: bool) -> bool:
         """False when it is settled without one: all its steps are done, or nobody can tell which are.
 
         Asked also of one that has been on its way: the pipeline may have been changed since its last step.
@@ -239,14 +245,14 @@ class Crew:
         if not unreadable and item.step < len(plan.steps):
             return True
         if fresh:
-            self.hands.take_up(item)
+            self.in_flight.take_up(item)
         if unreadable:
             self._fail(item, FailureReason.SERIALIZATION_ERROR, unreadable)
         else:
             self._complete(item)
         return False
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: CallAnswered) -> None:
         slot, work, result = answer
         if not slot.accept(work):
             return
@@ -254,33 +260,33 @@ class Crew:
         if self._before is not None and slot.plan is self.job.plan:
             self._before = None  # the new pipeline works
         step = slot.plan.steps[work.step].name
-        self._estimates.saw(step, result.took_us)
-        if isinstance(work, Item):
+        self._estimates.record(step, result.took_us)
+        if isinstance(work, WorkItem):
             self._has_outcome(work, step, result)
         elif isinstance(result, BatchDone):
             self._have_outcomes(work, step, result)
-        elif isinstance(result, Failed) and result.close:
+        elif isinstance(result, CallFailed) and result.close:
             # Smaller batches would call the same provider again.
             for item in work.items:
                 self._has_outcome(item, step, result)
         elif split(work.items):
-            self.hands.put_back([work])
+            self.in_flight.put_back([work])
         else:
             self._has_outcome(work.items[0], step, result)
 
-    def _has_outcome(self, item: Item, step: str, result: Done | Failed | BatchDone) -> None:
+    def _has_outcome(self, item: WorkItem, step: str, result: CallDone | CallFailed | BatchDone) -> None:
         if item.lost:
-            self.hands.end(item)
-        elif isinstance(result, Done):
-            self.tally.steps += 1
+            self.in_flight.end(item)
+        elif isinstance(result, CallDone):
+            self.counts.steps += 1
             self._step_done(item, step, result.value)
-        elif isinstance(result, Failed) and result.close:
+        elif isinstance(result, CallFailed) and result.close:
             self._close(item, result)
-        elif isinstance(result, Failed):
+        elif isinstance(result, CallFailed):
             retry_in = None if result.retry_in_ms is None else timedelta(milliseconds=result.retry_in_ms)
             self._fail(item, FailureReason(result.reason), result.error, retry_in, result.dead)
 
-    def _have_outcomes(self, batch: Batch, step: str, result: BatchDone) -> None:
+    def _have_outcomes(self, batch: StepBatch, step: str, result: BatchDone) -> None:
         failed = {failure.ticket: failure for failure in result.failed}
         # Most rows have nothing behind them and nothing before them: those are completed together.
         is_all = self.job.plan.is_whole({}, step)
@@ -291,12 +297,12 @@ class Crew:
             elif is_all:
                 completed.append(item)
             else:
-                self.tally.steps += 1
+                self.counts.steps += 1
                 self._step_done(item, step, result.values[place] if result.values else b"")
-        self.tally.steps += len(completed)
+        self.counts.steps += len(completed)
         self._outbox.add_completions(completed, self.job.plan.all_masks)
 
-    def _step_done(self, item: Item, step: str, value: bytes) -> None:
+    def _step_done(self, item: WorkItem, step: str, value: bytes) -> None:
         plan = self.job.plan
         if plan.is_whole(item.done, step):
             self._complete(item)
@@ -308,12 +314,12 @@ class Crew:
             return
         self._settle(Extend(item.delivery, progress=plan.progress(item.done), carry=carry), "progress", item)
 
-    def _complete(self, item: Item) -> None:
+    def _complete(self, item: WorkItem) -> None:
         self._settle(Complete(item.delivery, self.job.plan.all_masks), "complete", item)
 
     def _fail(
         self,
-        item: Item,
+        item: WorkItem,
         reason: FailureReason,
         error: str,
         retry_in: timedelta | None = None,
@@ -327,9 +333,9 @@ class Crew:
             "fail",
             item,
         )
-        self._give_back_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
+        self._release_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
 
-    def _close(self, item: Item, result: Failed) -> None:
+    def _close(self, item: WorkItem, result: CallFailed) -> None:
         """And the rest of its run goes back in order: it would call the same provider."""
         throttle_keys = item.delivery.throttle_keys
         if result.close not in throttle_keys:
@@ -347,14 +353,14 @@ class Crew:
             close=result.close,
         )
         self._settle(said, "fail", item)
-        self._give_back_rest(item, keep_order=True)
+        self._release_rest(item, keep_order=True)
 
-    def _give_back(self, item: Item) -> None:
+    def _release(self, item: WorkItem) -> None:
         self._settle(Release(item.delivery, keep_order=True), "release", item)
-        self._give_back_rest(item, keep_order=True)
+        self._release_rest(item, keep_order=True)
 
-    def _give_back_rest(self, item: Item, *, keep_order: bool) -> None:
-        for delivery in self.hands.take_rest(item):
+    def _release_rest(self, item: WorkItem, *, keep_order: bool) -> None:
+        for delivery in self.in_flight.take_rest(item):
             self._settle(Release(delivery, keep_order=keep_order), "release rest", item)
 
     # What the broker says
@@ -367,11 +373,11 @@ class Crew:
                 completed.append(request.item)
             else:
                 self._settled(request, result)
-        self.tally.completed += len(completed)
-        self.hands.end_all(completed)
+        self.counts.completed += len(completed)
+        self.in_flight.end_all(completed)
         for item in completed:
             if item.rest:
-                self.hands.follow(item)
+                self.in_flight.follow(item)
 
     def _settled(self, request: SettleRequest, result: SettleResult) -> None:
         purpose, item = request.purpose, request.item
@@ -383,26 +389,26 @@ class Crew:
             elif not result.ok:
                 self._lose(item)
                 return
-            if self._giving_back:
-                self._give_back(item)
+            if self._releasing:
+                self._release(item)
             elif purpose == "start":
                 item.started = True
-                self.hands.next.appendleft(item)
+                self.in_flight.next.appendleft(item)
             else:
-                self.hands.next.append(item)
+                self.in_flight.next.append(item)
         elif purpose in ("extend", "late start"):
-            if not result.ok and item in self.hands.held:
+            if not result.ok and item in self.in_flight.held:
                 self._lose(item)
         elif purpose == "release rest":
-            self.tally.released += result.outcome == "released"
+            self.counts.released += result.outcome == "released"
         elif purpose in ("complete", "fail", "release"):
             self._ended(purpose, item, result)
 
-    def _ended(self, purpose: Purpose, item: Item, result: SettleResult) -> None:
-        self.hands.end(item)
+    def _ended(self, purpose: Purpose, item: WorkItem, result: SettleResult) -> None:
+        self.in_flight.end(item)
         if not result.ok:
             if not item.lost:
-                self.tally.lost += 1
+                self.counts.lost += 1
                 fields = {
                     "worker": self.job.name,
                     "id": item.delivery.id,
@@ -410,12 +416,12 @@ class Crew:
                     "error": result.error,
                 }
                 _log.warning("a lease was over before the work was", extra={"fields": fields})
-            self._give_back_rest(item, keep_order=True)
+            self._release_rest(item, keep_order=True)
         elif purpose == "release" or result.outcome == "returned":
-            self.tally.released += 1
+            self.counts.released += 1
         else:
-            self.tally.dead += result.outcome == "dead"
-            self.tally.failed += result.outcome != "dead"
+            self.counts.dead += result.outcome == "dead"
+            self.counts.failed += result.outcome != "dead"
             if (
                 item.rest is not None
                 and self.job.spec.on_stream_failure == "continue"
@@ -426,19 +432,19 @@ class Crew:
 
     def _extend_all(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""
-        for item in self.hands.held:
+        for item in self.in_flight.held:
             self._settle(Extend(item.delivery), "extend", item)
             for delivery in item.rest or ():
                 self._settle(Extend(delivery), "extend rest", item)
 
-    def _lose(self, item: Item) -> None:
+    def _lose(self, item: WorkItem) -> None:
         if item.lost:
             return  # told twice, of a beat and of the step beside it
-        self.tally.lost += 1
-        self.hands.lose(item)
-        self._give_back_rest(item, keep_order=True)
+        self.counts.lost += 1
+        self.in_flight.lose(item)
+        self._release_rest(item, keep_order=True)
         if not self._pool.kill_under(item):
-            self.hands.busy.discard(item)
+            self.in_flight.busy.discard(item)
 
     # What slots go through
 
@@ -448,48 +454,48 @@ class Crew:
                 item.started = True
                 self._settle(Start(item.delivery), "late start", item)
 
-    def _died(self, news: Died) -> None:
-        self.hands.put_back(news.others)
+    def _died(self, event: SlotDied) -> None:
+        self.in_flight.put_back(event.others)
         try:
-            self._pool.died(news)
+            self._pool.died(event)
         except StepNotLoaded as error:
-            self._go_back(error)
-        if news.begun is not None:
-            self._died_in(news.begun, news)
-        if not self._pool.slots and not self._giving_back:
+            self._restore_pipeline(error)
+        if event.begun is not None:
+            self._died_in(event.begun, event)
+        if not self._pool.slots and not self._releasing:
             self._pool.add()
 
-    def _died_in(self, work: Work, news: Died) -> None:
+    def _died_in(self, work: Work, event: SlotDied) -> None:
         """Whoever is alone is to blame; a batch comes again in smaller ones."""
-        step = news.slot.plan.steps[work.step].name
+        step = event.slot.plan.steps[work.step].name
         if all(item.lost for item in work.items):
             for item in work.items:
-                self.hands.end(item)
-        elif self._giving_back:
+                self.in_flight.end(item)
+        elif self._releasing:
             for item in work.items:
-                self._give_back(item)
+                self._release(item)
         elif split(work.items):
-            self.tally.restarts += 1
-            self.hands.put_back([work])
+            self.counts.restarts += 1
+            self.in_flight.put_back([work])
         else:
-            self.tally.restarts += 1
-            self._fail(work.items[0], news.slot.reason, bounded(f"step {step!r}: {news.how}"))
+            self.counts.restarts += 1
+            self._fail(work.items[0], event.slot.reason, bounded(f"step {step!r}: {event.how}"))
 
     def _take_up(self, job: Job) -> None:
         self._before, self.job = self.job, job
         try:
             self._pool.change(job)
         except StepNotLoaded as error:
-            self._go_back(error)
+            self._restore_pipeline(error)
         self._pool.resize(self._override or self.job.spec.concurrency)
 
-    def _not_loaded(self, news: NotLoaded) -> None:
-        if news.slot not in self._pool.slots:
+    def _not_loaded(self, event: StepsNotLoaded) -> None:
+        if event.slot not in self._pool.slots:
             return  # of a pipeline that was taken back, or changed again
-        run = next((step.run or "" for step in self.job.plan.steps if step.name == news.step), "")
-        self._go_back(StepNotLoaded(news.step, run, news.what))
+        run = next((step.run or "" for step in self.job.plan.steps if step.name == event.step), "")
+        self._restore_pipeline(StepNotLoaded(event.step, run, event.what))
 
-    def _go_back(self, error: StepNotLoaded) -> None:
+    def _restore_pipeline(self, error: StepNotLoaded) -> None:
         """To the pipeline before the change that cannot be used, if there was one."""
         if self._before is None:
             raise error
@@ -510,23 +516,23 @@ class Crew:
         if not self._stopping:
             self._stopping = True
             self._leave_by, self._quiet_by = now + self._grace_s + _LEAVING_S, now + _LEAVING_S
-            self.hands.ungather()
+            self.in_flight.ungather()
             self._pool.recall_all()
-        self.hands.put_down()
+        self.in_flight.put_down()
         # A claim that still waits at the broker would be given what goes back.
-        if not self._fetcher.asking or self._giving_back:
-            self._give_back_unbegun()
-        if not self._giving_back and now >= self._stop_by:
-            self._giving_back = True
+        if not self._fetcher.asking or self._releasing:
+            self._release_unbegun()
+        if not self._releasing and now >= self._stop_by:
+            self._releasing = True
             self._leave_by = now + _LEAVING_S
-            self.hands.ungather()
+            self.in_flight.ungather()
             self._broker.hurry()
             self._pool.kill_busy("the worker was told to stop")
-        while self._giving_back and self.hands.next:
-            self._give_back(self.hands.next.popleft())
+        while self._releasing and self.in_flight.next:
+            self._release(self.in_flight.next.popleft())
 
-    def _give_back_unbegun(self) -> None:
-        for item in self.hands.take_fresh():
-            self._give_back(item)
-        for item in self.hands.busy:
-            self._give_back_rest(item, keep_order=True)
+    def _release_unbegun(self) -> None:
+        for item in self.in_flight.take_fresh():
+            self._release(item)
+        for item in self.in_flight.busy:
+            self._release_rest(item, keep_order=True)

@@ -12,17 +12,17 @@ import pytest
 from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.runbook.model import StepSpec
-from fairlead.worker.calling import Calling
-from fairlead.worker.frames import Call, Done, Failed, Setup
+from fairlead.worker.protocol import CallDone, CallFailed, PipelineSetup, StepCall
+from fairlead.worker.step_runner import StepRunner
 from tests.docs.pages import ROOT
 
 
 def call(
     run: str, item: Any, *, base: str = str(ROOT), reasons: dict[str, str] | None = None
-) -> Done | Failed:
-    setup = Setup("p", (StepSpec("only", run=run),), reasons or {}, base)
+) -> CallDone | CallFailed:
+    setup = PipelineSetup("p", (StepSpec("only", run=run),), reasons or {}, base)
     payload = item if isinstance(item, bytes) else json.dumps(item).encode()
-    return Calling(setup)(Call(1, 0, bytes(16), "work", payload, b"", "", 0, 1, 0, b""))
+    return StepRunner(setup)(StepCall(1, 0, bytes(16), "work", payload, b"", "", 0, 1, 0, b""))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def module(tmp_path: Path) -> str:
 )
 def test_a_step_takes_the_item_and_if_it_wants_the_step(name: str, value: object, module: str) -> None:
     result = call(f"own_steps:{name}", {"n": 1}, base=module)
-    assert isinstance(result, Done), result
+    assert isinstance(result, CallDone), result
     assert json.loads(result.value) == value
 
 
@@ -104,7 +104,7 @@ def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(
     how: str, reason: str, text: str
 ) -> None:
     result = call("tests.worker.steps:raises", {"how": how, "secret": "hunter2"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert FailureReason(result.reason).word == reason
     assert text in result.error
     assert "hunter2" not in result.error
@@ -112,14 +112,14 @@ def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(
 
 def test_a_traceback_begins_in_the_step_and_not_in_what_calls_it() -> None:
     result = call("tests.worker.steps:raises", {"how": "value"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert "steps.py" in result.error
     assert "calling.py" not in result.error
 
 
 def test_a_worker_may_name_reasons_for_its_own_exceptions() -> None:
     result = call("tests.worker.steps:raises", {"how": "mine"}, reasons={"OutOfPaper": "dependency_failure"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert FailureReason(result.reason) is FailureReason.DEPENDENCY_FAILURE
 
 
@@ -128,8 +128,8 @@ def test_a_step_may_say_what_its_failure_means() -> None:
         call("tests.worker.steps:raises", {"how": "dead"}),
         call("tests.worker.steps:raises", {"how": "later"}),
     )
-    assert isinstance(dead, Failed)
-    assert isinstance(later, Failed)
+    assert isinstance(dead, CallFailed)
+    assert isinstance(later, CallFailed)
     assert (dead.dead, dead.retry_in_ms, FailureReason(dead.reason).word) == (
         True,
         None,
@@ -145,7 +145,7 @@ def test_a_step_may_say_what_its_failure_means() -> None:
 
 def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() -> None:
     result = call("tests.worker.steps:raises", {"how": "nonsense"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert (result.dead, result.retry_in_ms, FailureReason(result.reason).word) == (
         False,
         None,
@@ -157,10 +157,10 @@ def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() 
 
 def test_a_step_may_say_that_its_provider_takes_no_calls_and_for_how_long() -> None:
     result = call("tests.worker.steps:raises", {"how": "throttled"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert (result.close, result.retry_after_ms, result.error) == ("api", 60_000, "step 'only': 429")
     result = call("tests.worker.steps:raises", {"how": "throttled nonsense"})
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert (result.close, result.retry_after_ms) == ("", 0)
     assert "soon" in result.error
 
@@ -168,14 +168,14 @@ def test_a_step_may_say_that_its_provider_takes_no_calls_and_for_how_long() -> N
 @pytest.mark.parametrize("payload", [b"not json", b"\xff\xfe", b"", b"[" * 100_000])
 def test_a_payload_that_is_not_json_fails_without_the_step_being_run(payload: bytes) -> None:
     result = call("tests.worker.steps:nothing", payload)
-    assert isinstance(result, Failed)
+    assert isinstance(result, CallFailed)
     assert FailureReason(result.reason) is FailureReason.SERIALIZATION_ERROR
 
 
 @pytest.mark.parametrize("name", ["fails", "fails_too", "fails_later"])
 def test_the_traceback_of_a_failure_has_the_line_of_the_step_and_none_of_ours(name: str, module: str) -> None:
     failed = call(f"own_steps:{name}", {}, base=module)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, CallFailed)
     assert (
         f'own_steps.py", line {15 + ["fails", "fails_too", "fails_later"].index(name)}, in {name}'
         in failed.error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fairlead.model.delivery import Delivery
 from fairlead.worker.batches import Work
-from fairlead.worker.items import Item, in_runs
+from fairlead.worker.items import WorkItem, in_runs
 
 
 class Gathered:
@@ -17,27 +17,27 @@ class Gathered:
     __slots__ = ("items", "since")
 
     def __init__(self) -> None:
-        self.items: deque[Item] = deque()
+        self.items: deque[WorkItem] = deque()
         self.since = 0.0
 
 
-class Hands:
+class InFlight:
     """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it
     waits in `next`, or in `batches` for those that go with it.
     """
 
     def __init__(self) -> None:
-        self.fresh: deque[Item] = deque()
-        self.next: deque[Item] = deque()
-        self.busy: set[Item] = set()
+        self.fresh: deque[WorkItem] = deque()
+        self.next: deque[WorkItem] = deque()
+        self.busy: set[WorkItem] = set()
         #: By the step, and by how many may go together.
         self.batches: dict[tuple[int, int], Gathered] = {}
         self.gathered = 0
         #: All of them: what leases are kept alive for.
-        self.held: set[Item] = set()
+        self.held: set[WorkItem] = set()
         #: Started, or about to be, and not in a slot yet: a free slot is kept for each. Those whose start is
         #: confirmed are at the front of `next`.
-        self.starting: set[Item] = set()
+        self.starting: set[WorkItem] = set()
         #: Messages fetched and not begun, with the runs behind the heads.
         self.ahead = 0
 
@@ -47,80 +47,80 @@ class Hands:
         self.held.update(items)
         self.fresh.extend(items)
 
-    def take_up(self, item: Item) -> None:
+    def take_up(self, item: WorkItem) -> None:
         self.ahead -= 1
         self.busy.add(item)
 
-    def put_back(self, lot: Sequence[Work]) -> None:
+    def put_back(self, works: Sequence[Work]) -> None:
         """They were handed to a slot, and not begun: they are the next again, behind those in `starting`.
 
         A slot is kept free for each item in `starting`. Items in front of it that must be started first would
         wait for that slot, and it behind them, for ever.
         """
-        kept: list[Item] = []
+        kept: list[WorkItem] = []
         while self.next and self.next[0] in self.starting:
             kept.append(self.next.popleft())
-        self.next.extendleft(item for work in reversed(lot) for item in reversed(work.items))
+        self.next.extendleft(item for work in reversed(works) for item in reversed(work.items))
         self.next.extendleft(reversed(kept))
 
-    def gather(self, item: Item, most: int) -> None:
-        rows = self.batches.get((item.step, most))
+    def gather(self, item: WorkItem, max_rows: int) -> None:
+        rows = self.batches.get((item.step, max_rows))
         if rows is None:
-            rows = self.batches[item.step, most] = Gathered()
+            rows = self.batches[item.step, max_rows] = Gathered()
             rows.since = time.monotonic()
         rows.items.append(item)
         self.gathered += 1
         self.starting.discard(item)
 
-    def gather_new(self, most: int) -> int:
+    def gather_new(self, max_rows: int) -> int:
         """Take up and gather those at the front that were never handed out before, for a first step that
         takes batches.
         """
         line = self.fresh
-        found: list[Item] = []
-        wanted = most - len(self.batches[0, most].items)
+        found: list[WorkItem] = []
+        wanted = max_rows - len(self.batches[0, max_rows].items)
         while line and len(found) < wanted:
             item = line[0]
             if item.lost or item.delivery.state is not None or item.delivery.deliveries != 1:
                 break
             found.append(line.popleft())
-        self.batches[0, most].items.extend(found)
+        self.batches[0, max_rows].items.extend(found)
         self.busy.update(found)
         self.gathered += len(found)
         self.ahead -= len(found)
         return len(found)
 
-    def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
+    def take_gathered(self, step: int, max_rows: int, max_bytes: int) -> list[WorkItem]:
         """Those that came first: as many as may go together, or as have so many bytes, and of a stream only
         one. None when all are lost.
         """
-        gathered = self.batches[step, most]
+        gathered = self.batches[step, max_rows]
         rows = gathered.items
-        taken = [rows.popleft() for _ in range(min(most, len(rows)))]
+        taken = [rows.popleft() for _ in range(min(max_rows, len(rows)))]
         found = [item for item in taken if not item.lost]
         self.gathered -= len(taken) - len(found)
         size = sum(item.size for item in found)
-        while size > most_bytes and len(found) > 1:
+        while size > max_bytes and len(found) > 1:
             rows.appendleft(found.pop())
             size -= rows[0].size
         if any(item.rest is not None for item in found):
             found = self._first_of_streams(found, rows)
         if not rows:
-            del self.batches[step, most]
-        elif len(found) == most:
+            del self.batches[step, max_rows]
+        elif len(found) == max_rows:
             gathered.since = (
                 time.monotonic()
             )  # those that stay came later; what was too large for this one has waited as long
         self.gathered -= len(found)
         return found
 
-    def _first_of_streams(self, items: list[Item], rows: deque[Item]) -> list[Item]:
+    def _first_of_streams(self, items: list[WorkItem], rows: deque[WorkItem]) -> list[WorkItem]:
         """A second one is there when the first has failed before, and the later ones need not wait for it; it
         goes back.
         """
         seen: set[str] = set()
-        first: list[Item] = []
-        others: list[Item] = []
+        first: list[WorkItem] = []
+        others: list[WorkItem] = []
         for item in items:
             stream = item.delivery.message.stream if item.rest is not None else ""
             (others if stream in seen else first).append(item)
@@ -136,32 +136,32 @@ class Hands:
         self.batches.clear()
         self.gathered = 0
 
-    def end(self, item: Item) -> None:
+    def end(self, item: WorkItem) -> None:
         self.busy.discard(item)
         self.held.discard(item)
         self.starting.discard(item)
 
-    def end_all(self, items: Sequence[Item]) -> None:
+    def end_all(self, items: Sequence[WorkItem]) -> None:
         self.busy.difference_update(items)
         self.held.difference_update(items)
         if self.starting:
             self.starting.difference_update(items)
 
-    def follow(self, item: Item) -> None:
+    def follow(self, item: WorkItem) -> None:
         """The next of its run, now that the one before it is settled."""
         if item.rest:
-            following = Item(item.rest.popleft(), item.rest)
+            following = WorkItem(item.rest.popleft(), item.rest)
             self.held.add(following)
             self.fresh.appendleft(following)
 
-    def take_rest(self, item: Item) -> list[Delivery]:
+    def take_rest(self, item: WorkItem) -> list[Delivery]:
         rest = list(item.rest or ())
         if item.rest:
             item.rest.clear()
         self.ahead -= len(rest)
         return rest
 
-    def take_fresh(self) -> list[Item]:
+    def take_fresh(self) -> list[WorkItem]:
         found = [item for item in self.fresh if not item.lost]
         self.fresh.clear()
         self.busy.update(found)
@@ -170,8 +170,8 @@ class Hands:
 
     def put_down(self) -> None:
         """Those in `next` with which nothing has begun are fresh again, for a worker that begins no more."""
-        going_on: deque[Item] = deque()
-        unbegun: list[Item] = []
+        going_on: deque[WorkItem] = deque()
+        unbegun: list[WorkItem] = []
         for item in self.next:
             (going_on if item.started or item.begun or item.lost else unbegun).append(item)
         self.next = going_on
@@ -179,7 +179,7 @@ class Hands:
         self.fresh.extendleft(reversed(unbegun))
         self.ahead += len(unbegun)
 
-    def lose(self, item: Item) -> None:
+    def lose(self, item: WorkItem) -> None:
         item.lost = True
         self.held.discard(item)
         self.starting.discard(item)

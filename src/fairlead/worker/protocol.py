@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 TICKET = struct.Struct("<I")
 
 
-class Setup(msgspec.Struct, frozen=True, array_like=True):
+class PipelineSetup(msgspec.Struct, frozen=True, array_like=True):
     """`base` is where commands run and where Python looks for modules first."""
 
     pipeline: str
@@ -29,7 +29,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     memory_limit_bytes: int | None = None
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
+class StepCall(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
     """One step of one message."""
 
     ticket: int
@@ -61,14 +61,14 @@ class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False)
     values: list[bytes]
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+class ChildReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The first frame: all steps are loaded, or `step` is not, and `error` says why."""
 
     step: str = ""
     error: str = ""
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
+class CallDone(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     """`value` is JSON, empty for a step that returned nothing."""
 
     ticket: int
@@ -76,7 +76,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     value: bytes = b""
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+class CallFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     """`spent` says that the process is not to be used again, `close` which throttle key to close for `retry_after_ms`."""
 
     ticket: int
@@ -98,10 +98,10 @@ class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False)
     ticket: int
     took_us: int
     values: list[bytes]
-    failed: list[Failed]
+    failed: list[CallFailed]
 
 
-FromChild = Ready | Done | Failed | BatchDone
+FromChild = ChildReady | CallDone | CallFailed | BatchDone
 
 _encode = msgspec.msgpack.Encoder().encode
 

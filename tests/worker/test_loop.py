@@ -42,8 +42,8 @@ def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(
             concurrency=3,
         ),
     )
-    assert workers.tally.completed == 20
-    assert workers.tally.steps == 60
+    assert workers.counts.completed == 20
+    assert workers.counts.steps == 60
     words = [(line["n"], line["step"], line["word"]) for line in read_journal(journal)]
     for n in range(20):
         assert [word for word in words if word[0] == n] == [
@@ -58,7 +58,7 @@ def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(
 def test_each_item_fails_for_itself_with_its_reason_in_the_record(broker: Broker, isolate: str) -> None:
     ids = push(broker, {"how": "connection"}, {"how": "value"}, {"how": "dead"}, {"how": "object"})
     book = runbook(step("raises"), isolate=isolate, reasons={"ValueError": "dependency_failure"})
-    assert burst(broker, book).tally.dead == 4
+    assert burst(broker, book).counts.dead == 4
     found = {dead.id: FailureReason(dead.failures[-1].reason).word for dead in dead_letters(broker)}
     assert found == dict(
         zip(
@@ -87,12 +87,12 @@ def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "30s", "attempts": 3})
         (message_id,) = push(broker, {"n": 1, "journal": journal, "failures": 1})
         book = runbook(step("first", "noted"), step("second", "fails"), isolate="thread")
-        assert burst(broker, book).tally.failed == 1
+        assert burst(broker, book).counts.failed == 1
         waiting = broker.find(message_id)
         assert read_carry("pipeline", waiting.carry) == {"first": b'"first of 1"'}
-        assert burst(broker, book).tally.completed == 0
+        assert burst(broker, book).counts.completed == 0
         clock.advance(ms=30_000)
-        assert burst(broker, book).tally.completed == 1
+        assert burst(broker, book).counts.completed == 1
     ran = [(line["step"], line["word"]) for line in read_journal(journal)]
     assert ran == [
         ("first", "begin"),
@@ -112,17 +112,17 @@ def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> 
         (message_id,) = push(broker, {"n": 1, "journal": journal, "failures": 99})
         book = runbook(step("fails"), isolate="thread")
         for failed in (1, 2):
-            assert burst(broker, book).tally.failed == 1
+            assert burst(broker, book).counts.failed == 1
             assert broker.find(message_id).attempts == failed
             assert broker.stats(QUEUE).waiting == 1
             clock.advance(ms=29_999)
-            assert burst(broker, book).tally.steps == 0
+            assert burst(broker, book).counts.steps == 0
             clock.advance(ms=1)
-        assert burst(broker, book).tally.dead == 1
+        assert burst(broker, book).counts.dead == 1
         assert len(dead_letters(broker)) == 1
         broker.retry(QUEUE, [message_id])
         assert broker.find(message_id).attempts == 0
-        assert burst(broker, book).tally.failed == 1
+        assert burst(broker, book).counts.failed == 1
     assert len(read_journal(journal)) == 8
 
 
@@ -143,7 +143,7 @@ def test_progress_that_somebody_else_has_stored_is_a_failure_and_no_guess(broker
     push(broker, {"n": 1})
     (delivery,) = broker.claim(QUEUE)
     broker.settle([Extend(delivery, carry=b"\x00 mine"), Release(delivery)])
-    assert burst(broker, runbook(step("nothing"), isolate="thread")).tally.dead == 1
+    assert burst(broker, runbook(step("nothing"), isolate="thread")).counts.dead == 1
     assert "carry" in dead_letters(broker)[0].failures[-1].error
 
 
@@ -153,7 +153,7 @@ def test_commands_and_functions_share_a_pipeline(broker: Broker, journal: str) -
         "add", "python3", "-c", "import sys, json; print(json.dumps({'twice': 2 * int(sys.argv[1])}))", "{n}"
     )
     book = runbook(msgspec.structs.replace(add, name="first"), step("second", "check_double"))
-    assert burst(broker, book).tally.completed == 1
+    assert burst(broker, book).counts.completed == 1
 
 
 @MODES
@@ -207,7 +207,7 @@ def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(
         gate.touch()
         assert workers.wait(60)
         workers.check()
-    assert workers.tally.completed == 2
+    assert workers.counts.completed == 2
     assert [found.attempts for found in broker.peek(QUEUE)] == [0] * 4
     assert [found.id for found in broker.peek(QUEUE)] == ids[2:]
 
@@ -238,9 +238,9 @@ def test_a_worker_is_resized_while_it_works(broker: Broker, journal: str, tmp_pa
     push(broker, *({"n": n, "journal": journal, "hold": hold} for n in range(8)))
     with working(broker, runbook(step("noted"), concurrency=1)) as workers:
         until(lambda: len(read_journal(journal)) == 1, "the first step")
-        workers.crews["worker"].resize(3)
+        workers.loops["worker"].resize(3)
         until(lambda: len(read_journal(journal)) == 3, "two more at the same time")
-        workers.crews["worker"].resize(1)
+        workers.loops["worker"].resize(1)
         gate.touch()
         until(lambda: broker.stats(QUEUE).ready + broker.stats(QUEUE).leased == 0, "the end")
     lines = read_journal(journal)
@@ -272,7 +272,7 @@ def test_a_changed_pipeline_that_cannot_be_loaded_is_not_taken_up(broker: Broker
     with working(broker, runbook(step("a", "noted"))) as workers:
         workers.change(runbook(step("missing")))
         push(broker, *({"n": n, "journal": journal} for n in range(3)))
-        until(lambda: workers.tally.completed == 3, "work with the old pipeline")
+        until(lambda: workers.counts.completed == 3, "work with the old pipeline")
         workers.check()
 
 
@@ -283,9 +283,9 @@ def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_th
     with working(broker, runbook(step("a", "noted"), isolate=isolate)) as workers:
         workers.change(runbook(step("b", "noted"), isolate=isolate))
         push(broker, {"n": 1, "journal": journal})
-        until(lambda: workers.tally.completed == 1, "the new pipeline")
-        crew = workers.crews["worker"]
-        until(lambda: crew._before is None, "the old one to be forgotten")
+        until(lambda: workers.counts.completed == 1, "the new pipeline")
+        loop = workers.loops["worker"]
+        until(lambda: loop._before is None, "the old one to be forgotten")
     assert [line["step"] for line in read_journal(journal)] == ["b", "b"]
 
 
@@ -310,7 +310,7 @@ def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(
     assert len(asked) - before < 50
     gate.touch()
     assert workers.wait(60)
-    assert workers.tally.completed == 1
+    assert workers.counts.completed == 1
 
 
 def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
@@ -329,7 +329,7 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
         with working(broker, runbook(step("noted"), isolate="thread", concurrency=2)) as workers:
             until(lambda: len(read_journal(journal)) == 2, "both at once")
             gate.touch()
-            until(lambda: workers.tally.completed == 2, "both")
+            until(lambda: workers.counts.completed == 2, "both")
 
 
 def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
@@ -341,10 +341,10 @@ def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: 
         with working(broker, runbook(step("noted"))) as workers:
             (begun,) = until(lambda: read_journal(journal), "the step")
             broker.drop(QUEUE, [message_id])
-            until(lambda: workers.tally.lost == 1, "the worker to notice")
+            until(lambda: workers.counts.lost == 1, "the worker to notice")
             until(lambda: not Path(f"/proc/{begun['pid']}").exists(), "the end of the step's process")
             push(broker, {"n": 2, "journal": journal})
-            until(lambda: workers.tally.completed == 1, "work to go on")
+            until(lambda: workers.counts.completed == 1, "work to go on")
             workers.check()
 
 
@@ -363,7 +363,7 @@ def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: P
                 lambda: broker.find(_id(broker, "leased")).lease_until > first + 4000, "three times the lease"
             )
             gate.touch()
-            until(lambda: workers.tally.completed == 3, "all of them")
+            until(lambda: workers.counts.completed == 3, "all of them")
     assert len(read_journal(journal)) == 6
 
 
@@ -373,4 +373,4 @@ def _id(broker: Broker, where: str) -> str:
 
 def test_a_payload_of_many_megabytes_goes_through(broker: Broker) -> None:
     broker.enqueue(QUEUE, json.dumps({"n": "x" * 8_000_000}).encode())
-    assert burst(broker, runbook(step("nothing"))).tally.completed == 1
+    assert burst(broker, runbook(step("nothing"))).counts.completed == 1

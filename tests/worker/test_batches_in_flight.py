@@ -22,11 +22,11 @@ from fairlead.surface import Surface
 from fairlead.testing import ServerProcess, open_in_memory, run_server
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
-from fairlead.worker import dealing
-from fairlead.worker.batches import most_together
-from fairlead.worker.hands import Hands
-from fairlead.worker.items import Item
-from fairlead.worker.plan import Plan
+from fairlead.worker import dispatch
+from fairlead.worker.batches import max_rows_with
+from fairlead.worker.in_flight import InFlight
+from fairlead.worker.items import WorkItem
+from fairlead.worker.plan import PipelinePlan
 from tests.worker.scene import PATIENCE_S, QUEUE, burst, push, runbook, step, until, worker_process, working
 from tests.worker.steps import read_journal
 from tests.worker.test_batches import batch
@@ -60,7 +60,9 @@ class TestWhatCameBack:
         push(broker, *({"n": n, "journal": journal} for n in range(100)))
         hand_out_and_back(broker, 1)
         watched = Watched(broker)
-        assert burst(watched, runbook(batch("only", batch_size=320), isolate="thread")).tally.completed == 100
+        assert (
+            burst(watched, runbook(batch("only", batch_size=320), isolate="thread")).counts.completed == 100
+        )
         assert {len(line["rows"]) for line in read_journal(journal)} == {10}
         assert watched.started() == []
 
@@ -68,14 +70,14 @@ class TestWhatCameBack:
         push(broker, *({"n": n, "journal": journal} for n in range(5)))
         hand_out_and_back(broker, 1)
         push(broker, *({"n": n, "journal": journal} for n in range(5, 40)))
-        assert burst(broker, runbook(batch("only", batch_size=320), isolate="thread")).tally.completed == 40
+        assert burst(broker, runbook(batch("only", batch_size=320), isolate="thread")).counts.completed == 40
         assert sorted(line["rows"] for line in read_journal(journal)) == [list(range(5)), list(range(5, 40))]
 
     def test_from_then_on_it_goes_alone_and_is_started(self, broker: Broker, journal: str) -> None:
         ids = push(broker, *({"n": n, "journal": journal} for n in range(50)))
         hand_out_and_back(broker, 2)
         watched = Watched(broker)
-        assert burst(watched, runbook(batch("only"), isolate="thread")).tally.completed == 50
+        assert burst(watched, runbook(batch("only"), isolate="thread")).counts.completed == 50
         assert {len(line["rows"]) for line in read_journal(journal)} == {1}
         assert watched.started() == ids
 
@@ -99,12 +101,15 @@ class TestWhatCameBack:
     def test_who_was_too_many_for_one_step_may_be_as_many_for_the_next(self, broker: Broker) -> None:
         push(broker, {"n": 1})
         (delivery,) = broker.claim(QUEUE)
-        plan, item = Plan.of(runbook(batch("first"), batch("second")).pipelines["pipeline"]), Item(delivery)
+        plan, item = (
+            PipelinePlan.of(runbook(batch("first"), batch("second")).pipelines["pipeline"]),
+            WorkItem(delivery),
+        )
         item.prepare(plan)
-        item.most = 5
-        assert most_together(item, plan.steps[0]) == 5
+        item.max_rows = 5
+        assert max_rows_with(item, plan.steps[0]) == 5
         item.confirm(plan, "first", b"")
-        assert most_together(item, plan.steps[1]) == 1000
+        assert max_rows_with(item, plan.steps[1]) == 1000
 
     def test_tries_that_failed_are_no_reason(self, broker: Broker, journal: str) -> None:
         broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
@@ -209,7 +214,7 @@ class Scene:
 @pytest.fixture
 def long_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine those that wait would go before the last one stands still in the only slot."""
-    monkeypatch.setattr(dealing, "_GATHER_S", 2.0)
+    monkeypatch.setattr(dispatch, "_GATHER_S", 2.0)
 
 
 @pytest.fixture
@@ -241,15 +246,15 @@ class TestWaiting:
         with working(broker, scene.book) as workers:
             scene.await_standstill()
             scene.gate.touch()
-            until(lambda: workers.tally.completed == 6, "all of them")
+            until(lambda: workers.counts.completed == 6, "all of them")
         assert sorted(row for rows in scene.batches() for row in rows) == list(range(6))
 
     def test_it_does_not_wait_for_ever_for_one_that_stands_still(self, broker: Broker, scene: Scene) -> None:
         with working(broker, scene.book, concurrency=2) as workers:
-            until(lambda: workers.tally.completed == 5, "five without the sixth")
+            until(lambda: workers.counts.completed == 5, "five without the sixth")
             assert not scene.gate.exists()
             scene.gate.touch()
-            until(lambda: workers.tally.completed == 6, "the sixth")
+            until(lambda: workers.counts.completed == 6, "the sixth")
 
     @pytest.mark.parametrize("hurry", [False, True])
     def test_a_stop_lets_it_finish_or_gives_it_back(self, broker: Broker, scene: Scene, hurry: bool) -> None:
@@ -259,10 +264,10 @@ class TestWaiting:
             if not hurry:
                 scene.gate.touch()
             assert workers.wait(PATIENCE_S)
-            tally = workers.tally
-            assert (tally.completed, tally.failed, tally.dead) == (0 if hurry else 6, 0, 0)
+            counts = workers.counts
+            assert (counts.completed, counts.failed, counts.dead) == (0 if hurry else 6, 0, 0)
             # In a hurry some may come by once more, with a claim that was under way.
-            assert tally.released >= 6 if hurry else tally.released == 0
+            assert counts.released >= 6 if hurry else counts.released == 0
         scene.gate.touch()
         burst(broker, scene.book)
         assert broker.stats(QUEUE).totals.completed == 6
@@ -273,11 +278,11 @@ class TestWaiting:
         with working(broker, scene.book, concurrency=2) as workers:
             scene.await_standstill()
             workers.stop()
-            until(lambda: workers.tally.completed == 5, "five without the sixth")
+            until(lambda: workers.counts.completed == 5, "five without the sixth")
             assert not scene.gate.exists()
             scene.gate.touch()
             assert workers.wait(PATIENCE_S)
-            assert workers.tally.completed == 6
+            assert workers.counts.completed == 6
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
     def test_a_stop_begins_none_while_a_claim_waits_at_the_broker(
@@ -288,12 +293,15 @@ class TestWaiting:
         with working(held, runbook(batch("only", "gated", batch_size=2), isolate=isolate)) as workers:
             until(lambda: read_journal(journal) and held.waits.is_set(), "a call, one behind it, and a claim")
             workers.stop()
-            until(lambda: workers.crews["worker"].hands.fresh, "what has not begun to be taken from its slot")
+            until(
+                lambda: workers.loops["worker"].in_flight.fresh,
+                "what has not begun to be taken from its slot",
+            )
             gate.touch()
-            until(lambda: workers.tally.completed == 2, "what had begun")
+            until(lambda: workers.counts.completed == 2, "what had begun")
             held.go_on.set()
             assert workers.wait(PATIENCE_S)
-            assert (workers.tally.completed, workers.tally.released) == (2, 2)
+            assert (workers.counts.completed, workers.counts.released) == (2, 2)
         assert [line["rows"] for line in read_journal(journal)] == [[0, 1]]
 
     @pytest.mark.usefixtures("long_gathering")
@@ -303,8 +311,8 @@ class TestWaiting:
             scene.await_standstill()
             workers.change(runbook(step("first", "noted"), step("second", "noted"), isolate="thread"))
             scene.gate.touch()
-            until(lambda: workers.tally.completed + workers.tally.dead == 2, "both of them")
-            assert workers.tally.dead == 0
+            until(lambda: workers.counts.completed + workers.counts.dead == 2, "both of them")
+            assert workers.counts.dead == 0
         second = [
             line
             for line in read_journal(scene.journal)
@@ -336,7 +344,7 @@ class TestWaiting:
                 "one that goes past it",
             )
             gate.touch()
-            until(lambda: workers.tally.completed == 4, "all of them")
+            until(lambda: workers.counts.completed == 4, "all of them")
 
     @pytest.mark.parametrize(
         "second", [batch("second", "nothing"), step("second", "noted")], ids=["for many", "for one"]
@@ -354,7 +362,7 @@ class TestWaiting:
             push(broker, {"n": 3, "journal": journal})
             until(lambda: any(line.get("n") == 3 for line in read_journal(journal)), "one that goes past it")
             gate.touch()
-            until(lambda: workers.tally.completed == 4, "all of them")
+            until(lambda: workers.counts.completed == 4, "all of them")
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
     def test_one_behind_a_call_that_takes_long_gets_a_slot_of_its_own(
@@ -365,47 +373,47 @@ class TestWaiting:
         with working(broker, runbook(batch("only", "gated"), isolate=isolate, concurrency=2)) as workers:
             until(lambda: read_journal(journal), "a call that stands still")
             push(broker, {"n": 1, "journal": journal})
-            until(lambda: workers.tally.completed == 1, "one that goes past it")
+            until(lambda: workers.counts.completed == 1, "one that goes past it")
             gate.touch()
-            until(lambda: workers.tally.completed == 2, "both of them")
+            until(lambda: workers.counts.completed == 2, "both of them")
 
     def test_many_come_together_behind_a_step_for_one(self, broker: Broker, journal: str) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(2000)))
-        assert burst(broker, runbook(step("first", "nothing"), batch("second"))).tally.completed == 2000
+        assert burst(broker, runbook(step("first", "nothing"), batch("second"))).counts.completed == 2000
         assert len(read_journal(journal)) < 200
 
     def test_a_batch_ends_where_it_would_be_too_large(self, broker: Broker) -> None:
         headers = {"h": "x" * 90}
         broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size)) for size in (10, 10, 10, 100, 5, 5)])
         broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size), headers=headers) for size in (1, 2)])
-        hands = Hands()
-        hands.claim(broker.claim(QUEUE, limit=10))
-        for item in (*hands.fresh,):
-            hands.gather(item, 10)
+        in_flight = InFlight()
+        in_flight.claim(broker.claim(QUEUE, limit=10))
+        for item in (*in_flight.fresh,):
+            in_flight.gather(item, 10)
         sizes = []
-        while hands.gathered:
-            sizes.append([len(item.delivery.payload) for item in hands.take_gathered(0, 10, 35)])
+        while in_flight.gathered:
+            sizes.append([len(item.delivery.payload) for item in in_flight.take_gathered(0, 10, 35)])
         assert sizes == [[10, 10, 10], [100], [5, 5], [1], [2]]
-        assert hands.batches == {}
+        assert in_flight.batches == {}
 
     def test_what_steps_before_it_returned_counts_too(self, broker: Broker) -> None:
         push(broker, {"n": 0}, {"n": 1})
-        hands = Hands()
-        hands.claim(broker.claim(QUEUE, limit=10))
-        for item in (*hands.fresh,):
+        in_flight = InFlight()
+        in_flight.claim(broker.claim(QUEUE, limit=10))
+        for item in (*in_flight.fresh,):
             item.carry = bytes(100)
-            hands.gather(item, 10)
-        assert len(hands.take_gathered(0, 10, 150)) == 1
+            in_flight.gather(item, 10)
+        assert len(in_flight.take_gathered(0, 10, 150)) == 1
 
     def test_what_stays_behind_a_full_batch_has_not_waited_as_long(self, broker: Broker) -> None:
         push(broker, *({"n": n} for n in range(3)))
-        hands = Hands()
-        hands.claim(broker.claim(QUEUE, limit=10))
-        for item in (*hands.fresh,):
-            hands.gather(item, 2)
-        rows = hands.batches[0, 2]
+        in_flight = InFlight()
+        in_flight.claim(broker.claim(QUEUE, limit=10))
+        for item in (*in_flight.fresh,):
+            in_flight.gather(item, 2)
+        rows = in_flight.batches[0, 2]
         rows.since = 0.0
-        assert len(hands.take_gathered(0, 2, 1000)) == 2
+        assert len(in_flight.take_gathered(0, 2, 1000)) == 2
         assert rows.since > 0.0
 
 
@@ -430,10 +438,10 @@ class TestLeases:
         with working(watched, runbook(batch("only", "gated"), isolate=isolate)) as workers:
             until(lambda: read_journal(journal), "the call")
             broker.ack(QUEUE, ids[4])
-            until(lambda: workers.tally.lost == 1, "the loss")
+            until(lambda: workers.counts.lost == 1, "the loss")
             (tmp_path / "gate").touch()
-            until(lambda: workers.tally.completed == 9, "the others")
-            assert workers.tally.lost == 1
+            until(lambda: workers.counts.completed == 9, "the others")
+            assert workers.counts.lost == 1
         assert [line["rows"] for line in read_journal(journal)] == [list(range(10))]
         assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted(
             {*ids} - {ids[4]}
@@ -449,9 +457,9 @@ class TestLeases:
         with working(broker, runbook(batch("only", "gated", batch_size=5), isolate=isolate)) as workers:
             until(lambda: read_journal(journal), "the call")
             broker.ack(QUEUE, ids[7])
-            until(lambda: workers.tally.lost == 1, "the loss")
+            until(lambda: workers.counts.lost == 1, "the loss")
             (tmp_path / "gate").touch()
-            until(lambda: workers.tally.completed == 9, "the others")
+            until(lambda: workers.counts.completed == 9, "the others")
         assert [line["rows"] for line in read_journal(journal)] == [[0, 1, 2, 3, 4], [5, 6, 8, 9]]
 
     @pytest.mark.parametrize("lost", [2, 5])
@@ -463,24 +471,24 @@ class TestLeases:
             scene.await_standstill()
             for message in scene.ids[:lost]:
                 broker.ack(QUEUE, message)
-            until(lambda: workers.tally.lost == lost, "the loss")
+            until(lambda: workers.counts.lost == lost, "the loss")
             scene.gate.touch()
-            until(lambda: workers.tally.completed == 6 - lost, "the others")
-            assert workers.crews["worker"].hands.gathered == 0
+            until(lambda: workers.counts.completed == 6 - lost, "the others")
+            assert workers.loops["worker"].in_flight.gathered == 0
         assert sorted(row for rows in scene.batches() for row in rows) == list(range(lost, 6))
 
     def test_only_one_that_is_fresh_was_ahead(self, broker: Broker) -> None:
         push(broker, *({"n": n} for n in range(4)))
-        hands = Hands()
-        hands.claim(broker.claim(QUEUE, limit=10))
-        busy, fresh = hands.fresh.popleft(), hands.fresh[0]
-        hands.take_up(busy)
-        hands.lose(busy)
-        assert hands.ahead == 3
-        hands.lose(fresh)
-        assert hands.ahead == 2
-        hands.lose(hands.take_fresh()[0])
-        assert hands.ahead == 0
+        in_flight = InFlight()
+        in_flight.claim(broker.claim(QUEUE, limit=10))
+        busy, fresh = in_flight.fresh.popleft(), in_flight.fresh[0]
+        in_flight.take_up(busy)
+        in_flight.lose(busy)
+        assert in_flight.ahead == 3
+        in_flight.lose(fresh)
+        assert in_flight.ahead == 2
+        in_flight.lose(in_flight.take_fresh()[0])
+        assert in_flight.ahead == 0
 
     def test_when_all_are_lost_the_call_is_ended(
         self, broker: Broker, journal: str, held: Callable[[], list[str]]
@@ -490,11 +498,11 @@ class TestLeases:
             until(lambda: read_journal(journal), "the call")
             for message in ids:
                 broker.ack(QUEUE, message)
-            until(lambda: workers.tally.lost == 10, "the loss")
+            until(lambda: workers.counts.lost == 10, "the loss")
             # The only slot is free again, though nobody opens the gate.
             push(broker, {"n": 11, "journal": journal})
-            until(lambda: workers.tally.completed == 1, "another one")
-            assert (workers.tally.failed, workers.tally.dead) == (0, 0)
+            until(lambda: workers.counts.completed == 1, "another one")
+            assert (workers.counts.failed, workers.counts.dead) == (0, 0)
 
 
 @pytest.mark.parametrize("on_stream_failure", ["wait", "continue"])

@@ -14,10 +14,10 @@ from fairlead.runbook.model import StepSpec
 from fairlead.worker import batch_calls, loading
 from fairlead.worker.batch_calls import BatchFunction
 from fairlead.worker.command import run_command
-from fairlead.worker.frames import BatchCall, BatchDone, Call, Done, Failed, Setup
 from fairlead.worker.loading import adapted, find_function
-from fairlead.worker.outcomes import dump_value, failure_of, no_json
+from fairlead.worker.outcomes import dump_value, failure_of, not_json
 from fairlead.worker.plan import NOTHING, read_carry
+from fairlead.worker.protocol import BatchCall, BatchDone, CallDone, CallFailed, PipelineSetup, StepCall
 from fairlead.worker.step import Step
 
 _OURS = (__file__, loading.__file__, batch_calls.__file__)
@@ -25,10 +25,10 @@ _OURS = (__file__, loading.__file__, batch_calls.__file__)
 _decode = msgspec.json.Decoder().decode
 
 
-class Calling:
+class StepRunner:
     """All steps of a pipeline, loaded. `prepare` runs in the process of a command before the command does."""
 
-    def __init__(self, setup: Setup, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, setup: PipelineSetup, prepare: Callable[[], None] | None = None) -> None:
         """Raises `StepNotLoaded`."""
         self._setup = setup
         self._prepare = prepare
@@ -40,7 +40,7 @@ class Calling:
         ]
         self._batches = {at: BatchFunction(step, setup) for at, step in enumerate(setup.steps) if step.batch}
 
-    def __call__(self, call: Call | BatchCall) -> Done | Failed | BatchDone:
+    def __call__(self, call: StepCall | BatchCall) -> CallDone | CallFailed | BatchDone:
         began = time.perf_counter_ns()
         step = self._setup.steps[call.step]
         try:
@@ -51,13 +51,13 @@ class Calling:
         except BaseException as error:
             # sys.exit() in a step ends the step and not what runs it.
             return self._failed(step, call, error, began)
-        return Done(call.ticket, (time.perf_counter_ns() - began) // 1000, value)
+        return CallDone(call.ticket, (time.perf_counter_ns() - began) // 1000, value)
 
-    def _run(self, step: StepSpec, call: Call) -> bytes:
+    def _run(self, step: StepSpec, call: StepCall) -> bytes:
         try:
             item = _decode(call.payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise no_json(error) from None
+            raise not_json(error) from None
         previous = self._setup.steps[call.step - 1].name if call.step else ""
         function = self._functions[call.step]
         if function is None:
@@ -65,7 +65,9 @@ class Calling:
             return run_command(step, call, item, value, base=self._setup.base, prepare=self._prepare)
         return dump_value(function(item, Step(step.name, self._setup.pipeline, previous, call)))
 
-    def _failed(self, step: StepSpec, call: Call | BatchCall, error: BaseException, began: int) -> Failed:
+    def _failed(
+        self, step: StepSpec, call: StepCall | BatchCall, error: BaseException, began: int
+    ) -> CallFailed:
         took_us = (time.perf_counter_ns() - began) // 1000
         return failure_of(
             error, step.name, self._setup.reasons, ticket=call.ticket, took_us=took_us, ours=_OURS

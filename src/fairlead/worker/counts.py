@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass
-class Tally:
+class WorkerCounts:
     """`failed` counts tries that will be repeated, `dead` those after which the message is a dead letter."""
 
     completed: int = 0
@@ -21,7 +21,7 @@ class Tally:
     #: Step processes that died and were replaced.
     restarts: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
+    def __add__(self, other: WorkerCounts) -> WorkerCounts:
+        return WorkerCounts(
             **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
         )

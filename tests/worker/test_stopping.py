@@ -12,9 +12,9 @@ from fairlead import Broker
 from fairlead.errors import Forbidden
 from fairlead.surface import Surface
 from fairlead.verbs.claim import Claim
-from fairlead.worker import crew as crew_module
+from fairlead.worker import loop as loop_module
 from fairlead.worker import outbox as outbox_module
-from fairlead.worker.pool import Pool
+from fairlead.worker.pool import SlotPool
 from fairlead.worker.workers import Workers
 from tests.docs.pages import ROOT
 from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
@@ -47,7 +47,7 @@ def silent(broker: Broker) -> Iterator[Silent]:
 def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(
     silent: Silent, monkeypatch: pytest.MonkeyPatch, hurry: bool
 ) -> None:
-    monkeypatch.setattr(crew_module, "_LEAVING_S", 0.2)
+    monkeypatch.setattr(loop_module, "_LEAVING_S", 0.2)
     workers = Workers(silent, runbook(step("nothing")), base=ROOT, grace_s=10 * PATIENCE_S)
     workers.start()
     silent.silent.set()
@@ -77,12 +77,12 @@ def test_what_was_done_is_told_also_by_a_worker_that_fails(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "_HOLD_S", 10 * PATIENCE_S)
-    monkeypatch.setattr(Pool, "is_busy", lambda pool: True)
+    monkeypatch.setattr(SlotPool, "is_busy", lambda pool: True)
     refusing = Refusing(broker)
     push(broker, {"n": 1})
     workers = Workers(refusing, runbook(step("nothing")), base=ROOT)
     workers.start()
-    until(lambda: workers.tally.steps == 1, "the step, whose outcome waits for others to go with")
+    until(lambda: workers.counts.steps == 1, "the step, whose outcome waits for others to go with")
     refusing.refuses.set()
     assert workers.wait(PATIENCE_S)
     with pytest.raises(Forbidden):

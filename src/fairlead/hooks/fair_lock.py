@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 
 
-class Turnstile:
+class FairLock:
     """A plain lock may be taken again at once by the thread that let it go; one queue's endless turns would
     starve the rest.
     """
