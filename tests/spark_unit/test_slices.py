@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, Delivery
-from fairlead.errors import ClaimClosed, ClaimReleased, ServerUnreachable, StaleConsumer, StepNotLoaded
+from fairlead.errors import (
+    ClaimClosed,
+    ClaimReleased,
+    ServerUnreachable,
+    StaleConsumer,
+    StaleSlice,
+    StepNotLoaded,
+)
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.runbook.model import Runbook, StepSpec
 from fairlead.spark.worker import slice_handler, slice_worker
@@ -313,6 +320,54 @@ def test_a_claim_that_ends_without_it_ends_the_slice(
     gate.touch()
     working.join(60)
     assert [type(one) for one in raised] == [error]
+
+
+def test_a_task_whose_slice_another_task_began_stops_by_itself_and_records_nothing_more(
+    broker: Broker, journal: str, tmp_path: Path
+) -> None:
+    """Spark gave an executor up and ran its task again elsewhere, but the executor still reaches the broker."""
+    gate = tmp_path / "gate"
+    push(broker, *held(journal, gate, 3, held_at=0))
+    run = Run(broker, runbook(step("first", "noted")), slices=1)
+    run.claim()
+    with living(run.job, broker.consumers) as cut_off:
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                cut_off.work(run.part(0))
+            except StaleSlice as error:
+                raised.append(error)
+
+        working = threading.Thread(target=work)
+        working.start()
+        until(lambda: begins(journal, 0))
+        successor = SliceHandler(broker.consumers)
+        successor.begin(run.part(0))
+        working.join(60)  # it checks every second whether the slice still belongs to it
+        assert [type(error) for error in raised] == [StaleSlice]
+        cut_off.stop()
+    gate.touch()
+    left = claim(successor, 10, max_per_stream=10)
+    assert len(left) == 2, "the message that the first task had begun has failed"
+    assert {result.outcome for result in settle(successor, [Complete(one) for one in left])} == {"completed"}
+    assert run.close() == {"completed": 2, "retry": 1}
+
+
+def test_a_settle_of_a_task_whose_slice_another_task_began_is_refused(broker: Broker) -> None:
+    push(broker, {"n": 1})
+    run = Run(broker, runbook(step("first", "noted")), slices=1)
+    run.claim()
+    first, second = SliceHandler(broker.consumers), SliceHandler(broker.consumers)
+    first.begin(run.part(0))
+    (delivery,) = claim(first, 1)
+    second.begin(run.part(0))
+    (again,) = claim(second, 1)
+    assert [one.outcome for one in settle(first, [Complete(delivery)])] == ["lost_lease"]
+    with pytest.raises(StaleSlice):
+        first.wait(0)
+    assert [one.outcome for one in settle(second, [Fail(again, error="no")])] == ["retry"]
+    assert run.close() == {"retry": 1}
 
 
 def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, journal: str) -> None:

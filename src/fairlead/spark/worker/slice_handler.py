@@ -7,6 +7,7 @@ done, given up or taken over, settling a delivery of it answers `lost_lease` and
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from fairlead.errors import ClaimClosed, ClaimReleased, FairleadError, StaleConsumer, Unavailable
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason
@@ -54,6 +55,8 @@ class _SliceQueueInfo(NamedTuple):
 @dataclass
 class _OpenSlice:
     name: ClaimSlice
+    #: What the broker granted to this task; it ends when another task begins the slice.
+    turn: int
     queue: SliceQueue
     deliver_until: float
     tally: SliceTally = field(default_factory=SliceTally)
@@ -88,7 +91,7 @@ class SliceHandler:
         unsettled = list(self._consumers.read(*at, slice=name.slice, slices=name.slices, unsettled=True))
         if begun.again:
             unsettled = mark_suspects(unsettled, name.crashes, self._max_in_flight)
-        opened = _OpenSlice(name, SliceQueue(unsettled), time.monotonic() + max_s)
+        opened = _OpenSlice(name, begun.turn, SliceQueue(unsettled), time.monotonic() + max_s)
         opened.tally.count_failures(begun.failed, FailureReason.TIMEOUT_EXCEEDED.word)
         with self._changed:
             self._open = opened
@@ -169,9 +172,11 @@ class SliceHandler:
         return [_result_of(item, is_lost=lost) for item, lost in zip(items, is_lost, strict=True)]
 
     def _record(self, opened: _OpenSlice, items: Sequence[Settlement]) -> None:
+        """Record the items, or end the slice here if it belongs to another task by now."""
         name = opened.name
+        at = (name.consumer, name.queue, name.generation, name.number)
         try:
-            self._consumers.record(name.consumer, name.queue, name.generation, name.number, items)
+            self._consumers.record(*at, items, slice=name.slice, turn=opened.turn)
         except Unavailable:
             raise
         except FairleadError as error:
@@ -191,22 +196,10 @@ class SliceHandler:
         with self._changed:
             opened = self._open
         if opened is not None:
-            try:
-                self._check(opened.name)
-            except Unavailable:
-                pass  # a settle waits for the broker
-            except FairleadError as error:
-                self._fail(opened, error)
+            # A settle waits for an unavailable broker; a check comes again in a second.
+            with contextlib.suppress(Unavailable):
+                self._record(opened, [])
         return [_SliceQueueInfo(name)]
-
-    def _check(self, name: ClaimSlice) -> None:
-        info = self._consumers.show(name.consumer, name.queue)
-        if info.generation != name.generation:
-            raise StaleConsumer(name.consumer, name.generation, info.generation)
-        if info.lost == name.number:
-            raise ClaimReleased(name.consumer, name.number, "the claim was released")
-        if info.open != name.number:
-            raise ClaimClosed(name.consumer, name.number, info.last_closed)
 
     def _fail(self, opened: _OpenSlice, error: FairleadError) -> None:
         with self._changed:
