@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import fairlead
 from fairlead.spark.data_source.chunks import Chunker
-from fairlead.spark.data_source.rows import Rows
+from fairlead.spark.data_source.rows import BatchConverter
 from fairlead.spark.data_source.schema import read_schema
 from fairlead.spark.data_source.write_columns import to_messages
 from fairlead.testing import ServerProcess, run_server
@@ -98,11 +98,11 @@ class Bench:
         consumers.close("bench", QUEUE, self._generation, number)
 
     def _read_slice(self, number: int, slice: int) -> int:
-        shown = Rows(read_schema(), QUEUE, receipt="receipt")
+        shown = BatchConverter(read_schema(), QUEUE, receipt="receipt")
         batches = self._client.consumers.read_batches(
             "bench", QUEUE, self._generation, number, slice=slice, slices=TASKS
         )
-        return sum(shown.of(batch).num_rows for batch in batches)
+        return sum(shown.convert(batch).num_rows for batch in batches)
 
 
 def _batches(rows: int, keys: int, task: int) -> Iterator[pa.RecordBatch]:

@@ -217,7 +217,7 @@ def test_settling_twice_in_a_replay_is_settling_once(
         ),
         ("id, receipt, 'fail' AS outcome, 'bad luck' AS reason", "expected reason to be one of"),
         ("id, receipt", "expected column 'outcome' to be there"),
-        ("id, receipt, 'complete' AS outcome, payload", "got 'payload'; leave it out with .drop('payload')"),
+        ("id, receipt, 'complete' AS outcome, payload", "got 'payload'; remove it with .drop('payload')"),
     ],
 )
 def test_rows_that_cannot_settle_end_the_query_and_the_messages_stay(

@@ -15,8 +15,8 @@ def rows(*sizes: int) -> pa.RecordBatch:
     )
 
 
-def cut(batches: list[pa.RecordBatch], most_bytes: int, most_rows: int) -> list[pa.RecordBatch]:
-    chunker = Chunker(most_bytes=most_bytes, most_rows=most_rows)
+def cut(batches: list[pa.RecordBatch], max_bytes: int, max_rows: int) -> list[pa.RecordBatch]:
+    chunker = Chunker(max_bytes=max_bytes, max_rows=max_rows)
     chunks = [chunk for batch in batches for chunk in chunker.add(batch, batch)] + [*chunker.rest()]
     assert all(chunk.given.equals(chunk.wire) for chunk in chunks)
     return [chunk.wire for chunk in chunks]
@@ -27,24 +27,24 @@ SIZES = st.lists(st.lists(st.integers(0, 500), max_size=8), max_size=5)
 
 @given(SIZES, st.integers(100, 1500), st.integers(1, 6))
 def test_chunks_hold_all_rows_in_order_and_none_is_larger_than_it_may_be(
-    sizes: list[list[int]], most_bytes: int, most_rows: int
+    sizes: list[list[int]], max_bytes: int, max_rows: int
 ) -> None:
-    chunks = cut([rows(*batch) for batch in sizes], most_bytes, most_rows)
+    chunks = cut([rows(*batch) for batch in sizes], max_bytes, max_rows)
     lengths = [[len(value) for value in chunk.column("payload").to_pylist()] for chunk in chunks]
     assert [*chain(*lengths)] == [*chain(*sizes)]
     for chunk in lengths:
-        assert 0 < len(chunk) <= most_rows
-        assert len(chunk) == 1 or sum(chunk) + 64 * len(chunk) <= most_bytes
+        assert 0 < len(chunk) <= max_rows
+        assert len(chunk) == 1 or sum(chunk) + 64 * len(chunk) <= max_bytes
 
 
 @given(SIZES, st.integers(100, 1500), st.integers(1, 6))
 def test_no_chunk_could_have_held_the_first_row_of_the_next(
-    sizes: list[list[int]], most_bytes: int, most_rows: int
+    sizes: list[list[int]], max_bytes: int, max_rows: int
 ) -> None:
-    chunks = cut([rows(*batch) for batch in sizes], most_bytes, most_rows)
+    chunks = cut([rows(*batch) for batch in sizes], max_bytes, max_rows)
     for chunk, following in pairwise(chunks):
         grown = int(row_sizes(chunk).sum() + row_sizes(following)[0])
-        assert chunk.num_rows == most_rows or grown > most_bytes
+        assert chunk.num_rows == max_rows or grown > max_bytes
 
 
 def test_the_size_of_a_row_counts_texts_and_lists_and_is_right_in_a_slice() -> None:

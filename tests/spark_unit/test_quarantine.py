@@ -21,14 +21,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import fairlead
 from fairlead.errors import FairleadError, Forbidden, RowsRefused, ServerUnreachable, SparkNotReady
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_QUEUE_NAME
-from fairlead.spark.bad_rows import set_aside as bad_rows
-from fairlead.spark.bad_rows.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_BYTES, Sift, quarantine
+from fairlead.spark.bad_rows import dead_letters as bad_rows
+from fairlead.spark.bad_rows.checks import ColumnCheck, Defect, check_of
+from fairlead.spark.bad_rows.dead_letters import BadRows
+from fairlead.spark.bad_rows.quarantining import _MAX_NAME_BYTES, _MAX_TOKEN_BYTES, QuarantineTask, quarantine
 from fairlead.spark.bad_rows.returning import returned
-from fairlead.spark.bad_rows.set_aside import BadRows
-from fairlead.spark.bad_rows.verdicts import ByColumn, Verdict, judge_by
-from fairlead.spark.bad_rows.whole_input import CutShort, check_whole_input
 from fairlead.spark.connection import forget_clients
-from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
+from fairlead.spark.data_source.task import BATCH_ID, QUERY_ID, InputCutShort, check_input_ended
 from fairlead.spark.options import read_options
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import free_ports
@@ -50,7 +49,7 @@ def stammer(row: dict[str, Any]) -> str:
     return "half \ud83d"
 
 
-Make = Callable[..., Sift]
+Make = Callable[..., QuarantineTask]
 
 
 @pytest.fixture
@@ -62,12 +61,14 @@ def make(server: ServerProcess, queue: str) -> Make:
         name: str = "check",
         hidden: tuple[str, ...] = (),
         **connection: str,
-    ) -> Sift:
+    ) -> QuarantineTask:
         options = read_options({"endpoint": server.address, "queue": queue, **connection}).for_direction(
             "quarantine"
         )
-        judge = judge_by(check, "validation_failure") if callable(check) else check
-        return Sift(options, judge, SCHEMA, ("__fairlead_partition", *hidden), run, name, {"job": "nightly"})
+        judge = check_of(check, "validation_failure") if callable(check) else check
+        return QuarantineTask(
+            options, judge, SCHEMA, ("__fairlead_partition", *hidden), run, name, {"job": "nightly"}
+        )
 
     return make
 
@@ -86,7 +87,7 @@ def work() -> Iterator[Callable[..., list[int]]]:
     """One attempt of a task; gives the ids of the good rows."""
 
     def work(
-        task: Sift,
+        task: QuarantineTask,
         *batches: list[int],
         partition: int = 0,
         attempt: int = 0,
@@ -194,9 +195,7 @@ def test_equal_rows_of_two_queues_are_in_both(
 def test_the_longest_names_make_a_token(client: fairlead.Client, work: Work, make: Make) -> None:
     queue = "q" * (MAX_QUEUE_NAME - len(".dlq"))
     client.create_queue(queue)
-    work(
-        make(queue=queue, run="t" * _MOST_TOKEN_BYTES, name="n" * _MOST_NAME_BYTES), [1], partition=2**31 - 1
-    )
+    work(make(queue=queue, run="t" * _MAX_TOKEN_BYTES, name="n" * _MAX_NAME_BYTES), [1], partition=2**31 - 1)
     assert dead_ids(client, queue) == [1]
 
 
@@ -204,7 +203,7 @@ def test_a_task_that_is_cut_short_leaves_nothing(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
     for behind in (b"", b"\0\0\0\4"):
-        with pytest.raises(CutShort):
+        with pytest.raises(InputCutShort):
             work(make(), [1, 2], behind=behind)
     assert dead_ids(client, queue) == []
     assert not [write for write in client.staging.list() if queue == write.queue]
@@ -220,7 +219,7 @@ def test_a_worker_that_is_the_program_of_its_process_is_one_too() -> None:
     """As with `spark.python.use.daemon=false`."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
-        yield check_whole_input()
+        yield check_input_ended()
 
     alone = worker(__name__="__main__", __spec__=ModuleSpec("pyspark.worker", None))
     assert alone(task, iter([]), io.BufferedReader(io.BytesIO(MARK))) == [None]
@@ -243,7 +242,7 @@ def test_rows_that_do_not_fit_in_memory_wait_in_a_file(
     made: list[BadRows] = []
 
     def small(options: Any) -> BadRows:
-        made.append(BadRows(options, most_in_memory=200))
+        made.append(BadRows(options, max_in_memory=200))
         return made[-1]
 
     monkeypatch.setattr("fairlead.spark.bad_rows.quarantining.BadRows", small)
@@ -300,7 +299,7 @@ def as_spark_has_it(raw: bytes) -> Any:
 def test_a_bad_row_with_text_that_is_not_utf_8_is_a_dead_letter(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
-    condition = make(ByColumn("id <> 3", "unknown"), hidden=("__fairlead_said", "__fairlead_key"))
+    condition = make(ColumnCheck("id <> 3", "unknown"), hidden=("__fairlead_said", "__fairlead_key"))
     given = {
         "name": lambda n: as_spark_has_it(b"n\xff%d" % n),
         "__fairlead_key": lambda n: as_spark_has_it(b"k\xff%d" % n),
@@ -337,7 +336,7 @@ def test_a_payload_of_its_own_is_carried_byte_for_byte(
 def test_a_condition_that_spark_has_looked_at_is_not_asked_again(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
-    task = make(ByColumn("id <> 3", "poison_message"), hidden=("__fairlead_said",))
+    task = make(ColumnCheck("id <> 3", "poison_message"), hidden=("__fairlead_said",))
     said = {3: False, 4: None}
     assert work(task, [1, 2, 3, 4], [5], __fairlead_said=lambda n: said.get(n, True)) == [1, 2, 5]
     assert {(one.failures[-1].reason, one.failures[-1].error) for one in dead(client, queue)} == {
@@ -357,14 +356,14 @@ def test_it_takes_the_right_to_quarantine_and_no_other(tmp_path: Path, work: Wor
         with fairlead.connect(locked.address, api_key=admin) as client:
             client.create_queue("orders")
 
-            def task(grant: str) -> Sift:
+            def task(grant: str) -> QuarantineTask:
                 (tmp_path / grant).write_text(client.keys.create(grant, grants=[f"{grant}:orders"]).secret)
                 options = read_options(
                     {"endpoint": locked.address, "queue": "orders", "apiKeyFile": str(tmp_path / grant)}
                 )
-                return Sift(
+                return QuarantineTask(
                     options,
-                    judge_by(is_even, "unknown"),
+                    check_of(is_even, "unknown"),
                     SCHEMA,
                     ("__fairlead_partition",),
                     "load-7",
@@ -390,7 +389,7 @@ def test_what_the_broker_refuses_fails_the_task(
 
 def test_a_verdict_of_one_kind_travels_once() -> None:
     kept = pa.RecordBatch.from_pydict({"reason": ["unknown"] * 2, "error": ["no", "no"]})
-    assert bad_rows._deaths(kept) == Verdict("unknown", "no")
+    assert bad_rows._deaths(kept) == Defect("unknown", "no")
 
 
 @pytest.mark.parametrize("function", [quarantine, returned], ids=lambda function: function.__name__)

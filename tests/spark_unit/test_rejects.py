@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.data_source.columns import show_rows
+from fairlead.spark.data_source.columns import describe_rows
 from fairlead.spark.data_source.rejects import RejectsFile, RejectsFolder, check_folder
 
 SCHEMA = StructType([StructField("payload", BinaryType()), StructField("fairness_key", StringType())])
@@ -108,10 +108,10 @@ def test_rows_are_shown_by_their_keys_and_never_by_payload_or_header_values() ->
         ],
         names=["payload", "headers", "fairness_key"],
     )
-    assert show_rows(batch, ["one", "two", "three", "four"]) == [
+    assert describe_rows(batch, ["one", "two", "three", "four"]) == [
         f"payload of 6 bytes, headers auth, fairness_key='{'k' * 56}...: one",
         "no payload, fairness_key='b': two",
         "payload of 0 bytes: three",
     ]
     text = pa.RecordBatch.from_pydict({"payload": ["secret"]})
-    assert show_rows(text, ["why"]) == ["payload of text: why"]
+    assert describe_rows(text, ["why"]) == ["payload of text: why"]

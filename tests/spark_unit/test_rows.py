@@ -12,7 +12,7 @@ from fairlead.model.ids import IdSource, show_id
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message, MessageState, pack_headers
 from fairlead.model.views import MessageInfo
-from fairlead.spark.data_source.rows import Rows, shown_ids
+from fairlead.spark.data_source.rows import BatchConverter, shown_ids
 from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.deliveries import encode_deliveries
@@ -40,7 +40,7 @@ def delivery(
 
 def rows_of(deliveries: list[Delivery], **options) -> list[dict]:
     batch = fill_defaults(encode_deliveries(deliveries), DELIVERIES)
-    made = Rows(read_schema(), "orders", receipt="etl/3/12", **options).of(batch)
+    made = BatchConverter(read_schema(), "orders", receipt="etl/3/12", **options).convert(batch)
     made.validate(full=True)
     assert made.schema.equals(arrow_schema(read_schema()))
     return made.to_pylist(maps_as_pydicts="strict")
@@ -98,7 +98,7 @@ def test_headers_that_are_not_asked_for_are_null():
 
 def test_payloads_are_not_copied():
     batch = fill_defaults(encode_deliveries([delivery(n, payload=bytes(1000)) for n in range(3)]), DELIVERIES)
-    made = Rows(read_schema(), "orders", receipt="r").of(batch)
+    made = BatchConverter(read_schema(), "orders", receipt="r").convert(batch)
     assert made.column("payload").buffers()[2].address == batch.column("payload").buffers()[2].address
 
 
@@ -148,7 +148,9 @@ def test_what_the_server_may_not_show_is_null_and_not_empty():
         headers={"trace": "t"},
         hidden=("payload $.card", "header cookie"),
     )
-    made = Rows(read_schema(), "orders").of(fill_defaults(encode_browsed([hidden, partly, info(2)]), BROWSED))
+    made = BatchConverter(read_schema(), "orders").convert(
+        fill_defaults(encode_browsed([hidden, partly, info(2)]), BROWSED)
+    )
     made.validate(full=True)
     rows = made.to_pylist(maps_as_pydicts="strict")
     assert [(row["payload"], row["headers"], row["carry"]) for row in rows] == [
@@ -165,7 +167,7 @@ def test_a_dead_letter_tells_how_it_died():
     )
     dead = info(reason=FailureReason.HANDLER_EXCEPTION, failures=failures)
     schema = read_schema("dead")
-    made = Rows(schema, "orders.dlq").of(fill_defaults(encode_browsed([dead]), BROWSED))
+    made = BatchConverter(schema, "orders.dlq").convert(fill_defaults(encode_browsed([dead]), BROWSED))
     made.validate(full=True)
     (row,) = made.to_pylist(maps_as_pydicts="strict")
     assert (row["reason"], row["error"], row["rule"], row["source"], row["receipt"]) == (

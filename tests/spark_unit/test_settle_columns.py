@@ -131,7 +131,7 @@ def test_an_error_text_is_cut_as_everywhere() -> None:
             "expected column 'dead' to be boolean in rows that settle, got string",
         ),
         ({"id": StringType(), "keep_oder": BooleanType()}, "did you mean 'keep_order'?"),
-        ({"id": StringType(), "payload": StringType()}, "leave it out with .drop('payload')"),
+        ({"id": StringType(), "payload": StringType()}, "remove it with .drop('payload')"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused_with_the_column_and_what_was_expected(

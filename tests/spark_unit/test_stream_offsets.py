@@ -16,7 +16,7 @@ from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidReq
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
 from fairlead.spark.data_source import stream_read
 from fairlead.spark.data_source.schema import read_schema
-from fairlead.spark.data_source.stream_read import Slice, StreamReader
+from fairlead.spark.data_source.stream_read import SlicePartition, StreamReader
 from fairlead.spark.options import read_options
 
 
@@ -151,8 +151,8 @@ def test_the_first_batches_call_the_broker_in_the_order_that_closes_only_what_sp
     assert source.latestOffset(at(0, initial=True), LIMIT) == at(1)
     assert source.initialOffset() == at(0, initial=True)
     assert source.partitions(at(0, initial=True), at(1)) == [
-        Slice("etl", 1, 1, 0, 2),
-        Slice("etl", 1, 1, 1, 2),
+        SlicePartition("etl", 1, 1, 0, 2),
+        SlicePartition("etl", 1, 1, 1, 2),
     ]
     assert source.latestOffset(at(1), LIMIT) == at(2)
     source.commit(at(1))
@@ -243,7 +243,7 @@ def test_a_restart_within_a_batch_reads_the_claim_of_its_log_and_makes_none(cons
     first.latestOffset(first.initialOffset(), LIMIT)
     first.stop()
     again = reader(numPartitions="3")
-    assert again.partitions(at(0), at(1)) == [Slice("etl", 2, 1, n, 3) for n in range(3)]
+    assert again.partitions(at(0), at(1)) == [SlicePartition("etl", 2, 1, n, 3) for n in range(3)]
     assert consumers.calls[-3:] == ["register", "heartbeat", "choose [] in 1"]
     assert again.latestOffset(at(1), LIMIT) == at(2)
     again.stop()

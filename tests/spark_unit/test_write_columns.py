@@ -212,10 +212,10 @@ def test_columns_without_a_type_count_as_left_out() -> None:
             {"payload": StringType(), "Fairness_Key": StringType()},
             "got 'Fairness_Key'; did you mean 'fairness_key'?",
         ),
-        ({"payload": StringType(), "seq": LongType()}, "got 'seq'; leave it out with .drop('seq')"),
+        ({"payload": StringType(), "seq": LongType()}, "got 'seq'; remove it with .drop('seq')"),
         (
             {"value": StringType()},
-            "got 'value'; 'payload' is missing: rename what it should be, such as .withColumnRenamed('value', 'payload')",
+            "got 'value'; 'payload' is missing: rename its column, such as .withColumnRenamed('value', 'payload')",
         ),
         ({}, "got only no column at all"),
     ],

@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import fairlead
 from fairlead.errors import ClaimClosed, InvalidRequest, RowsRefused, SparkNotReady, StagedChunkMissing
-from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.data_source.settle import SettleStreamWriter, SettleWriter
+from fairlead.spark.data_source.task import BATCH_ID, QUERY_ID
 from fairlead.spark.data_source.write import ProduceStreamWriter, ProduceWriter
 from fairlead.spark.options import read_options
 from fairlead.testing import ServerProcess
@@ -220,7 +220,7 @@ def test_what_cannot_be_meant_is_refused_when_the_writer_is_made(options: Any) -
     for make in (ProduceWriter, ProduceStreamWriter):
         with pytest.raises(InvalidRequest, match="column 'payload'"):
             make(options(), wrong)
-        with pytest.raises(InvalidRequest, match="work to be done and is not replaced"):
+        with pytest.raises(InvalidRequest, match="work to be done and are not replaced"):
             make(options(), ROWS, overwrite=True)
         with pytest.raises(InvalidRequest, match="option rejects"):
             make(options(rejects="here"), ROWS)

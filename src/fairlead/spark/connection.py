@@ -30,14 +30,14 @@ log = logging.getLogger("fairlead.spark")
 #: Set by Spark in the executors of a cluster, and not in a local driver.
 _OF_EXECUTORS = "SPARK_EXECUTOR_DIRS"
 #: A key is shorter, and a device never ends.
-_MOST_KEY_BYTES = 4096
+_MAX_KEY_BYTES = 4096
 
-_clients: dict[tuple[int, Way, str | None], Client] = {}
+_clients: dict[tuple[int, ConnectionKey, str | None], Client] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Way:
+class ConnectionKey:
     """How to reach a server: what of the options tells one client from another."""
 
     endpoint: str
@@ -58,7 +58,7 @@ def client_for(options: SparkOptions) -> Client:
 
     Thread-safe. A forked child gets clients of its own.
     """
-    way = Way(**{name: getattr(options, name) for name in Way.__dataclass_fields__})
+    way = ConnectionKey(**{name: getattr(options, name) for name in ConnectionKey.__dataclass_fields__})
     # The process, because Spark forks its workers from a daemon; the API key, because its file may have a new
     # one.
     which = (os.getpid(), way, _api_key(way))
@@ -97,7 +97,7 @@ def _warn_if_only_local(options: SparkOptions) -> None:
         )
 
 
-def _connect(way: Way, api_key: str | None) -> Client:
+def _connect(way: ConnectionKey, api_key: str | None) -> Client:
     return find_connect()(
         way.endpoint,
         retry_for=way.timeout,
@@ -108,7 +108,7 @@ def _connect(way: Way, api_key: str | None) -> Client:
     )
 
 
-def _tls(way: Way) -> Tls | None:
+def _tls(way: ConnectionKey) -> Tls | None:
     from fairlead.client.tls import Tls
 
     if not (way.tls or way.tls_ca or way.tls_cert or way.tls_server_name):
@@ -121,7 +121,7 @@ def _tls(way: Way) -> Tls | None:
     )
 
 
-def _api_key(way: Way) -> str | None:
+def _api_key(way: ConnectionKey) -> str | None:
     if way.api_key_env:
         key = os.environ.get(way.api_key_env, "").strip()
         if not key:
@@ -135,7 +135,7 @@ def _api_key(way: Way) -> str | None:
         return None
     try:
         with Path(way.api_key_file).open("rb") as opened:
-            key = opened.read(_MOST_KEY_BYTES).decode("utf-8", "replace").strip()
+            key = opened.read(_MAX_KEY_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:
         raise InvalidRequest(
             "option apiKeyFile", f"a file that can be read on {_where()} ({error.strerror})", way.api_key_file

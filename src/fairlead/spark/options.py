@@ -34,8 +34,8 @@ READS: tuple[Direction, ...] = ("batch read", "stream read")
 WRITES: tuple[Direction, ...] = ("batch write", "stream write")
 ALL: tuple[Direction, ...] = (*READS, *WRITES, "quarantine")
 
-_MOST_PARTITIONS = 10_000
-_MOST_BY_DEFAULT = 16
+_MAX_PARTITIONS = 10_000
+_MAX_DEFAULT_PARTITIONS = 16
 
 #: SparkOptions of Spark itself that it hands to a sink together with the sink's own.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
@@ -234,7 +234,7 @@ class SparkOptions:
     )
     num_partitions: int = _option(
         0,
-        _whole(1, _MOST_PARTITIONS),
+        _whole(1, _MAX_PARTITIONS),
         READS,
         "tasks that read at a time; a stream of messages is always in one of them, in order",
         shown="the driver machine's cores, at most 16",
@@ -314,7 +314,7 @@ class SparkOptions:
     @property
     def partition_count(self) -> int:
         """Spark tells a source nothing of its executors; on one machine the driver's cores are theirs."""
-        return self.num_partitions or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)
+        return self.num_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS)
 
     def for_direction(self, direction: Direction) -> SparkOptions:
         """Itself. Raises `InvalidRequest` for what is missing, or has no meaning there."""
@@ -379,7 +379,7 @@ def read_options(given: Mapping[str, str]) -> SparkOptions:
     if unknown:
         raise InvalidRequest(
             "every option",
-            f"one that fairlead knows: {'; '.join(map(_say_unknown, unknown))}",
+            f"one that fairlead knows: {'; '.join(map(_advice_for_unknown, unknown))}",
             ", ".join(unknown),
         )
     if path is not None:
@@ -402,7 +402,7 @@ def read_options(given: Mapping[str, str]) -> SparkOptions:
     return options
 
 
-def _say_unknown(folded: str) -> str:
+def _advice_for_unknown(folded: str) -> str:
     if folded == "paths":
         return "instead of a list in load(...), give one queue; several are read one by one and put together with union"
     if folded.replace(".", "").replace("-", "") in _SECRETS:

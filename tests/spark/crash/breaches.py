@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from fairlead.spark.connection import client_for
 from fairlead.spark.data_source.source import FairleadDataSource
-from fairlead.spark.data_source.stream_read import Slice, StreamReader
-from fairlead.spark.data_source.write import ProduceStreamWriter, Staged, stage_rows
+from fairlead.spark.data_source.stream_read import SlicePartition, StreamReader
+from fairlead.spark.data_source.write import ProduceStreamWriter, StagedPart, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class ClosesEarly(FairleadDataSource):
 
 class _ClosingReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Slice)
+        assert isinstance(partition, SlicePartition)
         yield from super().read(partition)
         client_for(self._options).consumers.close(
             partition.consumer, self._options.queue, partition.generation, partition.number
@@ -52,7 +52,7 @@ class TokenByChance(FairleadDataSource):
 
 
 class _ChanceWriter(ProduceStreamWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         return stage_rows(self._options, self._schema, uuid4().hex, iterator)
 
 

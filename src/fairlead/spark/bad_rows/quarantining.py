@@ -21,13 +21,11 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_HEADERS_BYTES
-from fairlead.spark.bad_rows.row_json import check_rows_fit_json, rows_to_json
-from fairlead.spark.bad_rows.same_check import marks_of
-from fairlead.spark.bad_rows.set_aside import BadRows
-from fairlead.spark.bad_rows.texts import texts_in
-from fairlead.spark.bad_rows.verdicts import ByColumn, Judge, judge_by
-from fairlead.spark.bad_rows.whole_input import check_whole_input
-from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID, token_of_micro_batch
+from fairlead.spark.bad_rows.checks import ColumnCheck, RowCheck, check_of
+from fairlead.spark.bad_rows.dead_letters import BadRows
+from fairlead.spark.bad_rows.fingerprint import fingerprint
+from fairlead.spark.bad_rows.row_json import check_rows_fit_json, rows_to_json, texts_in
+from fairlead.spark.data_source.task import BATCH_ID, QUERY_ID, check_input_ended, micro_batch_token
 from fairlead.spark.options import SparkOptions, read_options, spelled_as_options
 
 if TYPE_CHECKING:
@@ -41,8 +39,8 @@ _KEY: Final = "__fairlead_key"
 _PAYLOAD: Final = "__fairlead_payload"
 
 #: Together with the name of a queue and the rest they are a token, which has at most 512 bytes.
-_MOST_NAME_BYTES = 64
-_MOST_TOKEN_BYTES = 128
+_MAX_NAME_BYTES = 64
+_MAX_TOKEN_BYTES = 128
 #: Of the text of a check in a header, and in an error.
 _SHOWN_CHARACTERS = 200
 
@@ -93,11 +91,11 @@ def quarantine(
         check_rows_fit_json(schema)
     shown = words if len(words) <= _SHOWN_CHARACTERS else words[: _SHOWN_CHARACTERS - 3] + "..."
     name = (
-        check_text(name, "name", _MOST_NAME_BYTES)
+        check_text(name, "name", _MAX_NAME_BYTES)
         if name is not None
         else _name_of(word, words, check, schema)
     )
-    task = Sift(
+    task = QuarantineTask(
         options,
         judge,
         schema,
@@ -116,11 +114,11 @@ def quarantine(
 
 
 @dataclass(frozen=True)
-class Sift:
+class QuarantineTask:
     """What a task does with its partition; made by the driver, and pickled."""
 
     options: SparkOptions
-    judge: Judge
+    judge: RowCheck
     schema: StructType
     hidden: tuple[str, ...]
     #: None: of a stream, whose micro-batch the task knows.
@@ -133,16 +131,16 @@ class Sift:
         with closing(BadRows(self.options)) as bad:
             for batch in batches:
                 rows, beside = self._split(batch)
-                verdicts = self.judge.of(rows, beside.get(_SAID))
-                if not verdicts:
+                defects = self.judge.of(rows, beside.get(_SAID))
+                if not defects:
                     yield rows
                     continue
                 partition = beside[_PARTITION][0].as_py()
-                places = sorted(verdicts)
+                places = sorted(defects)
                 chosen = pa.array(places, pa.int64())
                 keys = texts_in(beside[_KEY].take(chosen)) if _KEY in beside else [None] * len(places)
                 bad.add(
-                    self._payloads(rows.take(chosen), beside, chosen), keys, [verdicts[at] for at in places]
+                    self._payloads(rows.take(chosen), beside, chosen), keys, [defects[at] for at in places]
                 )
                 good = [True] * rows.num_rows
                 for at in places:
@@ -150,8 +148,8 @@ class Sift:
                 if len(places) < rows.num_rows:
                     yield rows.filter(pa.array(good))
             if bad.count:
-                check_whole_input()
-                run = token_of_micro_batch() if self.run is None else self.run
+                check_input_ended()
+                run = micro_batch_token() if self.run is None else self.run
                 where = {"fairlead-run": run, "fairlead-partition": str(partition)}
                 # The partition of this transformation, not of the task: in one task there may be several, and
                 # one in several.
@@ -174,19 +172,19 @@ class Sift:
         return rows_to_json(rows, self.schema)
 
 
-def _read_check(check: object, reason: str) -> tuple[Judge, str, Column | None]:
+def _read_check(check: object, reason: str) -> tuple[RowCheck, str, Column | None]:
     """Who judges, how it is called, and what Spark is to compute for it."""
     from pyspark.sql import Column
     from pyspark.sql import functions as f
 
     if isinstance(check, str):
-        return ByColumn(check, reason), check, f.expr(check)
+        return ColumnCheck(check, reason), check, f.expr(check)
     if isinstance(check, Column):
         words = _column_words(check)
-        return ByColumn(words, reason), words, check
+        return ColumnCheck(words, reason), words, check
     if not callable(check):
         raise InvalidRequest("check", "a condition (a Column or SQL), or a function of a row", type(check))
-    return judge_by(check, reason), _function_words(check), None
+    return check_of(check, reason), _function_words(check), None
 
 
 def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
@@ -200,7 +198,7 @@ def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
             )
         return None
     if dedupe_token is not None:
-        return check_text(dedupe_token, "dedupe_token", _MOST_TOKEN_BYTES)
+        return check_text(dedupe_token, "dedupe_token", _MAX_TOKEN_BYTES)
     query, batch = _micro_batch_of_this_thread(df)
     return f"{query}/{batch}" if query and batch else str(uuid4())
 
@@ -223,7 +221,7 @@ def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str
 
 def _name_of(reason: str, words: str, check: object, schema: StructType) -> str:
     """The same whenever the same program is run."""
-    return sha256("\0".join([reason, words, marks_of(check), schema.simpleString()]).encode()).hexdigest()[
+    return sha256("\0".join([reason, words, fingerprint(check), schema.simpleString()]).encode()).hexdigest()[
         :16
     ]
 

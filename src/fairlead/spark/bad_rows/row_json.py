@@ -40,7 +40,6 @@ from pyspark.sql.types import (
 )
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.bad_rows.texts import texts_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -114,6 +113,20 @@ def restored(column: Column, kind: DataType) -> Column:
             assert isinstance(kind, MapType)
             pair = StructType([StructField("key", kind.keyType), StructField("value", kind.valueType)])
             return f.map_from_entries(f.transform(column, lambda one: restored(one, pair)))
+
+
+def texts_in(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """With U+FFFD for what is not UTF-8: a row that failed its task for this would fail it each time it is
+    tried.
+    """
+    try:
+        texts: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return [
+            None if raw is None else raw.decode("utf-8", "replace")
+            for raw in column.cast(pa.large_binary()).to_pylist()
+        ]
+    return texts
 
 
 def _is_written_otherwise(kind: DataType) -> bool:

@@ -1,9 +1,9 @@
-"""Batch read: looks without claiming, so it changes nothing, and every action on the DataFrame may look
-again.
+"""Batch read: browse messages without claiming them. A read changes nothing and can be repeated.
 
-It is no snapshot. A message that is in the queue from the first task's start to the last one's end is seen
-exactly once, wherever it moves meanwhile; one that comes or goes meanwhile may be seen or not. Spark asks for
-the partitions once per loaded DataFrame, so a second action looks anew within the same bounds of ids.
+A read is no snapshot. A message that is in the queue from the start of the first task to the end of the last one
+is read exactly once, even if it moves meanwhile. A message that arrives or leaves meanwhile may be read or not.
+Spark computes the partitions once for each loaded DataFrame, so a second action reads again within the same ranges
+of ids.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Range(InputPartition):
-    """Ids from `low` on and below `high`; empty: no bound."""
+class IdRange(InputPartition):
+    """Ids from `low`, inclusive, to `high`, exclusive. "" is no bound."""
 
     low: str
     high: str
 
 
 class BatchReader(DataSourceReader):
-    # Without pushFilters: Spark 4.3 keeps a pushed filter for later actions that do not have it.
+    # No pushFilters: Spark 4.3 keeps a pushed filter for later actions that do not have it.
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
@@ -43,16 +43,16 @@ class BatchReader(DataSourceReader):
         options = self._options
         splits = client_for(options).browse_splits(options.queue, options.view, options.partition_count)
         lowest = show_id(first_id_of(options.starting_from)) if options.starting_from else ""
-        # Ids are text in the order of their time; a range that ends before the start has nothing to look at.
-        return [Range(max(low, lowest), high) for low, high in splits if not high or high > lowest]
+        # Ids sort by time, so a range that ends before the start time has no messages to read.
+        return [IdRange(max(low, lowest), high) for low, high in splits if not high or high > lowest]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from fairlead.spark.data_source.rows import Rows
+        from fairlead.spark.data_source.rows import BatchConverter
 
-        assert isinstance(partition, Range)
+        assert isinstance(partition, IdRange)
         options = self._options
         is_dead = options.view == "dead" and not is_dead_letter_name(options.queue)
-        rows = Rows(
+        converter = BatchConverter(
             self._schema,
             dead_letter_name(options.queue) if is_dead else options.queue,
             headers=options.include_headers,
@@ -65,4 +65,4 @@ class BatchReader(DataSourceReader):
             payloads=options.include_payload,
         )
         for batch in batches:
-            yield rows.of(batch)
+            yield converter.convert(batch)

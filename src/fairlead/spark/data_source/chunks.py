@@ -1,6 +1,4 @@
-"""Cuts the rows of a task into chunks of one request each: many small batches become one chunk, a large one
-becomes several.
-"""
+"""Groups the rows of a task into chunks, one request each: small batches are joined, large ones are cut."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ import pyarrow.compute as pc
 
 CHUNK_BYTES = 8 * 1024 * 1024
 CHUNK_ROWS = 25_000
-#: What a row takes beside its texts and bytes.
+#: What a row takes besides its texts and bytes.
 _ROW_BYTES = 64
 
 Sizes = npt.NDArray[np.int64]
 
 
-class Chunk:
-    """Rows as they travel, and the same rows as the user gave them: to name those that are refused."""
+class RowChunk:
+    """Rows in the columns of the wire, and the same rows as the user gave them, to describe refused rows."""
 
     def __init__(self, wire: list[pa.RecordBatch], given: list[pa.RecordBatch]) -> None:
         self.wire = wire[0] if len(wire) == 1 else pa.concat_batches(wire)
@@ -32,16 +30,16 @@ class Chunk:
 
 
 class Chunker:
-    def __init__(self, *, most_bytes: int = CHUNK_BYTES, most_rows: int = CHUNK_ROWS) -> None:
-        self._most_bytes = most_bytes
-        self._most_rows = most_rows
+    def __init__(self, *, max_bytes: int = CHUNK_BYTES, max_rows: int = CHUNK_ROWS) -> None:
+        self._most_bytes = max_bytes
+        self._most_rows = max_rows
         self._wire: list[pa.RecordBatch] = []
         self._given: list[pa.RecordBatch] = []
         self._bytes = 0
         self._rows = 0
 
-    def add(self, wire: pa.RecordBatch, given: pa.RecordBatch) -> Iterator[Chunk]:
-        """The chunks that are full now. A row that is larger than a chunk may be is one by itself."""
+    def add(self, wire: pa.RecordBatch, given: pa.RecordBatch) -> Iterator[RowChunk]:
+        """Add rows, and yield the chunks that are full. A row larger than `max_bytes` is a chunk of its own."""
         ends = np.cumsum(row_sizes(wire)) if wire.num_rows else np.zeros(0, np.int64)
         start = 0
         while start < wire.num_rows:
@@ -58,18 +56,18 @@ class Chunker:
             self._bytes += int(ends[end - 1]) - before
             start = end
 
-    def rest(self) -> Iterator[Chunk]:
+    def rest(self) -> Iterator[RowChunk]:
         if self._wire:
             yield self._cut()
 
-    def _cut(self) -> Chunk:
-        chunk = Chunk(self._wire, self._given)
+    def _cut(self) -> RowChunk:
+        chunk = RowChunk(self._wire, self._given)
         self._wire, self._given, self._bytes, self._rows = [], [], 0, 0
         return chunk
 
 
 def row_sizes(batch: pa.RecordBatch) -> Sizes:
-    """About how many bytes each row is on its way; only ever read from lengths."""
+    """About how many bytes each row takes on the wire, from the lengths of its values."""
     sizes: Sizes = np.full(batch.num_rows, _ROW_BYTES, np.int64)
     for column in batch.columns:
         if column.null_count == len(column):

@@ -1,6 +1,4 @@
-"""The columns a DataFrame may bring: told apart by name, checked by type before any task runs, and read a
-column at a time.
-"""
+"""Columns of a DataFrame to write: names and types are checked before a task runs, values a column at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +14,12 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_DURATION_MS
 
-#: What is wrong with single rows, by their place in the batch: the first thing that was found.
-Faults = dict[int, str]
+#: The first error of each bad row, by its index in the batch.
+RowErrors = dict[int, str]
 
 
 class Column(NamedTuple):
-    """`expected` is said to whoever brings another type; a column that is not `needed` may also be there
-    without any type or value.
-    """
+    """`expected` describes the types in errors. An optional column may also have the type void, with nulls only."""
 
     expected: str
     types: tuple[DataType, ...]
@@ -31,51 +27,43 @@ class Column(NamedTuple):
 
 
 def check_columns(schema: StructType, known: Mapping[str, Column], purpose: str) -> None:
-    """Raises `InvalidRequest` with the column's name: the first that is unknown, there twice, missing, or of
-    another type.
-    """
-    seen = set()
+    """Raises `InvalidRequest` for the first column that is unknown, duplicate, of another type, or missing."""
+    missing = [name for name, column in known.items() if column.needed and name not in schema.names]
+    seen: set[str] = set()
     for field in schema.fields:
         if field.name not in known:
-            hint = _say_unknown(
-                field.name,
-                known,
-                missing=[
-                    name for name, column in known.items() if column.needed and name not in schema.names
-                ],
-            )
-            raise InvalidRequest(
-                "columns", f"among {', '.join(known)} {purpose}", _Bare(f"{field.name!r}{hint}")
-            )
+            got = f"{field.name!r}{_advice_for_unknown(field.name, known, missing)}"
+            raise InvalidRequest("columns", f"among {', '.join(known)} {purpose}", _Unquoted(got))
         if field.name in seen:
             raise InvalidRequest("columns", f"each there once {purpose}", field.name)
         seen.add(field.name)
         column = known[field.name]
-        if not any(_same(field.dataType, kind) for kind in column.types) and (
-            column.needed or not isinstance(field.dataType, NullType)
-        ):
-            raise InvalidRequest(
-                f"column {field.name!r}", f"{column.expected} {purpose}", _Bare(field.dataType.simpleString())
-            )
-    for name, column in known.items():
-        if column.needed and name not in seen:
-            there = ", ".join(seen) or "no column at all"
-            raise InvalidRequest(
-                f"column {name!r}", f"there, as {column.expected}, {purpose}", _Bare(f"only {there}")
-            )
+        if not _accepts(column, field.dataType):
+            got = field.dataType.simpleString()
+            raise InvalidRequest(f"column {field.name!r}", f"{column.expected} {purpose}", _Unquoted(got))
+    if missing:
+        expected = f"there, as {known[missing[0]].expected}, {purpose}"
+        got = f"only {', '.join(schema.names) or 'no column at all'}"
+        raise InvalidRequest(f"column {missing[0]!r}", expected, _Unquoted(got))
 
 
-def _say_unknown(name: str, known: Mapping[str, Column], missing: Sequence[str]) -> str:
+def _accepts(column: Column, kind: DataType) -> bool:
+    if isinstance(kind, NullType) and not column.needed:
+        return True
+    return any(_same(kind, accepted) for accepted in column.types)
+
+
+def _advice_for_unknown(name: str, known: Mapping[str, Column], missing: Sequence[str]) -> str:
     near = difflib.get_close_matches(name.lower(), known, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
     if len(missing) == 1:
-        return f"; {missing[0]!r} is missing: rename what it should be, such as .withColumnRenamed({name!r}, {missing[0]!r}), and leave out the rest"
-    return f"; leave it out with .drop({name!r})"
+        return f"; {missing[0]!r} is missing: rename its column, such as .withColumnRenamed({name!r}, {missing[0]!r}), and drop the other columns"
+    return f"; remove it with .drop({name!r})"
 
 
-class _Bare:
-    """Shown in a message as it is, without quotes."""
+class _Unquoted:
+    """Text that an error message shows without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -85,7 +73,7 @@ class _Bare:
 
 
 def _same(given: DataType, kind: DataType) -> bool:
-    """Whether nulls may be inside, how long an interval is and how a text is collated are of no account."""
+    """Compare types, but not nullability, precision of intervals and collation."""
     if type(given) is not type(kind):
         return False
     return all(
@@ -96,7 +84,7 @@ def _same(given: DataType, kind: DataType) -> bool:
 
 
 def filled_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Those that hold anything: what holds nothing is left out, and its default counts."""
+    """The columns with a value. Columns of nulls are left out, so that their defaults apply."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count < len(column):
             yield name, column
@@ -106,15 +94,17 @@ def as_text(column: pa.Array) -> pa.Array:
     return column if column.type == pa.utf8() else column.cast(pa.utf8())
 
 
-def as_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
-    """An interval, or text such as "1h30m", as whole milliseconds; null where it is neither or out of bounds."""
+def as_ms(column: pa.Array, name: str, errors: RowErrors) -> pa.Array:
+    """Convert intervals, or texts such as "1h30m", to whole milliseconds; null for a wrong or too large value."""
     if pa.types.is_duration(column.type):
-        return _interval_ms(column, name, faults)
-    return read_words(as_text(column), lambda text: to_ms(text, name), pa.int64(), faults)
+        return _interval_ms(column, name, errors)
+    return read_words(as_text(column), lambda text: to_ms(text, name), pa.int64(), errors)
 
 
-def read_words(column: pa.Array, read: Callable[[str], int], kind: pa.DataType, faults: Faults) -> pa.Array:
-    """Texts that repeat themselves, each different one read once; null where `read` raises `InvalidRequest`."""
+def read_words(
+    column: pa.Array, read: Callable[[str], int], kind: pa.DataType, errors: RowErrors
+) -> pa.Array:
+    """Convert texts, each distinct text once; null where `read` raises `InvalidRequest`."""
     encoded = column.dictionary_encode()
     values: list[int | None] = []
     wrong: dict[int, str] = {}
@@ -124,33 +114,35 @@ def read_words(column: pa.Array, read: Callable[[str], int], kind: pa.DataType, 
         except InvalidRequest as error:
             values.append(None)
             wrong[at] = str(error)
-    blame_rows(encoded.indices, wrong, faults)
+    add_row_errors(encoded.indices, wrong, errors)
     return pa.array(values, kind).take(encoded.indices)
 
 
-def blame_rows(indices: pa.Array, wrong: Mapping[int, str], faults: Faults) -> None:
-    """For the rows of a column that have one of the wrong values, which are known by their places in its
-    dictionary.
-    """
+def add_row_errors(indices: pa.Array, wrong: Mapping[int, str], errors: RowErrors) -> None:
+    """Add the errors of wrong values to their rows. `wrong` has errors by index in the column's dictionary."""
     if wrong:
         for row, at in enumerate(indices.to_pylist()):
             if at in wrong:
-                faults.setdefault(row, wrong[at])
+                errors.setdefault(row, wrong[at])
 
 
-def _interval_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
+def _interval_ms(column: pa.Array, name: str, errors: RowErrors) -> pa.Array:
     us = column.cast(pa.duration("us")).cast(pa.int64())
     good = pc.and_(pc.greater_equal(us, 0), pc.less_equal(us, MAX_DURATION_MS * 1000))
     for row in rows_where(pc.invert(good)):
-        faults.setdefault(
+        errors.setdefault(
             row,
-            str(InvalidRequest(name, "a duration between 0 and 10 years", _Bare(f"{us[row]} microseconds"))),
+            str(
+                InvalidRequest(
+                    name, "a duration between 0 and 10 years", _Unquoted(f"{us[row]} microseconds")
+                )
+            ),
         )
     return pc.if_else(good, pc.divide(pc.add(pc.if_else(good, us, None), 500), 1000), None)
 
 
 def rows_where(mask: pa.Array) -> list[int]:
-    """The places of the true values; null is not true."""
+    """The indices of the true values. Null counts as false."""
     rows: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
     return rows
 
@@ -163,30 +155,31 @@ _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
 
 
-def show_rows(rows: pa.RecordBatch, errors: Sequence[str]) -> list[str]:
-    """The first of them, so that somebody finds them again: never a payload, nor the value of a header."""
+def describe_rows(rows: pa.RecordBatch, errors: Sequence[str]) -> list[str]:
+    """Describe the first rows, without payloads and values of headers."""
     return [
-        f"{_show_row(row)}: {error}"
+        f"{_describe_row(row)}: {error}"
         for row, error in zip(rows.slice(0, _SHOWN_ROWS).to_pylist(), errors, strict=False)
     ]
 
 
-def _show_row(row: Mapping[str, object]) -> str:
-    said = []
+def _describe_row(row: Mapping[str, object]) -> str:
+    parts = []
     for name, value in row.items():
         if name == "payload":
-            said.append(
-                f"payload of {len(value)} bytes"
-                if isinstance(value, bytes)
-                else "payload of text"
-                if value is not None
-                else "no payload"
-            )
+            parts.append(_describe_payload(value))
         elif name == "headers" and value:
-            said.append("headers " + ", ".join(sorted(_cut(str(key)) for key, _ in value)))  # type: ignore[attr-defined]
+            names = sorted(_cut(str(key)) for key, _ in value)  # type: ignore[attr-defined]
+            parts.append(f"headers {', '.join(names)}")
         elif value not in (None, "", []):
-            said.append(f"{name}={_cut(repr(value))}")
-    return ", ".join(said)
+            parts.append(f"{name}={_cut(repr(value))}")
+    return ", ".join(parts)
+
+
+def _describe_payload(value: object) -> str:
+    if value is None:
+        return "no payload"
+    return f"payload of {len(value)} bytes" if isinstance(value, bytes) else "payload of text"
 
 
 def _cut(text: str) -> str:

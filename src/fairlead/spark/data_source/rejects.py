@@ -1,9 +1,8 @@
-"""Rows that the broker will not take, kept as Parquet in a folder of the user's, when the option `rejects`
-names one.
+"""Refused rows as Parquet files in the folder of the option `rejects`.
 
-Each task writes its refused rows to a file under `_staged/`, which readers of Parquet pass over. When the
-rest of the write has been published, the driver moves the files of the attempts that counted to `token=.../`.
-A second commit of the same token finds `_SUCCESS` there and changes nothing, so a replay doubles no row.
+Each task writes its refused rows to a file in `_staged/`, which readers of Parquet ignore. After the other rows are
+published, the driver moves the files of the committed attempts to `token=.../`. A second commit of the same token
+finds `_SUCCESS` there and changes nothing, so a replay duplicates no row.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pyspark.sql.types import StringType, StructType
 
 from fairlead.errors import InvalidRequest
 
-#: Why the row is here, beside the columns it had.
+#: The column with the reason of the refusal, beside the columns of the row.
 ERROR = "error"
 _DONE = "_SUCCESS"
 #: Where Spark looks for types that Parquet does not have, such as intervals.
@@ -27,12 +26,12 @@ _SPARK_TYPES = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 def check_folder(folder: str) -> None:
-    """A relative path would be another one in every process."""
+    """Raises `InvalidRequest` for a relative path, which differs between processes, or an unknown file system."""
     _open(folder)
 
 
 class RejectsFile:
-    """The refused rows of one attempt of a task. The file is made with the first of them."""
+    """The refused rows of one attempt of a task. The first row creates the file."""
 
     def __init__(self, folder: str, token: str, name: str, schema: StructType) -> None:
         self._folder = folder
@@ -56,7 +55,7 @@ class RejectsFile:
         self._writer.write_batch(with_errors)
 
     def close(self) -> str:
-        """The name to tell the driver; empty when no row was refused."""
+        """Return the name of the file; "" if no row was refused."""
         if self._writer is None:
             return ""
         self._writer.close()
@@ -64,7 +63,7 @@ class RejectsFile:
 
 
 class RejectsFolder:
-    """What the driver does with the files of one write."""
+    """The files of one write, for the driver."""
 
     def __init__(self, folder: str, token: str) -> None:
         self._folder = folder
@@ -73,7 +72,7 @@ class RejectsFolder:
         self._to = posixpath.join(root, f"token={quote(token, safe='')}")
 
     def check(self, names: Sequence[str]) -> None:
-        """Before anything is published: what executors wrote must be in reach."""
+        """Check, before anything is published, that the driver can read the files of the executors."""
         paths = [posixpath.join(self._from, name) for name in names]
         missing = (
             [found.path for found in self._files.get_file_info(paths) if found.type != fs.FileType.File]
@@ -86,7 +85,7 @@ class RejectsFolder:
 
     def keep(self, names: Sequence[str]) -> None:
         if names and not self._is_done():
-            # What is there came from a commit that was cut short; it was given the same rows.
+            # A commit that was interrupted may have moved some files; it had the same rows.
             self._files.create_dir(self._to, recursive=True)
             self._files.delete_dir_contents(self._to)
             for name in names:
@@ -96,7 +95,7 @@ class RejectsFolder:
         self.drop()
 
     def drop(self) -> None:
-        """What was staged, of this commit and of attempts that did not count."""
+        """Delete all staged files of this write, also those of attempts that were not committed."""
         self._files.delete_dir_contents(self._from, missing_dir_ok=True)
         if self._files.get_file_info(self._from).type == fs.FileType.Directory:
             self._files.delete_dir(self._from)
@@ -114,7 +113,7 @@ def _open(folder: str) -> tuple[fs.FileSystem, str]:
     if not folder.startswith("/") and ":/" not in folder:
         raise InvalidRequest(
             "option rejects",
-            "an absolute path or a URI, since every process has a working directory of its own",
+            "an absolute path or a URI, because each process has its own working directory",
             folder,
         )
     try:

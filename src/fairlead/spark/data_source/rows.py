@@ -1,7 +1,7 @@
-"""Record batches of the protocol become record batches of Spark's schema, a column at a time.
+"""Converts record batches of the wire to record batches of Spark's schema, a column at a time.
 
-No payload byte is touched by Python, and most columns are handed on as they came. Only headers and the
-failures of dead letters, which travel packed, are unpacked row by row, in rows that have some.
+Python touches no payload byte, and most columns are passed on unchanged. Only headers, and the failures of dead
+letters, are unpacked row by row, in rows that have some.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 _decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
 
 
-class Rows:
-    """`receipt` is what comes before the lease in each row's receipt; None: rows have none."""
+class BatchConverter:
+    """`receipt` is the part of each row's receipt before the lease; without it, receipts are null."""
 
     def __init__(
         self, schema: StructType, queue: str, *, receipt: str | None = None, headers: bool = True
@@ -36,8 +36,8 @@ class Rows:
         self._receipt = receipt
         self._headers = headers
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Takes DELIVERIES or BROWSED with all their columns."""
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` has every column of `wire.schemas.DELIVERIES` or `BROWSED`."""
         columns = [self._column(name, batch) for name in self._schema.names]
         fitted = [
             column if column.type == kind else column.cast(kind)
@@ -65,7 +65,7 @@ class Rows:
 
 
 def shown_ids(ids: pa.FixedSizeBinaryArray) -> pa.StringArray:
-    """16 bytes each as the usual 36 characters."""
+    """Ids of 16 bytes as text of 36 characters."""
     count = len(ids)
     raw = np.frombuffer(ids.buffers()[1], np.uint8, count * 16, ids.offset * 16).reshape(count, 16)
     text = np.full((count, 36), ord("-"), np.uint8)
@@ -76,13 +76,13 @@ def shown_ids(ids: pa.FixedSizeBinaryArray) -> pa.StringArray:
 
 
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
-#: Where the two digits of each byte stand, past the dashes.
+#: The positions of the two digits of each byte; dashes are skipped.
 _HIGH = np.array([2 * at + (at >= 4) + (at >= 6) + (at >= 8) + (at >= 10) for at in range(16)])
 _LOW = _HIGH + 1
 
 
 def _without(column: pa.Array, name: str, hidden: pa.ListArray) -> pa.Array:
-    """Null where the server says that it left the whole column out: what it put in its place is no payload."""
+    """Replace values that the server left out, and marked as hidden, with null."""
     rows = pc.list_parent_indices(hidden).filter(pc.equal(hidden.flatten(), name))
     if not len(rows):
         return column

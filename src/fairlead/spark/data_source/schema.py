@@ -1,7 +1,6 @@
-"""The columns of rows read: one table for Spark's schema, for the check of a schema that somebody gives, and
-for the docs.
+"""The columns of rows that are read: one table for Spark's schema, the check of a given schema, and the docs.
 
-All columns may be null for Spark, as with other sources; the words say which ever are.
+All columns are nullable for Spark, as in other sources. The meanings tell which columns can be null.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 class ReadColumn(NamedTuple):
     kind: DataType
-    words: str
+    meaning: str
 
 
 _FAILURE = StructType(
@@ -46,39 +45,39 @@ _FAILURE = StructType(
 )
 
 COLUMNS: Final = {
-    "id": ReadColumn(StringType(), "the message's id, a UUID; ids sort by the time of enqueuing"),
-    "queue": ReadColumn(StringType(), "the queue it is read from"),
-    "fairness_key": ReadColumn(StringType(), "its fairness key, `default` unless it was given one"),
-    "weight": ReadColumn(IntegerType(), "weight of its fairness key"),
-    "throttle_keys": ReadColumn(ArrayType(StringType()), "its throttle keys; empty when it has none"),
-    "stream": ReadColumn(StringType(), "its stream, null when it is in none"),
-    "seq": ReadColumn(LongType(), "its place in the stream, null when it is in none"),
+    "id": ReadColumn(StringType(), "the message's id, a UUID; ids sort by the time of the enqueue"),
+    "queue": ReadColumn(StringType(), "the queue that the row is read from"),
+    "fairness_key": ReadColumn(StringType(), "the fairness key; `default` for a message without one"),
+    "weight": ReadColumn(IntegerType(), "the weight of the fairness key"),
+    "throttle_keys": ReadColumn(ArrayType(StringType()), "the throttle keys; empty without any"),
+    "stream": ReadColumn(StringType(), "the stream; null without one"),
+    "seq": ReadColumn(LongType(), "the position in the stream; null without a stream"),
     "payload": ReadColumn(
         BinaryType(),
-        "what it carries; null with `includePayload` false, and in batch reads where the key may not read it",
+        "the payload; null with `includePayload` false, and in batch reads whose API key may not read payloads",
     ),
     "headers": ReadColumn(
         MapType(StringType(), StringType()),
-        "its headers; empty when it has none, null with `includeHeaders` false",
+        "the headers; empty without any, null with `includeHeaders` false",
     ),
     "attempts": ReadColumn(IntegerType(), "failed tries so far"),
-    "deliveries": ReadColumn(IntegerType(), "how often it was handed out, this time included"),
-    "progress": ReadColumn(LongType(), "steps done so far, as bits"),
-    "carry": ReadColumn(BinaryType(), "what an earlier try left for the next, null when there is nothing"),
-    "enqueued_at": ReadColumn(TimestampType(), "when it was enqueued"),
+    "deliveries": ReadColumn(IntegerType(), "deliveries so far, including this one"),
+    "progress": ReadColumn(LongType(), "completed steps, as bits"),
+    "carry": ReadColumn(BinaryType(), "the value that an earlier try stored for the next; null without one"),
+    "enqueued_at": ReadColumn(TimestampType(), "the time of the enqueue"),
     "receipt": ReadColumn(
-        StringType(), "what `operation = settle` needs to say what became of it; null in batch reads"
+        StringType(), "identifies the delivery for `operation = settle`; null in batch reads"
     ),
 }
 
-#: Behind the others, with `view = dead`.
+#: After the other columns, with `view = dead`.
 DEAD_COLUMNS: Final = {
-    "dead_since": ReadColumn(TimestampType(), "when it became a dead letter"),
-    "reason": ReadColumn(StringType(), "reason of the last failure, such as `timeout_exceeded`"),
-    "rule": ReadColumn(StringType(), "what decided that it is dead"),
-    "error": ReadColumn(StringType(), "text of the last failure"),
+    "dead_since": ReadColumn(TimestampType(), "the time when the message became a dead letter"),
+    "reason": ReadColumn(StringType(), "the reason of the last failure, such as `timeout_exceeded`"),
+    "rule": ReadColumn(StringType(), "the rule that decided that the message is dead"),
+    "error": ReadColumn(StringType(), "the error text of the last failure"),
     "failures": ReadColumn(ArrayType(_FAILURE), "the first failure and the last 31, oldest first"),
-    "source": ReadColumn(StringType(), "the queue it came from"),
+    "source": ReadColumn(StringType(), "the queue that the message came from"),
 }
 
 
@@ -88,7 +87,7 @@ def read_schema(view: str = "messages") -> StructType:
 
 
 def check_read_schema(given: StructType, view: str = "messages") -> None:
-    """Raises `InvalidRequest` that names the first column of a given schema that is not as the source has it."""
+    """Raises `InvalidRequest` for the first column that differs from the source's schema."""
     wanted = read_schema(view)
     hint = "leave .schema(...) out, and select or cast afterwards"
     for at, field in enumerate(given.fields):
@@ -114,7 +113,7 @@ def check_read_schema(given: StructType, view: str = "messages") -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Exactly what Spark expects of a record batch with this schema."""
+    """The Arrow schema that Spark requires of record batches with this schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -124,11 +123,11 @@ def columns_table(columns: dict[str, ReadColumn]) -> Iterator[str]:
     yield "| column | type | meaning |"
     yield "|---|---|---|"
     for name, column in columns.items():
-        yield f"| `{name}` | `{column.kind.simpleString()}` | {column.words} |"
+        yield f"| `{name}` | `{column.kind.simpleString()}` | {column.meaning} |"
 
 
 def _alike(given: DataType, wanted: DataType) -> bool:
-    """Whether nulls may be inside is of no account."""
+    """Compare types, but not nullability."""
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         pairs = zip(given.fields, wanted.fields, strict=False)
         return given.names == wanted.names and all(

@@ -1,9 +1,8 @@
-"""Rows say what became of messages that a stream has read: tasks record it with the claim, the driver chooses
-what counts.
+"""Rows settle messages that a stream read: tasks record outcomes with the claim, the driver chooses the attempts
+that count.
 
-What is recorded takes effect when the source closes the claim, after the micro-batch is in Spark's commit
-log; until then the messages stay where they are, and a replay finds them as they were. A message of the claim
-that no row speaks of is completed.
+Outcomes take effect when the source closes the claim, after the micro-batch is in Spark's commit log. Until then
+the messages stay as they are, and a replay reads them unchanged. A message of the claim without a row is completed.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from pyspark.sql.types import StructType
 
 from fairlead.errors import InvalidRequest, RowsRefused
 from fairlead.spark.connection import client_for
-from fairlead.spark.data_source.attempt import this_attempt
 from fairlead.spark.data_source.chunks import Chunker
-from fairlead.spark.data_source.columns import show_rows
+from fairlead.spark.data_source.columns import describe_rows
 from fairlead.spark.data_source.settle_columns import Receipt, check_settled, to_settlements
+from fairlead.spark.data_source.task import this_attempt
 from fairlead.spark.options import SparkOptions
 
-_ADVICE = "Nothing of this write counts; a row needs id and receipt as they were read, and an outcome"
+_ADVICE = "No outcome of this write counts; a row needs id and receipt as they were read, and an outcome"
 
 
 @dataclass(frozen=True)
-class SettledPart(WriterCommitMessage):
-    """The name under which one attempt of a task has recorded outcomes, and the claims they belong to."""
+class RecordedPart(WriterCommitMessage):
+    """The part under which one attempt of a task recorded outcomes, and the claims of these outcomes."""
 
     part: str
     claims: tuple[Receipt, ...]
 
 
 class SettleWriter(DataSourceArrowWriter):
-    """`df.write` in a `foreachBatch`."""
+    """Settles with `df.write` inside a `foreachBatch`."""
 
     def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'mode("append")')
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SettledPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RecordedPart:
         return record_rows(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -49,34 +48,34 @@ class SettleWriter(DataSourceArrowWriter):
 
 
 class SettleStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream` of the query that reads them."""
+    """Settles with `df.writeStream` in the query that reads the messages."""
 
     def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'outputMode("append")')
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SettledPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RecordedPart:
         return record_rows(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         choose(self._options, messages)
 
 
-def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> SettledPart:
-    """In a task. What an attempt that is not chosen has recorded never counts, so there is nothing to take
-    back.
+def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> RecordedPart:
+    """Record the outcomes of a task's rows. Outcomes of an attempt that is not chosen never count, so a failed
+    attempt needs no undo.
     """
     part = this_attempt().name
     client = client_for(options)
     claims: dict[Receipt, Chunker] = {}
     for batch in batches:
-        sent, faults = to_settlements(batch)
-        if faults:
-            rows = sorted(faults)
+        sent, errors = to_settlements(batch)
+        if errors:
+            rows = sorted(errors)
             raise RowsRefused(
                 options.queue,
                 len(rows),
-                show_rows(batch.take(pa.array(rows)), [faults[row] for row in rows]),
+                describe_rows(batch.take(pa.array(rows)), [errors[row] for row in rows]),
                 _ADVICE,
             )
         for receipt, rows_of_claim in sent:
@@ -85,16 +84,18 @@ def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> Set
     for receipt, chunker in claims.items():
         for chunk in chunker.rest():
             client.consumers.record_batch(*receipt, chunk.wire, part=part)
-    return SettledPart(part, tuple(claims))
+    return RecordedPart(part, tuple(claims))
 
 
 def choose(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """On the driver. Adds to what was chosen: a foreachBatch may settle more than once. The source forgets
-    the choice of a run that is replayed before the replay begins.
+    """Choose, on the driver, the attempts whose outcomes count.
+
+    The choice adds to earlier ones, because a foreachBatch may settle more than once. The source clears the choice
+    of an earlier run before it replays a micro-batch.
     """
     parts: dict[Receipt, list[str]] = {}
     for message in messages:
-        if isinstance(message, SettledPart):
+        if isinstance(message, RecordedPart):
             for receipt in message.claims:
                 parts.setdefault(receipt, []).append(message.part)
     client = client_for(options) if parts else None
@@ -109,13 +110,13 @@ def _check(options: SparkOptions, schema: StructType, overwrite: bool, instead: 
     if options.rejects:
         raise InvalidRequest(
             "option rejects",
-            "left out with operation settle: a row that settles nothing is a mistake in the query",
+            "left out with operation settle: a row that settles nothing is an error of the query",
             "a folder",
         )
     if options.dedupe_token:
         raise InvalidRequest(
             "option dedupeToken",
-            "left out with operation settle: to settle twice is to settle once",
+            "left out with operation settle: settling twice has the effect of settling once",
             options.dedupe_token,
         )
     check_settled(schema)

@@ -1,4 +1,4 @@
-"""Rows that settle: the columns a DataFrame may have, and how they become the settlements that travel."""
+"""Rows that settle: the columns a DataFrame may have, and their conversion to settlements on the wire."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fairlead.model.failure import bounded_error, read_reason
 from fairlead.model.limits import MAX_ERROR_BYTES
 from fairlead.spark.data_source.columns import (
     Column,
-    Faults,
+    RowErrors,
+    add_row_errors,
     as_ms,
     as_text,
-    blame_rows,
     check_columns,
     filled_columns,
     read_words,
@@ -57,8 +57,8 @@ SETTLED: Final[dict[str, Column]] = {
 _OUTCOMES: Final = ACTIONS[:3]
 _ID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _COMPLETE, _FAIL, _RELEASE = range(3)
-#: Which outcome each further column speaks of.
-_SPEAKS_OF: Final = {
+#: The outcomes that allow each further column.
+_ALLOWED_WITH: Final = {
     "reason": (_FAIL,),
     "error": (_FAIL,),
     "retry_in": (_FAIL,),
@@ -69,7 +69,7 @@ _SPEAKS_OF: Final = {
 
 
 class Receipt(NamedTuple):
-    """The claim a row was read from; the lease within it says which delivery."""
+    """The claim that a row was read from. A row's receipt also has its lease."""
 
     consumer: str
     queue: str
@@ -77,9 +77,7 @@ class Receipt(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """As a row has it, without the lease. No queue's name has a colon, so it is told from the consumer's
-        name.
-        """
+        """The receipt without the lease. Names of queues have no colon, so the first colon ends the queue."""
         return f"{self.queue}:{self.consumer}/{self.generation}/{self.number}"
 
 
@@ -87,45 +85,45 @@ def check_settled(schema: StructType) -> None:
     check_columns(schema, SETTLED, "in rows that settle")
 
 
-def to_settlements(batch: pa.RecordBatch) -> tuple[list[tuple[Receipt, pa.RecordBatch]], Faults]:
-    """The rows as they travel, apart by claim; all but a replay of old rows have one. With faults, nothing of
-    it should be sent.
+def to_settlements(batch: pa.RecordBatch) -> tuple[list[tuple[Receipt, pa.RecordBatch]], RowErrors]:
+    """Convert rows to settlements, grouped by claim: one group, unless rows were kept from an earlier batch. With
+    errors there are no groups.
     """
-    faults: Faults = {}
+    errors: RowErrors = {}
     given = {
         name: column for name, column in filled_columns(batch) if name not in ("id", "receipt", "outcome")
     }
-    actions = _actions(as_text(batch.column("outcome")), faults)
-    ids = _ids(as_text(batch.column("id")), faults)
-    claims = _claims(as_text(batch.column("receipt")), faults)
+    actions = _actions(as_text(batch.column("outcome")), errors)
+    ids = _ids(as_text(batch.column("id")), errors)
+    claims = _claims(as_text(batch.column("receipt")), errors)
     columns = {"action": actions, "id": ids}
     for name, column in given.items():
-        _refuse_elsewhere(name, column, actions, faults)
-        columns["retry_in_ms" if name == "retry_in" else name] = _read(name, column, faults)
-    _refuse_both(given, faults)
-    if faults:
-        return [], faults
-    return [*_by_claim(claims, batch.num_rows, columns)], faults
+        _refuse_elsewhere(name, column, actions, errors)
+        columns["retry_in_ms" if name == "retry_in" else name] = _read(name, column, errors)
+    _refuse_both(given, errors)
+    if errors:
+        return [], errors
+    return [*_by_claim(claims, batch.num_rows, columns)], errors
 
 
-def _actions(outcomes: pa.Array, faults: Faults) -> pa.Array:
+def _actions(outcomes: pa.Array, errors: RowErrors) -> pa.Array:
     actions = pc.index_in(outcomes, pa.array(_OUTCOMES))
     for row in rows_where(actions.is_null()):
-        faults.setdefault(
+        errors.setdefault(
             row, str(InvalidRequest("outcome", "complete, fail or release", outcomes[row].as_py()))
         )
     return actions.cast(pa.int8())
 
 
-def _ids(ids: pa.Array, faults: Faults) -> pa.Array:
+def _ids(ids: pa.Array, errors: RowErrors) -> pa.Array:
     good = pc.fill_null(pc.match_substring_regex(ids, _ID), False)
     for row in rows_where(pc.invert(good)):
-        faults.setdefault(
+        errors.setdefault(
             row, str(InvalidRequest("id", "the id of a message, as it was read", ids[row].as_py()))
         )
-    if faults:
+    if errors:
         return pa.nulls(len(ids), pa.binary(16))
-    # All are of one length: the digits of the whole column are read at once.
+    # All ids have the same length, so the digits of the whole column are read at once.
     raw = bytes.fromhex("".join(ids.to_pylist()).replace("-", ""))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(raw)])
 
@@ -136,9 +134,9 @@ class _Claims(NamedTuple):
     rows: pa.Array
 
 
-def _claims(column: pa.Array, faults: Faults) -> _Claims:
+def _claims(column: pa.Array, errors: RowErrors) -> _Claims:
     for row in rows_where(column.is_null()):
-        faults.setdefault(
+        errors.setdefault(
             row,
             "expected receipt to be as a stream read it, got null; a batch read claims nothing, so there is nothing to settle",
         )
@@ -146,13 +144,13 @@ def _claims(column: pa.Array, faults: Faults) -> _Claims:
     receipts, leases, wrong = [], [], {}
     for at, text in enumerate(encoded.dictionary.to_pylist()):
         try:
-            who, generation, number, lease = text.rsplit("/", 3)
-            queue, consumer = who.split(":", 1)
+            claim, generation, number, lease = text.rsplit("/", 3)
+            queue, consumer = claim.split(":", 1)
             receipts.append(Receipt(consumer, queue, int(generation), int(number)))
             leases.append(int(lease))
         except ValueError:
             wrong[at] = str(InvalidRequest("receipt", "as it was read", text))
-    blame_rows(encoded.indices, wrong, faults)
+    add_row_errors(encoded.indices, wrong, errors)
     return _Claims(receipts, leases, encoded.indices)
 
 
@@ -168,17 +166,17 @@ def _by_claim(
         yield receipt, whole
 
 
-def _read(name: str, column: pa.Array, faults: Faults) -> pa.Array:
+def _read(name: str, column: pa.Array, errors: RowErrors) -> pa.Array:
     match name:
         case "reason":
-            return read_words(as_text(column), lambda word: int(read_reason(word)), pa.int16(), faults)
+            return read_words(as_text(column), lambda word: int(read_reason(word)), pa.int16(), errors)
         case "error":
             return _errors(as_text(column))
         case "retry_in":
-            return as_ms(column, name, faults)
+            return as_ms(column, name, errors)
         case "progress":
             for row in rows_where(pc.less(column, 0)):
-                faults.setdefault(
+                errors.setdefault(
                     row, str(InvalidRequest(name, "64 bit flags, 0 or greater", column[row].as_py()))
                 )
             return column.cast(pa.int64())
@@ -191,23 +189,23 @@ def _errors(column: pa.Array) -> pa.Array:
     return pa.array([text and bounded_error(text) for text in column.to_pylist()], pa.utf8())
 
 
-def _refuse_elsewhere(name: str, column: pa.Array, actions: pa.Array, faults: Faults) -> None:
-    """What is said of an outcome that it has nothing to do with would be lost without a word."""
+def _refuse_elsewhere(name: str, column: pa.Array, actions: pa.Array, errors: RowErrors) -> None:
+    """Refuse a value that its row's outcome would ignore."""
     if name in ("dead", "keep_order"):
-        said = pc.fill_null(column, False)
+        is_set = pc.fill_null(column, False)
     elif name == "progress":
-        said = pc.fill_null(pc.not_equal(column, 0), False)
+        is_set = pc.fill_null(pc.not_equal(column, 0), False)
     elif pa.types.is_duration(column.type):
-        said = column.is_valid()
+        is_set = column.is_valid()
     else:
-        said = pc.fill_null(pc.not_equal(as_text(column), ""), False)
-    spoken = pc.is_in(actions, pa.array(_SPEAKS_OF[name], pa.int8()))
-    for row in rows_where(pc.and_not(said, spoken)):
-        outcomes = " or ".join(_OUTCOMES[action] for action in _SPEAKS_OF[name])
-        faults.setdefault(row, f"expected {name} to be null unless the outcome is {outcomes}")
+        is_set = pc.fill_null(pc.not_equal(as_text(column), ""), False)
+    is_allowed = pc.is_in(actions, pa.array(_ALLOWED_WITH[name], pa.int8()))
+    for row in rows_where(pc.and_not(is_set, is_allowed)):
+        outcomes = " or ".join(_OUTCOMES[action] for action in _ALLOWED_WITH[name])
+        errors.setdefault(row, f"expected {name} to be null unless the outcome is {outcomes}")
 
 
-def _refuse_both(given: dict[str, pa.Array], faults: Faults) -> None:
+def _refuse_both(given: dict[str, pa.Array], errors: RowErrors) -> None:
     if "dead" in given and "retry_in" in given:
         for row in rows_where(pc.and_(pc.fill_null(given["dead"], False), given["retry_in"].is_valid())):
-            faults.setdefault(row, "expected retry_in to be null where dead is true")
+            errors.setdefault(row, "expected retry_in to be null where dead is true")

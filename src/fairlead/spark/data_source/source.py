@@ -1,4 +1,4 @@
-"""`format("fairlead")`: which reader or writer does what is asked for. Nothing here talks to a broker."""
+"""`format("fairlead")`: chooses the reader or writer. Nothing here calls a broker."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NAME = "fairlead"
 
 
 class FairleadDataSource(DataSource):
-    """Made by Spark for every `load` and every write, in processes of its own. Raises `InvalidRequest` for
-    what cannot be meant.
+    """Spark makes a data source for every `load` and every write, in separate processes. Raises `InvalidRequest` for
+    wrong options or columns.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        # What was checked is what is pickled and sent on; what was given is not.
+        # Only the checked options are pickled and sent to other processes.
         self.checked = read_options(options)
 
     @classmethod

@@ -1,9 +1,9 @@
-"""Rows become messages: tasks stage them where nobody sees them, the driver publishes all of them at once.
+"""Write rows as messages: tasks stage them invisibly, then the driver publishes all of them at once.
 
-A write has a token: of query and micro-batch for a stream, the option `dedupeToken` or one made up for a
-batch. The broker publishes a token once, so a commit that is repeated after a crash changes nothing. What a
-write that failed has staged is discarded by `abort` where its token is known, dropped when the token is
-published after all, or goes with its time to live.
+A write has a token: query and micro-batch for a stream; for a batch the option `dedupeToken`, or a random token.
+The broker publishes a token once, so a commit that is repeated after a crash changes nothing. Rows that a failed
+write staged are discarded by `abort` if the token is known, dropped when the token is published later, or expire
+with their time to live.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fairlead.errors import FairleadError, InvalidRequest, RowsRefused
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_STAGING_NAME_BYTES
 from fairlead.spark.connection import client_for
-from fairlead.spark.data_source.attempt import this_attempt, token_of_micro_batch
-from fairlead.spark.data_source.chunks import Chunk, Chunker
-from fairlead.spark.data_source.columns import show_rows, without_rows
+from fairlead.spark.data_source.chunks import Chunker, RowChunk
+from fairlead.spark.data_source.columns import describe_rows, without_rows
 from fairlead.spark.data_source.rejects import RejectsFile, RejectsFolder, check_folder
+from fairlead.spark.data_source.task import micro_batch_token, this_attempt
 from fairlead.spark.data_source.write_columns import check_written, to_messages
 from fairlead.spark.options import SparkOptions
 
-_ADVICE = 'Nothing of this write becomes visible; .option("rejects", "/shared/folder") sets such rows aside and writes the others'
-#: Nobody waits for what an abort has to say.
+_ADVICE = 'No row of this write becomes a message; .option("rejects", "/shared/folder") keeps refused rows as files and writes the others'
+#: An abort follows a failure, which is reported without waiting long for the broker.
 _ABORT_TIMEOUT = "5s"
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged; `rejects` is the name of its file of refused rows."""
+class StagedPart(WriterCommitMessage):
+    """The rows that one attempt of a task staged; `rejects` is the name of its file of refused rows, or ""."""
 
     token: str
     partition: int
@@ -45,7 +45,7 @@ class Staged(WriterCommitMessage):
 
 
 class ProduceWriter(DataSourceArrowWriter):
-    """`df.write`: made once by the driver, and pickled to tasks and to the commit."""
+    """`df.write`: made once by the driver, then pickled for tasks and for the commit."""
 
     def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'mode("append")')
@@ -53,7 +53,7 @@ class ProduceWriter(DataSourceArrowWriter):
         self._schema = schema
         self._token = _own_token(options) if options.dedupe_token else str(uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         return stage_rows(self._options, self._schema, self._token, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -64,30 +64,30 @@ class ProduceWriter(DataSourceArrowWriter):
 
 
 class ProduceStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: made anew for each micro-batch, and again for its commit."""
+    """`df.writeStream`: made for each micro-batch, and again for its commit."""
 
     def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         _check(options, schema, overwrite, 'outputMode("append"), or a foreachBatch')
         self._options = options
         self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage_rows(self._options, self._schema, token_of_micro_batch(), iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        return stage_rows(self._options, self._schema, micro_batch_token(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         publish(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Spark may have lost all messages, and with them the token: then the next run of this micro-batch
-        # drops what is staged.
-        for token in {message.token for message in messages if isinstance(message, Staged)}:
+        # After a failed task Spark may pass no messages, so the token is unknown: publishing the next run of this
+        # micro-batch drops the staged rows.
+        for token in {message.token for message in messages if isinstance(message, StagedPart)}:
             discard(self._options, token)
 
 
 def stage_rows(
     options: SparkOptions, schema: StructType, token: str, batches: Iterator[pa.RecordBatch]
-) -> Staged:
-    """In a task. Raises `RowsRefused` at the first row that is none, unless there is a place for such rows."""
+) -> StagedPart:
+    """Stage the rows of a task. Raises `RowsRefused` at the first bad row, unless the option `rejects` is set."""
     attempt = this_attempt()
     client = client_for(options)
     refused = RejectsFile(options.rejects, token, attempt.name, schema) if options.rejects else None
@@ -96,10 +96,10 @@ def stage_rows(
 
     def refuse(rows: pa.RecordBatch, errors: list[str]) -> None:
         if refused is None:
-            raise RowsRefused(options.queue, len(errors), show_rows(rows, errors), _ADVICE)
+            raise RowsRefused(options.queue, len(errors), describe_rows(rows, errors), _ADVICE)
         refused.add(rows, errors)
 
-    def stage(chunk: Chunk) -> None:
+    def stage(chunk: RowChunk) -> None:
         name = f"{attempt.name}-{next(numbers)}"
         result = client.staging.stage_batch(token, name, options.queue, chunk.wire, skip_invalid=True)
         if result.refused:
@@ -112,59 +112,54 @@ def stage_rows(
 
     chunker = Chunker()
     for batch in batches:
-        wire, faults = to_messages(batch)
-        if faults:
-            rows = sorted(faults)
-            refuse(batch.take(pa.array(rows)), [faults[row] for row in rows])
+        wire, errors = to_messages(batch)
+        if errors:
+            rows = sorted(errors)
+            refuse(batch.take(pa.array(rows)), [errors[row] for row in rows])
             batch, wire = without_rows(batch, set(rows)), without_rows(wire, set(rows))
         for chunk in chunker.add(wire, batch):
             stage(chunk)
     for chunk in chunker.rest():
         stage(chunk)
-    return Staged(token, attempt.partition, tuple(names), refused.close() if refused is not None else "")
+    return StagedPart(token, attempt.partition, tuple(names), refused.close() if refused is not None else "")
 
 
 def publish(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """On the driver. All or nothing, and once per token: in the order of the partitions, and of the rows in
-    them.
+    """Publish, on the driver, the committed attempts: all or none, once per token, in the order of partitions and
+    rows.
     """
-    staged = sorted(
-        (message for message in messages if isinstance(message, Staged)),
-        key=lambda message: message.partition,
-    )
+    staged = [message for message in messages if isinstance(message, StagedPart)]
     if not staged:
         return
+    staged.sort(key=lambda message: message.partition)
     token = staged[0].token
+    chunks = [chunk for message in staged for chunk in message.chunks]
     rejects = [message.rejects for message in staged if message.rejects]
-    folder = RejectsFolder(options.rejects, token) if rejects else None
-    if folder is not None:
-        folder.check(rejects)
-    client_for(options).staging.publish(
-        token, options.queue, [chunk for message in staged for chunk in message.chunks]
-    )
-    if folder is not None:
-        folder.keep(rejects)
+    if not rejects:
+        client_for(options).staging.publish(token, options.queue, chunks)
+        return
+    folder = RejectsFolder(options.rejects, token)
+    folder.check(rejects)
+    client_for(options).staging.publish(token, options.queue, chunks)
+    folder.keep(rejects)
 
 
 def discard(options: SparkOptions, token: str) -> None:
-    """On the driver, after a failure that is told already: what cannot be discarded now goes with its time to
-    live.
+    """Discard, on the driver, what a failed write staged. Rows that cannot be discarded now expire with their time
+    to live.
     """
-    hasty = (
-        replace(options, timeout=_ABORT_TIMEOUT)
-        if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout")
-        else options
-    )
+    if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout"):
+        options = replace(options, timeout=_ABORT_TIMEOUT)
     with suppress(FairleadError):
-        client_for(hasty).staging.discard(token, options.queue)
+        client_for(options).staging.discard(token, options.queue)
     if options.rejects:
         with suppress(FairleadError, OSError):
             RejectsFolder(options.rejects, token).drop()
 
 
 def _own_token(options: SparkOptions) -> str:
-    """With the queue in it: files of refused rows are kept by token, and writes to two queues may share a
-    folder for them.
+    """The token with the queue's name: writes to two queues may share a folder of refused rows, whose files are
+    named by token.
     """
     room = MAX_STAGING_NAME_BYTES - len(f"{options.queue}/".encode())
     size = len(options.dedupe_token.encode())
@@ -177,7 +172,7 @@ def _check(options: SparkOptions, schema: StructType, overwrite: bool, instead: 
     if overwrite:
         raise InvalidRequest(
             "the mode of a write",
-            f"{instead}: what is in a queue is work to be done and is not replaced; to empty it first, use `fairlead queue purge`",
+            f"{instead}: messages of a queue are work to be done and are not replaced; to empty the queue first, use `fairlead queue purge`",
             "overwrite",
         )
     check_written(schema)

@@ -1,7 +1,7 @@
-"""Rows to write: the columns a DataFrame may have, and how they become the columns that travel.
+"""Rows to write: the columns a DataFrame may have, and their conversion to the columns of the wire.
 
-No payload byte is touched by Python: a column of payloads is handed on as it came. Only headers are packed
-row by row, where there are any.
+Python touches no payload byte: a column of payloads is passed on unchanged. Only headers are packed row by row, if
+there are any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.spark.data_source.columns import (
     Column,
-    Faults,
+    RowErrors,
     as_ms,
     as_text,
     check_columns,
@@ -43,7 +43,7 @@ from fairlead.wire.schemas import MESSAGES
 _TEXT = Column("string", (StringType(),))
 _DURATION = Column('an interval day to second, or text such as "30s"', (DayTimeIntervalType(), StringType()))
 
-#: What a row may say; everything but the payload may be missing or null, and then is as in `NewMessage`.
+#: Columns other than the payload may be missing or null; then the default of `NewMessage` applies.
 WRITTEN: Final[dict[str, Column]] = {
     "payload": Column("binary or string", (BinaryType(), StringType()), needed=True),
     "headers": Column("map<string,string>", (MapType(StringType(), StringType()),)),
@@ -61,53 +61,52 @@ def check_written(schema: StructType) -> None:
     check_columns(schema, WRITTEN, "in rows to write")
 
 
-def to_messages(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Faults]:
-    """The same rows as they travel, and what is wrong with those that must not: what is too big for the way,
-    or cannot be said on it.
+def to_messages(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, RowErrors]:
+    """Convert rows to messages on the wire, and find the rows that the wire cannot carry.
 
-    All other rules are the broker's, which looks at every row when it is staged.
+    The broker checks all other rules when a row is staged.
     """
-    faults: Faults = {}
+    errors: RowErrors = {}
     columns = {}
     for name, column in filled_columns(batch):
         wire_name, read = _READ[name]
-        columns[wire_name] = read(column, name, faults)
+        columns[wire_name] = read(column, name, errors)
     payload = batch.column("payload")
     if payload.null_count:
         for row in rows_where(payload.is_null()):
-            faults[row] = "expected payload to be binary or string, got null"
-    return make_batch(MESSAGES, batch.num_rows, columns), faults
+            errors[row] = "expected payload to be binary or string, got null"
+    return make_batch(MESSAGES, batch.num_rows, columns), errors
 
 
-def _read_payload(column: pa.Array, name: str, faults: Faults) -> pa.Array:
+def _read_payload(column: pa.Array, name: str, errors: RowErrors) -> pa.Array:
     longest = pc.max(pc.binary_length(column)).as_py()
     if longest > MAX_PAYLOAD_BYTES:
         lengths = pc.binary_length(column)
         for row in rows_where(pc.greater(lengths, MAX_PAYLOAD_BYTES)):
-            faults[row] = f"expected {name} to be at most {MAX_PAYLOAD_BYTES} bytes, got {lengths[row]} bytes"
+            errors[row] = f"expected {name} to be at most {MAX_PAYLOAD_BYTES} bytes, got {lengths[row]} bytes"
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def _read_text(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
+def _read_text(column: pa.Array, _name: str, _faults: RowErrors) -> pa.Array:
     return as_text(column)
 
 
-def _read_weight(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
-    # The broker corrects a weight to its bounds; one that is wider than the column must get there.
+def _read_weight(column: pa.Array, _name: str, _faults: RowErrors) -> pa.Array:
+    # The broker corrects a weight to its bounds. A weight too large for the column is cut to the column's bounds.
     least, most = -(1 << 31), (1 << 31) - 1
     return pc.max_element_wise(
         pc.min_element_wise(column, most, skip_nulls=False), least, skip_nulls=False
     ).cast(pa.int32())
 
 
-def _read_keys(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
+def _read_keys(column: pa.Array, _name: str, _faults: RowErrors) -> pa.Array:
     return column if column.type == pa.list_(pa.utf8()) else column.cast(pa.list_(pa.utf8()))
 
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
-def _read_headers(column: pa.Array, name: str, faults: Faults) -> pa.Array:
+def _read_headers(column: pa.Array, name: str, errors: RowErrors) -> pa.Array:
     offsets = column.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     names = column.keys.slice(first, last - first).to_pylist()
@@ -123,11 +122,11 @@ def _read_headers(column: pa.Array, name: str, faults: Faults) -> pa.Array:
         for row, (start, end) in enumerate(pairwise(offsets)):
             for at in range(start - first, end - first):
                 if texts[at] is None:
-                    faults.setdefault(row, str(InvalidRequest(f"{name}[{names[at]!r}]", "text", None)))
+                    errors.setdefault(row, str(InvalidRequest(f"{name}[{names[at]!r}]", "text", None)))
     return pa.array(packed, pa.binary())
 
 
-_READ: Final[dict[str, tuple[str, Callable[[pa.Array, str, Faults], pa.Array]]]] = {
+_READ: Final[dict[str, tuple[str, Callable[[pa.Array, str, RowErrors], pa.Array]]]] = {
     "payload": ("payload", _read_payload),
     "headers": ("headers", _read_headers),
     "fairness_key": ("fairness_key", _read_text),

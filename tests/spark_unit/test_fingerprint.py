@@ -103,7 +103,7 @@ def test_shown_is_the_name_alone() -> None:
 PROGRAM = """
 import json
 from functools import partial
-from fairlead.spark.bad_rows.same_check import marks_of
+from fairlead.spark.bad_rows.fingerprint import fingerprint
 
 class Plain: ...
 
@@ -114,7 +114,7 @@ def outer(*taken):
         check(row)  # Python rewrites code that is used much.
     return check
 
-print(marks_of(partial(outer(len, json, Plain(), Plain), more={"a": frozenset({"nine", "ten", "eleven"})})))
+print(fingerprint(partial(outer(len, json, Plain(), Plain), more={"a": frozenset({"nine", "ten", "eleven"})})))
 """
 
 

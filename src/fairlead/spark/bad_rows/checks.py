@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import read_reason
-from fairlead.spark.bad_rows.texts import texts_in
+from fairlead.spark.bad_rows.row_json import texts_in
 
 #: More would make a request of many bad rows large; the first lines of a text say what is wrong.
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
 _Kind = Literal["batch", "table", "pandas"]
 _BATCHES: dict[tuple[str, str], _Kind] = {
     ("pyarrow", "RecordBatch"): "batch",
@@ -30,7 +30,7 @@ _BATCHES: dict[tuple[str, str], _Kind] = {
 }
 
 
-class Verdict(NamedTuple):
+class Defect(NamedTuple):
     """Why a row is bad: a failure reason by its word, and a text for whoever looks at the dead letter."""
 
     reason: str
@@ -38,23 +38,23 @@ class Verdict(NamedTuple):
 
 
 #: By their place in the batch.
-Verdicts = dict[int, Verdict]
+Defects = dict[int, Defect]
 
 
-class Judge(Protocol):
+class RowCheck(Protocol):
     """`said` is the column that Spark has computed, None where it has none to compute."""
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Verdicts: ...
+    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects: ...
 
 
-class ByColumn:
+class ColumnCheck:
     """A condition that Spark has looked at: true is good."""
 
     def __init__(self, words: str, reason: str) -> None:
-        self._false = Verdict(reason, _cut(f"{words} is false"))
-        self._null = Verdict(reason, _cut(f"{words} is null"))
+        self._false = Defect(reason, _cut(f"{words} is false"))
+        self._null = Defect(reason, _cut(f"{words} is null"))
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Verdicts:
+    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
         assert said is not None
         if said.null_count == 0 and said.true_count == len(said):
             return {}
@@ -63,17 +63,17 @@ class ByColumn:
         return {at: self._null if nulls[at].as_py() else self._false for at in bad}
 
 
-class ByRow:
+class RowFunction:
     """A function of one row, as a dict with its columns."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], reason: str) -> None:
         self._function = function
         self._reason = reason
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Verdicts:
-        found: Verdicts = {}
+    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
+        found: Defects = {}
         for at, row in enumerate(_shown(rows)):
-            if isinstance(row, Verdict):
+            if isinstance(row, Defect):
                 found[at] = row
                 continue
             try:
@@ -84,13 +84,13 @@ class ByRow:
             if (
                 answer is not None
                 and answer is not True
-                and (verdict := _read(answer, self._reason)) is not None
+                and (defect := _read(answer, self._reason)) is not None
             ):
-                found[at] = verdict
+                found[at] = defect
         return found
 
 
-class ByBatch:
+class BatchFunction:
     """A function of a whole batch, as what it asks for. Where it raises, the batch is halved until the guilty
     rows are alone.
     """
@@ -100,8 +100,8 @@ class ByBatch:
         self._kind = kind
         self._reason = reason
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Verdicts:
-        found: Verdicts = {}
+    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
+        found: Defects = {}
         parts = [(0, rows)]
         while parts:
             start, part = parts.pop()
@@ -118,9 +118,9 @@ class ByBatch:
                 if (
                     answer is not None
                     and answer is not True
-                    and (verdict := _read(answer, self._reason)) is not None
+                    and (defect := _read(answer, self._reason)) is not None
                 ):
-                    found[start + at] = verdict
+                    found[start + at] = defect
         return found
 
     def _asked_for(self, part: pa.RecordBatch) -> Any:
@@ -133,10 +133,10 @@ class ByBatch:
                 return part.to_pandas()
 
 
-def judge_by(function: Callable[[Any], Any], reason: str) -> Judge:
+def check_of(function: Callable[[Any], Any], reason: str) -> RowCheck:
     """A function says by the annotation of its parameter what it wants to see; without one it sees a row."""
     kind = _annotated(function)
-    return ByRow(function, reason) if kind is None else ByBatch(function, kind, reason)
+    return RowFunction(function, reason) if kind is None else BatchFunction(function, kind, reason)
 
 
 def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
@@ -159,27 +159,27 @@ def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
     )
 
 
-def _shown(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Verdict]:
+def _shown(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Defect]:
     try:
-        shown: list[dict[str, Any] | Verdict] = rows.to_pylist(maps_as_pydicts="strict")
+        shown: list[dict[str, Any] | Defect] = rows.to_pylist(maps_as_pydicts="strict")
     except Exception as raised:
         # A value that Python has no place for, such as a date behind the year 9999: one by one the others are
         # shown.
         if rows.num_rows == 1:
-            return [Verdict("serialization_error", _cut(f"Python cannot hold this row: {_told(raised)}"))]
+            return [Defect("serialization_error", _cut(f"Python cannot hold this row: {_told(raised)}"))]
         return [one for at in range(rows.num_rows) for one in _shown(rows.slice(at, 1))]
     return shown
 
 
-def _read(answer: Any, reason: str) -> Verdict | None:
+def _read(answer: Any, reason: str) -> Defect | None:
     """None where the row is good after all."""
     if isinstance(answer, str):
-        return Verdict(reason, _cut(answer) or "the check said no")
+        return Defect(reason, _cut(answer) or "the check said no")
     if isinstance(answer, (bool, np.bool_)):
-        return None if answer else Verdict(reason, "the check said no")
+        return None if answer else Defect(reason, "the check said no")
     if isinstance(answer, BaseException):
         return _of_raised(answer)
-    return Verdict(
+    return Defect(
         "handler_exception",
         _cut(
             f"the check gave {answer!r}: expected None or True for a good row, False or a text for a bad one"
@@ -210,14 +210,14 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
     return answers
 
 
-def _of_raised(raised: BaseException) -> Verdict:
+def _of_raised(raised: BaseException) -> Defect:
     """`StepFailed` names its reason, as in a step of a pipeline."""
     reason = getattr(raised, "reason", None)
     try:
         word = read_reason(reason).word
     except InvalidRequest:
         word = "handler_exception"
-    return Verdict(word, _cut(_told(raised)))
+    return Defect(word, _cut(_told(raised)))
 
 
 def _told(raised: BaseException) -> str:
@@ -225,6 +225,6 @@ def _told(raised: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    text = text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    text = text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
     # Python lets a text have half a character (a lone surrogate), Arrow does not.
     return text.encode("utf-8", "replace").decode()

@@ -11,25 +11,25 @@ import pytest
 
 from fairlead import StepFailed
 from fairlead.errors import InvalidRequest
-from fairlead.spark.bad_rows.verdicts import ByBatch, ByColumn, ByRow, Verdict, judge_by
+from fairlead.spark.bad_rows.checks import BatchFunction, ColumnCheck, Defect, RowFunction, check_of
 
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1, 2, 3, 4]})
-NO = Verdict("validation_failure", "the check said no")
+NO = Defect("validation_failure", "the check said no")
 
 
-def verdicts(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, Verdict]:
-    return judge_by(check, "validation_failure").of(rows, None)
+def defects(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, Defect]:
+    return check_of(check, "validation_failure").of(rows, None)
 
 
 def test_none_and_true_are_good_false_and_a_text_are_bad() -> None:
     answers = {0: None, 1: True, 2: False, 3: "three", 4: np.bool_(False)}
-    assert verdicts(lambda row: answers[row["id"]]) == {
+    assert defects(lambda row: answers[row["id"]]) == {
         2: NO,
-        3: Verdict("validation_failure", "three"),
+        3: Defect("validation_failure", "three"),
         4: NO,
     }
-    assert verdicts(lambda row: np.bool_(True)) == {}
-    assert verdicts(lambda row: "", ROWS.slice(0, 1)) == {0: NO}
+    assert defects(lambda row: np.bool_(True)) == {}
+    assert defects(lambda row: "", ROWS.slice(0, 1)) == {0: NO}
 
 
 def test_a_row_that_makes_the_function_raise_is_bad_and_says_how() -> None:
@@ -41,21 +41,21 @@ def test_a_row_that_makes_the_function_raise_is_bad_and_says_how() -> None:
         if row["id"] == 3:
             raise StepFailed("try later", reason="dependency_failure")
 
-    assert verdicts(check) == {
-        1: Verdict("handler_exception", "ValueError: one"),
-        2: Verdict("handler_exception", "KeyError"),
-        3: Verdict("dependency_failure", "StepFailed: try later"),
+    assert defects(check) == {
+        1: Defect("handler_exception", "ValueError: one"),
+        2: Defect("handler_exception", "KeyError"),
+        3: Defect("dependency_failure", "StepFailed: try later"),
     }
 
 
 def test_nonsense_is_no_yes() -> None:
-    assert set(verdicts(lambda row: 1)) == {0, 1, 2, 3, 4}
-    assert "the check gave 1" in verdicts(lambda row: 1)[0].error
-    assert verdicts(lambda row: 1)[0].reason == "handler_exception"
+    assert set(defects(lambda row: 1)) == {0, 1, 2, 3, 4}
+    assert "the check gave 1" in defects(lambda row: 1)[0].error
+    assert defects(lambda row: 1)[0].reason == "handler_exception"
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(verdicts(lambda row: "x" * 10_000)[0].error) == 2000
+    assert len(defects(lambda row: "x" * 10_000)[0].error) == 2000
 
 
 def test_half_a_character_in_a_text_does_not_keep_it_from_travelling() -> None:
@@ -66,7 +66,7 @@ def test_half_a_character_in_a_text_does_not_keep_it_from_travelling() -> None:
             raise ValueError("\udcff")
         return "é \ud83d" + "x" * 10_000
 
-    found = verdicts(check, ROWS.slice(0, 2))
+    found = defects(check, ROWS.slice(0, 2))
     assert found[0].error[:4] == "é ?x"
     assert len(found[0].error) == 2000
     assert found[1].error == "ValueError: ?"
@@ -74,14 +74,14 @@ def test_half_a_character_in_a_text_does_not_keep_it_from_travelling() -> None:
 
 def test_a_row_that_python_cannot_hold_is_bad_and_its_neighbours_are_asked() -> None:
     rows = pa.RecordBatch.from_pydict({"at": pa.array([0, 10**18, 1], pa.timestamp("us", "UTC"))})
-    found = verdicts(lambda row: None, rows)
+    found = defects(lambda row: None, rows)
     assert list(found) == [1]
     assert found[1].reason == "serialization_error"
 
 
 def test_a_map_is_shown_as_a_dict() -> None:
     seen: list[Any] = []
-    verdicts(
+    defects(
         seen.append,
         pa.RecordBatch.from_pydict({"m": pa.array([[("a", 1)], None], pa.map_(pa.utf8(), pa.int64()))}),
     )
@@ -93,16 +93,16 @@ def test_an_annotation_says_what_a_function_wants_to_see() -> None:
     def frame(batch: pd.DataFrame) -> None: ...
     def row(one: dict) -> None: ...  # type: ignore[type-arg]
 
-    assert isinstance(judge_by(arrow, "unknown"), ByBatch)
-    assert isinstance(judge_by(frame, "unknown"), ByBatch)
-    assert isinstance(judge_by(row, "unknown"), ByRow)
+    assert isinstance(check_of(arrow, "unknown"), BatchFunction)
+    assert isinstance(check_of(frame, "unknown"), BatchFunction)
+    assert isinstance(check_of(row, "unknown"), RowFunction)
     arrow.__annotations__["batch"] = pa.RecordBatch
     frame.__annotations__["batch"] = pd.DataFrame
-    assert isinstance(judge_by(arrow, "unknown"), ByBatch)
-    assert isinstance(judge_by(frame, "unknown"), ByBatch)
-    assert isinstance(judge_by(str.strip, "unknown"), ByRow)
+    assert isinstance(check_of(arrow, "unknown"), BatchFunction)
+    assert isinstance(check_of(frame, "unknown"), BatchFunction)
+    assert isinstance(check_of(str.strip, "unknown"), RowFunction)
     with pytest.raises(InvalidRequest, match="a function of one row"):
-        judge_by(lambda: None, "unknown")  # type: ignore[misc, arg-type]
+        check_of(lambda: None, "unknown")  # type: ignore[misc, arg-type]
 
 
 def test_a_function_of_batches_sees_them_as_what_it_asks_for() -> None:
@@ -118,17 +118,17 @@ def test_a_function_of_batches_sees_them_as_what_it_asks_for() -> None:
     def frame(batch: pd.DataFrame) -> None:
         seen.append(batch)
 
-    assert [verdicts(check) for check in (arrow, table, frame)] == [{}, {0: NO}, {}]
+    assert [defects(check) for check in (arrow, table, frame)] == [{}, {0: NO}, {}]
     table.__annotations__["batch"] = pa.Table
-    assert verdicts(table) == {0: NO}
+    assert defects(table) == {0: NO}
     assert [type(one) for one in seen] == [pa.RecordBatch, pa.Table, pd.DataFrame, pa.Table]
 
 
-def of_batches(answer: Any) -> dict[int, Verdict]:
+def of_batches(answer: Any) -> dict[int, Defect]:
     def check(batch: pa.RecordBatch) -> Any:
         return answer(batch) if callable(answer) else answer
 
-    return verdicts(check)
+    return defects(check)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def of_batches(answer: Any) -> dict[int, Verdict]:
     ids=["list", "tuple", "numpy", "pandas"],
 )
 def test_a_function_of_batches_has_an_answer_for_each_row(answer: Any) -> None:
-    assert of_batches(answer) == {1: NO, 4: Verdict("validation_failure", "four")}
+    assert of_batches(answer) == {1: NO, 4: Defect("validation_failure", "four")}
 
 
 def test_a_mask_that_is_null_is_not_true_and_a_text_that_is_null_says_nothing() -> None:
     assert of_batches(pa.array([True, False, None, True, True])) == {1: NO, 2: NO}
     assert of_batches(pa.chunked_array([["zero", None], [None, None, None]])) == {
-        0: Verdict("validation_failure", "zero")
+        0: Defect("validation_failure", "zero")
     }
     assert of_batches(None) == {}
 
@@ -159,7 +159,7 @@ def test_a_text_that_is_not_utf_8_says_what_it_can() -> None:
     assert (
         of_batches(texts)
         == of_batches(pa.chunked_array([texts]))
-        == {1: Verdict("validation_failure", "no \ufffd"), 3: NO}
+        == {1: Defect("validation_failure", "no \ufffd"), 3: NO}
     )
 
 
@@ -175,12 +175,12 @@ def test_where_a_function_of_batches_raises_only_the_guilty_rows_are_bad() -> No
             raise ValueError(f"one of {len(batch)}")
         return [None if number != 2 else "two" for number in batch["id"]]
 
-    guilty = Verdict("handler_exception", "ValueError: one of 1")
-    assert verdicts(check) == {1: guilty, 2: Verdict("validation_failure", "two"), 4: guilty}
+    guilty = Defect("handler_exception", "ValueError: one of 1")
+    assert defects(check) == {1: guilty, 2: Defect("validation_failure", "two"), 4: guilty}
 
 
 def test_a_column_that_is_true_everywhere_makes_nothing() -> None:
-    judge = ByColumn("id > 0", "unknown")
+    judge = ColumnCheck("id > 0", "unknown")
     assert judge.of(ROWS, pa.array([True] * 5)) == {}
     found = judge.of(ROWS, pa.array([None, True, True, True, False]))
-    assert found == {0: Verdict("unknown", "id > 0 is null"), 4: Verdict("unknown", "id > 0 is false")}
+    assert found == {0: Defect("unknown", "id > 0 is null"), 4: Defect("unknown", "id > 0 is false")}

@@ -14,7 +14,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def marks_of(value: object, within: tuple[int, ...] = ()) -> str:
+def fingerprint(value: object, within: tuple[int, ...] = ()) -> str:
     """Of a function: its code and the values that it takes along; of anything else what it says of itself.
 
     `within` has the ids of what it is a part of: a function that calls itself takes itself along.
@@ -24,7 +24,7 @@ def marks_of(value: object, within: tuple[int, ...] = ()) -> str:
     parts = _parts(value)
     if parts is None:
         return _ADDRESS.sub("", repr(value))
-    marks = [marks_of(part, (*within, id(value))) for part in parts]
+    marks = [fingerprint(part, (*within, id(value))) for part in parts]
     return f"{type(value).__name__}({', '.join(sorted(marks) if isinstance(value, (set, frozenset)) else marks)})"
 
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from fairlead.errors import RowsRefused
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.spark.bad_rows.verdicts import Verdict
+from fairlead.spark.bad_rows.checks import Defect
 from fairlead.spark.connection import client_for
-from fairlead.spark.data_source.attempt import this_attempt
 from fairlead.spark.data_source.chunks import Chunker
+from fairlead.spark.data_source.task import this_attempt
 from fairlead.spark.options import SparkOptions
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
@@ -36,7 +36,7 @@ _KEPT = pa.schema(
     [("payload", pa.binary()), ("fairness_key", pa.utf8()), ("reason", pa.utf8()), ("error", pa.utf8())]
 )
 #: From here on rows wait in a file.
-_MOST_IN_MEMORY = 16 * 1024 * 1024
+_MAX_IN_MEMORY = 16 * 1024 * 1024
 #: Errors travel beside the rows, up to 2,000 characters of each.
 _CHUNK_ROWS = 5_000
 
@@ -48,9 +48,9 @@ class BadRows:
     short leaves nothing behind.
     """
 
-    def __init__(self, options: SparkOptions, *, most_in_memory: int = _MOST_IN_MEMORY) -> None:
+    def __init__(self, options: SparkOptions, *, max_in_memory: int = _MAX_IN_MEMORY) -> None:
         self._options = options
-        self._most_in_memory = most_in_memory
+        self._max_in_memory = max_in_memory
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._file: IO[bytes] | None = None
@@ -58,25 +58,25 @@ class BadRows:
         self._sum = 0
         self.count = 0
 
-    def add(self, payloads: Sequence[bytes], keys: Sequence[str | None], verdicts: Sequence[Verdict]) -> None:
+    def add(self, payloads: Sequence[bytes], keys: Sequence[str | None], defects: Sequence[Defect]) -> None:
         """Raises `RowsRefused` for what is larger than a message may be."""
-        for payload, verdict in zip(payloads, verdicts, strict=True):
+        for payload, defect in zip(payloads, defects, strict=True):
             if len(payload) > MAX_PAYLOAD_BYTES:
-                shown = f"a bad row of {len(payload)} bytes as JSON, where a payload has at most {MAX_PAYLOAD_BYTES} ({verdict.error})"
+                shown = f"a bad row of {len(payload)} bytes as JSON, where a payload has at most {MAX_PAYLOAD_BYTES} ({defect.error})"
                 raise RowsRefused(self._options.queue, 1, [shown], _ADVICE)
             # A sum, because the rows of a partition may come in another order the next time.
             self._sum += int.from_bytes(hashlib.sha256(payload).digest(), "big")
-            self._bytes += len(payload) + len(verdict.error)
+            self._bytes += len(payload) + len(defect.error)
         self.count += len(payloads)
         columns = [
             payloads,
             [_fit_key(key) for key in keys],
-            [one.reason for one in verdicts],
-            [one.error for one in verdicts],
+            [one.reason for one in defects],
+            [one.error for one in defects],
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEPT, strict=True)]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_KEPT))
-        if self._bytes > self._most_in_memory:
+        if self._bytes > self._max_in_memory:
             self._put_down()
 
     @property
@@ -91,7 +91,7 @@ class BadRows:
         token = f"{run}/{self.content}"
         attempt, staging = this_attempt(), client_for(self._options).staging
         packed = pa.scalar(_pack(headers), pa.binary())
-        chunker = Chunker(most_rows=_CHUNK_ROWS)
+        chunker = Chunker(max_rows=_CHUNK_ROWS)
         names: list[str] = []
 
         def stage(kept: pa.RecordBatch) -> None:
@@ -137,9 +137,9 @@ def _to_wire(kept: pa.RecordBatch, headers: pa.Scalar) -> pa.RecordBatch:
     return make_batch(MESSAGES, kept.num_rows, columns)
 
 
-def _deaths(kept: pa.RecordBatch) -> Verdict | list[Verdict]:
+def _deaths(kept: pa.RecordBatch) -> Defect | list[Defect]:
     deaths = [
-        Verdict(*pair)
+        Defect(*pair)
         for pair in zip(kept.column("reason").to_pylist(), kept.column("error").to_pylist(), strict=True)
     ]
     return deaths[0] if len(set(deaths)) == 1 else deaths
