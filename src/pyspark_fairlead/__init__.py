@@ -1,5 +1,5 @@
-"""Where Spark looks for `format("fairlead")`: every session imports each module named pyspark_*, so this one
-imports nothing heavy.
+"""Lets Spark find `format("fairlead")`: every session imports each module named pyspark_*, so this one imports
+little.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands for `fairlead.spark.data_source.source.FairleadDataSource`, and is one as soon as somebody asks
-    for an instance.
-    """
+    """Making an instance gives a `fairlead.spark.data_source.source.FairleadDataSource`."""
 
     def __new__(cls, options: Mapping[str, str]) -> Any:
-        # Here and not above: sessions that never ask for fairlead must not load its client.
+        # Imported here, so that sessions that do not use fairlead do not load its client.
         from fairlead.spark.data_source.source import FairleadDataSource
 
         return FairleadDataSource(options)

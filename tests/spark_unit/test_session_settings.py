@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import SparkNotReady
 from fairlead.spark.runtime import installed
-from fairlead.spark.runtime.spark_session import local_cores, prepare, session, settings, stays_here
+from fairlead.spark.runtime.spark_session import is_on_this_machine, local_cores, prepare, session, settings
 from fairlead.spark.runtime.worker_python import worker_python
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_a_star_stands_for_the_cores_this_process_may_use(monkeypatch: pytest.Mo
 def test_only_a_master_on_this_machine_binds_the_driver_to_loopback(
     tmp_path: Path, master: str, here: bool
 ) -> None:
-    assert stays_here(master) is here
+    assert is_on_this_machine(master) is here
     assert settings(master).get("spark.driver.bindAddress") == ("127.0.0.1" if here else None)
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     prepare(master, environ=environ)

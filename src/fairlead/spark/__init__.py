@@ -1,9 +1,11 @@
-"""fairlead on Apache Spark: a session, the data source `format("fairlead")`, workers of runbooks, quarantine
-for bad rows.
+"""fairlead on Apache Spark: sessions, the data source `format("fairlead")`, runbook workers, quarantine of bad rows.
 
-Promises: Arrow batches from broker to executor and back, with no Python per payload; importing this folder
-imports neither pyspark nor pyarrow. Must not: be needed by anything else in fairlead, or bring the engine to
-an executor. Start at `runtime.spark_session`, then the folder you need: `data_source`, `worker`, `bad_rows`.
+Folders: `runtime` (Java and session), `data_source`, `worker`, `bad_rows`. Modules: `options` (of the data source),
+`connection` (clients of Spark's processes), `heartbeats` (of durable consumers).
+
+Guarantees: Arrow batches travel between broker and executor without Python code per payload; importing this folder
+imports neither pyspark nor pyarrow. Nothing else in fairlead may need this folder, except the command line, and it
+must not bring the engine to an executor. Start at `runtime.spark_session`, then the folder you need.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
     from fairlead.spark.runtime.spark_session import prepare, session, settings
     from fairlead.spark.worker.run_worker import run_worker
 
-#: What is offered here, and where it lives. A name must not be that of a module of this folder, which would
-#: take its place.
-_HOMES = {
+#: The public names and their modules. A name must not equal that of a module in this folder, which would replace it.
+_MODULES = {
     "Java": "runtime.java",
     "find_java": "runtime.java",
     "prepare": "runtime.spark_session",
@@ -49,19 +50,17 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a session of `format("fairlead")`, where it does not find it by itself: with a server of Spark
-    Connect, say.
-    """
+    """Register `format("fairlead")` in a session that does not find it by itself, such as one of Spark Connect."""
     from fairlead.spark.data_source.source import FairleadDataSource
 
     spark.dataSource.register(FairleadDataSource)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

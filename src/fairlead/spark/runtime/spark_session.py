@@ -1,7 +1,7 @@
-"""A Spark session for the work around a queue: on loopback, quiet, in UTC, with Arrow, and no more shuffle
-partitions than cores.
+"""Makes a Spark session for work with queues: on loopback, quiet, in UTC, with Arrow, and with as many shuffle
+partitions as cores.
 
-The same settings serve a builder of your own: `prepare("local[2]")` first, then
+For a builder of your own, call `prepare("local[2]")`, then
 `SparkSession.builder.config(map=settings("local[2]"))`.
 """
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "2g"
 
-# The gateway class has a line of its own because Spark would set the level of the root logger to warn, and
-# say so, if that class had none.
+# Without a level for the gateway class, Spark would set the root logger to warn, and print that it did.
 _LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -41,7 +40,7 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-#: Only the quick one of the JVM's two compilers, and the collector without threads of its own.
+#: Only the faster of the JVM's two compilers, and the garbage collector without extra threads.
 _SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -55,17 +54,17 @@ def session(
     quiet: bool = True,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process, started if there is none.
+    """Return the session of this process, and start it if there is none.
 
-    `master` is by default that of the session that runs, or of `spark-submit`, else `local[*]`. `memory` is
-    the driver's heap, 2g by default. `quiet` leaves only errors on stderr. `class_data` keeps what the JVM
-    learns of Spark's classes in the user's cache: made at the first start, which takes a minute longer, and
-    used by all others. `short_job` makes the JVM compile in haste: half the work at the start, and less speed
-    in jobs of minutes. `config` goes to Spark as it is and wins over all this.
+    `master` defaults to that of the running session or of `spark-submit`, else `local[*]`. `memory` is the driver's
+    heap, 2g by default. `quiet` leaves only errors on stderr. `class_data` starts the JVM from an archive of Spark's
+    classes in the user's cache; the first start makes the archive, and takes a minute longer. `short_job` uses only
+    the JVM's faster compiler: less work at the start, and less speed in jobs of minutes. `config` has settings of
+    Spark, which win over all others.
 
-    Raises `SparkNotReady` if pyspark or a Java is missing, or if the session that runs has another master or
-    settings. JAVA_HOME, SPARK_LOCAL_IP and PYSPARK_PYTHON are set in this process for the JVM that is
-    started, the last two only if unset.
+    Raises `SparkNotReady` if pyspark or a Java is missing, or if the running session has another master or other
+    settings. Sets JAVA_HOME, and SPARK_LOCAL_IP and PYSPARK_PYTHON if unset, in the environment of this process for
+    the new JVM.
     """
     require_packages()
     from pyspark.sql import SparkSession
@@ -100,9 +99,7 @@ def settings(
     short_job: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What `session` sets, without the master and the name. Those of the JVM only take effect if it is not
-    running yet.
-    """
+    """The settings of `session`, without master and name. Settings of the JVM take effect only before it starts."""
     config = dict(config or {})
     options = []
     if quiet:
@@ -110,7 +107,7 @@ def settings(
         options.append(f"-Dlog4j2.configurationFile={log_settings.as_uri()}")
     if short_job:
         options += _SHORT_JOB
-    # Those of the caller come last: the JVM lets the last one win.
+    # The caller's options come last, because in the JVM the last option wins.
     jvm = {
         "spark.driver.memory": memory,
         _JAVA_OPTIONS: " ".join([*map(shlex.quote, options), config.pop(_JAVA_OPTIONS, "")]).strip(),
@@ -119,7 +116,7 @@ def settings(
 
 
 def work_settings(master: str) -> dict[str, str]:
-    """Those that a JVM takes which runs already."""
+    """The settings that also take effect in a running JVM."""
     chosen = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -129,7 +126,7 @@ def work_settings(master: str) -> dict[str, str]:
     cores = local_cores(master)
     if cores is not None:
         chosen["spark.sql.shuffle.partitions"] = str(cores)
-    if stays_here(master):
+    if is_on_this_machine(master):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return chosen
 
@@ -137,13 +134,12 @@ def work_settings(master: str) -> dict[str, str]:
 def prepare(
     master: str = DEFAULT_MASTER, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ
 ) -> Java:
-    """Set what Spark reads from nowhere but the environment, for the JVM that this process starts next;
-    `session` does it by itself.
+    """Set the environment variables for the JVM that this process starts next. `session` calls this function.
 
-    JAVA_HOME, and for a master on this machine, if unset, SPARK_LOCAL_IP and PYSPARK_PYTHON: without that the
-    workers would run `python3`, which need not be this Python.
+    Sets JAVA_HOME; for a master on this machine also SPARK_LOCAL_IP and PYSPARK_PYTHON, if unset. Without the latter
+    Python workers would run `python3`, which may be another Python.
     """
-    if stays_here(master):
+    if is_on_this_machine(master):
         if "PYSPARK_PYTHON" not in environ:
             environ["PYSPARK_PYTHON"] = worker_python(environ)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -151,7 +147,7 @@ def prepare(
 
 
 def local_cores(master: str) -> int | None:
-    """How many tasks a local master runs at once; None for a cluster, whose size nobody here knows."""
+    """How many tasks a local master runs at once; None for a cluster, whose size is unknown here."""
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*]", master)
     if cluster:
         return int(cluster[1]) * int(cluster[2])
@@ -161,10 +157,8 @@ def local_cores(master: str) -> int | None:
     return len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
 
 
-def stays_here(master: str) -> bool:
-    """Whether all executors run on this machine, so that they reach the driver on loopback and have this
-    Python.
-    """
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors run on this machine: then they reach the driver on loopback, and have this Python."""
     if local_cores(master) is not None:
         return True
     return master.startswith("spark://") and all(
@@ -173,12 +167,12 @@ def stays_here(master: str) -> bool:
 
 
 def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str]) -> SparkSession:
-    """The session that runs, changed where it can be; refused where it cannot be what was asked for."""
-    stop = "Stop it first (spark.stop()), or leave this out"
+    """Return the running session with the wanted settings. Raises `SparkNotReady` for a setting that cannot be changed."""
+    stop = "Stop the session first (spark.stop()), or leave this argument out"
     has_master = running.conf.get("spark.master", None)
     if master is not None and master != has_master:
         raise SparkNotReady(
-            f"no session, or one with master {master!r}", f"a running one with {has_master!r}", stop
+            f"no session, or one with master {master!r}", f"a running session with {has_master!r}", stop
         )
     for name, value in asked.items():
         if running.conf.isModifiable(name):
@@ -186,7 +180,7 @@ def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str])
         elif running.conf.get(name, None) != value:
             raise SparkNotReady(
                 f"no session, or one with {name} = {value!r}",
-                f"a running one with {running.conf.get(name, None)!r}",
+                f"a running session with {running.conf.get(name, None)!r}",
                 stop,
             )
     return running

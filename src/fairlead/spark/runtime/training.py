@@ -1,4 +1,4 @@
-"""The training run behind `class_data`: a short life of Spark that loads what jobs around a queue need.
+"""The training run of `class_data`: a short Spark program that loads the classes which jobs on queues need.
 
 Run as `python -m fairlead.spark.runtime.training OPTION...`, with the options that make the JVM write its
 class data when it ends.
@@ -49,7 +49,7 @@ def main(java_options: list[str]) -> None:
     gateway: Any = spark.sparkContext._gateway
     process = gateway.proc
     spark.stop()
-    # The JVM ends, and writes, when its stdin does.
+    # The JVM ends, and writes the archive, when its stdin is closed.
     process.stdin.close()
     process.wait(_END_S)
 
@@ -60,7 +60,7 @@ def work(spark: SparkSession, directory: str) -> None:
     rows.mapInArrow(_same, "id long").write.parquet(f"{directory}/rows")
     spark.read.parquet(f"{directory}/rows").createOrReplaceTempView("rows")
     spark.sql("select id % 7 as k, count(*), max(id) from rows where id > 10 group by 1 order by 2").collect()
-    spark.dataSource.register(_Training)
+    spark.dataSource.register(_TrainingSource)
     spark.read.format("fairlead-training").load().write.format("fairlead-training").mode("append").save()
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     query = (
@@ -76,7 +76,7 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-class _Training(DataSource):
+class _TrainingSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "fairlead-training"
@@ -85,28 +85,28 @@ class _Training(DataSource):
         return "id long"
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader()
+        return _TrainingReader()
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        return _Writer()
+        return _TrainingWriter()
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
-        return _StreamWriter()
+        return _TrainingStreamWriter()
 
 
-class _Reader(DataSourceReader):
+class _TrainingReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
         yield from ((number,) for number in range(10))
 
 
-class _Writer(DataSourceWriter):
+class _TrainingWriter(DataSourceWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
             pass
         return WriterCommitMessage()
 
 
-class _StreamWriter(DataSourceStreamWriter):
+class _TrainingStreamWriter(DataSourceStreamWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
             pass

@@ -1,8 +1,7 @@
-"""A directory of this user's own, for what is made once and used by every session: the launcher, log
-settings, class data.
+"""A private directory of this user for files that all sessions share: launchers, log settings, class data.
 
-Programs are started from here, so nobody else may be able to put something in: the directory belongs to this
-user, only he can enter it, and it is no link.
+Programs are started from here, so no other user may be able to write to it: the directory belongs to this user, has
+mode 0700, and is not a link.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from fairlead.errors import SparkNotReady
 
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CACHE_HOME/fairlead`, else `~/.cache/fairlead`, else one in the directory for temporary files;
-    made if need be.
+    """`$XDG_CACHE_HOME/fairlead`, else `~/.cache/fairlead`, else a directory among the temporary
+    files. Makes the directory if it is missing.
     """
     refusals = []
     for place in _places(environ):
@@ -35,8 +34,8 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make it with mode 0700, or check that it is one already. Raises OSError if it is not, or cannot become,
-    only ours.
+    """Make a directory with mode 0700, or set that mode. Raises OSError for a link, another kind of file, or a directory
+    of another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -53,9 +52,7 @@ def private_directory(path: Path) -> Path:
 
 
 def kept_file(directory: Path, name: str, content: str, *, mode: int = 0o600) -> Path:
-    """A file with exactly this content. Whoever opens it sees all of it: it appears under its name when it is
-    complete.
-    """
+    """Keep a file with exactly this content. The file appears under its name only when it is complete."""
     path = directory / name
     try:
         if path.read_text() == content and stat.S_IMODE(path.lstat().st_mode) == mode:
@@ -75,7 +72,7 @@ def kept_file(directory: Path, name: str, content: str, *, mode: int = 0o600) ->
 
 
 def digest(*parts: str) -> str:
-    """A name for what is made of these parts."""
+    """A name for a file made from these parts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

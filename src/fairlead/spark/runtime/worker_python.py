@@ -1,8 +1,8 @@
-"""The Python that Spark runs its workers with: this one, with pyspark from where it is installed.
+"""The Python of Spark's workers: this Python, with the installed pyspark.
 
-Spark puts its own zip of pyspark first on the path of every Python process it starts. What is read from a zip
-is compiled anew each time, which costs each of them more than a second, and a query with a Python data source
-starts about seven.
+Spark puts its own zip of pyspark first on the path of every Python process that it starts. Modules from a zip are
+compiled in each process, which takes more than a second, and a query with a Python data source starts about seven
+processes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ PYTHONPATH=$kept exec THIS_PYTHON "$@"
 
 
 def worker_python(environ: Mapping[str, str] = os.environ) -> str:
-    """A command for PYSPARK_PYTHON. Plainly this Python where there is no sh, or pyspark is not to be had but
-    from a zip.
-
-    With a SPARK_HOME of somebody's own the zips stay too: they go with the Spark that is there.
+    """A command for PYSPARK_PYTHON: a launcher that removes the zips from the path. Without sh, with pyspark only in a
+    zip, or with a SPARK_HOME, whose zips belong to its Spark, the command is this Python itself.
     """
     if os.name != "posix" or environ.get("SPARK_HOME") or not all(map(_is_installed, ("pyspark", "py4j"))):
         return sys.executable
