@@ -24,12 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 import fairlead
-from bench.flight_client import FlightClient
 from bench.resp_client import RespClient
 from fairlead import Complete, Delivery, Fail
 from fairlead.config import ServerSettings
 from fairlead.config.server import Address
-from fairlead.server import flight as flight_door
 from fairlead.server.serve import Server
 
 SOURCES = str(Path(fairlead.__file__).parent) + "/"
@@ -125,27 +123,15 @@ def walk_everywhere(home: Path) -> dict[str, dict[str, Walk]]:
     with tracer.following():
         with fairlead.open(home / "in-process", durability="os") as broker:
             in_process = walk_steps(broker, tracer)
-        with _server_in_thread(home / "served", tracer) as addresses:
-            with FlightClient(addresses["flight"]) as client:
-                served = walk_steps(client, tracer)
-                client.delete_queue("walk")
-            with RespClient(addresses["resp"]) as light:
-                redis = walk_steps(light, tracer)
-    return {"in process": in_process, "through Flight": served, "through Redis": redis}
+        with _server_in_thread(home / "served", tracer) as addresses, RespClient(addresses["resp"]) as light:
+            redis = walk_steps(light, tracer)
+    return {"in process": in_process, "through Redis": redis}
 
 
 @contextmanager
 def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[dict[str, str]]:
-    serve_channel = flight_door._FlightServer.do_exchange
-
-    def followed(*arguments: Any) -> None:
-        # Arrow makes this thread, so `threading.setprofile` does not reach it.
-        tracer.follow()
-        serve_channel(*arguments)
-
-    flight_door._FlightServer.do_exchange = followed
     any_port = Address("127.0.0.1:0")
-    doors = {"resp": any_port, "flight": any_port, "grpc": Address("off"), "http": Address("off")}
+    doors = {"resp": any_port, "flight": Address("off"), "grpc": Address("off"), "http": Address("off")}
     server = Server(ServerSettings(data=data, durability="os", **doors))
     threading.setprofile(tracer._note)
     server.start()
@@ -154,7 +140,6 @@ def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[dict[str, str]]:
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
         server.stop()
-        flight_door._FlightServer.do_exchange = serve_channel
 
 
 def main() -> None:
@@ -162,13 +147,14 @@ def main() -> None:
         prog="python -m bench.walk", description="Count the calls that one message takes."
     )
     parser.add_argument("--show", choices=STEPS, help="print every call of this step")
-    parser.add_argument("--door", choices=("Flight", "Redis"), default="Flight", help="through which door")
+    parser.add_argument("--in-process", action="store_true", help="not through the door that speaks Redis")
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="fairlead-walk-") as home:
         walks = walk_everywhere(Path(home))
     if options.show:
-        for file, name in walks[f"through {options.door}"][options.show].calls:
+        where = "in process" if options.in_process else "through Redis"
+        for file, name in walks[where][options.show].calls:
             console.print(f"{file:40} {name}", highlight=False)
         return
     table = Table("where", "step", "calls", "files", "changes of file", title="The walk of one message")

@@ -40,7 +40,11 @@ from fairlead.server.resp.arguments import usage_of
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.sessions import session_rule
+from fairlead.verbs.settle import Settle
 from fairlead.wire import schemas, settlement_rows
 from fairlead.wire.statuses import STATUSES
 from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
@@ -329,12 +333,13 @@ def numbers(words: tuple[str, ...]) -> Iterator[str]:
     yield ", ".join(f"{number} `{word}`" for number, word in enumerate(words)) + "."
 
 
-def verbs_table() -> Iterator[str]:
-    yield "| verb | safe to repeat |"
-    yield "|---|---|"
+def write_verbs_table() -> Iterator[str]:
+    yield "| verb | the field of its rows | safe to repeat |"
+    yield "|---|---|---|"
     for name, verb in VERBS.items():
-        if not verb.request.bulk:
-            yield f"| `{name}` | {'yes' if verb.request.repeatable else 'no'} |"
+        if verb.request.columns:
+            repeatable = "yes" if verb.request.repeatable else "in a session"
+            yield f"| `{name}` | `{verb.request.columns}` | {repeatable} |"
 
 
 def resp_commands() -> Iterator[str]:
@@ -423,10 +428,14 @@ def _right(request: type[Request[Any]]) -> str:
     )
 
 
+#: The Python client gives each of these a token, or a number in a session.
+_NUMBERED = (Claim, Enqueue, EnqueueMany, Exchange, Settle)
+
+
 def _repeated(request: type[Request[Any]]) -> str:
-    if request.repeatable:
+    if request.repeatable or request.paged:
         return "repeats it"
-    if request.bulk:
+    if request in _NUMBERED:
         return "repeats it under a number or token, and it takes effect once"
     return "raises `AnswerLost`"
 
@@ -470,14 +479,12 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "verbs": verbs_reference,
     "resp_commands": resp_commands,
     "flight_messages": lambda: columns_table(schemas.MESSAGES),
-    "flight_ids": lambda: columns_table(schemas.IDS),
     "flight_deliveries": lambda: columns_table(schemas.DELIVERIES),
     "flight_settlements": lambda: columns_table(schemas.SETTLEMENTS),
     "flight_browsed": lambda: columns_table(schemas.BROWSED),
-    "flight_results": lambda: columns_table(schemas.RESULTS),
     "flight_actions": lambda: numbers(settlement_rows.ACTIONS),
-    "flight_outcomes": lambda: numbers(settlement_rows.OUTCOMES),
-    "flight_verbs": verbs_table,
+    "flight_writes": write_verbs_table,
+    "outcomes": lambda: numbers(settlement_rows.OUTCOMES),
     **{name: partial(keys_table, keys) for name, keys in TABLES.items()},
     "runbook_policy": policy_table,
     "spark_options": spark_options_table,

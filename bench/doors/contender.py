@@ -21,12 +21,11 @@ class NotThere(Exception):
 
 class Contender(Protocol):
     """`ways` of waiting for a message (`claim`: ask for one and wait, `consume`: a loop that is sent them) and `styles`
-    of concurrency it has. Batches smaller than `least_batch` are not what it is for.
+    of concurrency it has.
     """
 
     name: str
     settings: str
-    least_batch: int
     ways: Sequence[str]
     styles: Sequence[str]
 

@@ -69,7 +69,6 @@ class Verbs:
 
 class InProcess(Verbs):
     name = "in process"
-    least_batch = 1
     ways = ("claim",)
     styles = ("threads",)
     settings = f"fairlead {fairlead.__version__}, RocksDB in this process, {KEYS} fairness keys"

@@ -29,7 +29,6 @@ _WAIT_S = 30.0
 
 class JetStream:
     name = "NATS JetStream"
-    least_batch = 1
     ways: Sequence[str] = ("claim", "consume")
     styles: Sequence[str] = ("tasks",)
 

@@ -20,7 +20,6 @@ import msgspec
 
 from bench.doors.contender import Contender, NotThere, make_bodies
 from bench.doors.engine import InProcess
-from bench.doors.flight import Flight
 from bench.doors.jetstream import AwaitedJetStream, JetStream
 from bench.doors.neighbours import Neighbours
 from bench.doors.redis_streams import RedisStreams
@@ -30,7 +29,7 @@ from bench.doors.waiting import Crowd, measure_crowds
 Contenders = Mapping[str, Callable[[Path, str], Contender]]
 CONTENDERS: Contenders = {
     contender.name: contender
-    for contender in (InProcess, Resp, AsyncResp, Flight, RedisStreams, JetStream, AwaitedJetStream)
+    for contender in (InProcess, Resp, AsyncResp, RedisStreams, JetStream, AwaitedJetStream)
 }
 #: The same door behind keys and TLS.
 SECURED: Contenders = {
@@ -204,7 +203,7 @@ def _cases_of(plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 def _pieces_of(plan: Plan, group: str, case: Any, one: Contender, bodies: Sequence[bytes]) -> Iterator[Piece]:
-    if group == "lifecycle" and case >= one.least_batch:
+    if group == "lifecycle":
         yield f"{case:,}", partial(_lifecycles, one, bodies, case, plan.seconds)
     if group == "latency":
         for way in one.ways:

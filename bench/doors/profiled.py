@@ -46,11 +46,8 @@ def _answer(profiler: Profiler, directory: Path) -> None:
 
 def main() -> None:
     from fairlead.cli import main as run
-    from fairlead.server import flight
 
     profiler = Profiler()
-    # Threads that serve a channel are gRPC's, not Python's.
-    flight._FlightServer.do_exchange = profiler.wrap(flight._FlightServer.do_exchange)
     threading.Thread(target=_answer, args=(profiler, Path(os.environ[DIRECTORY])), daemon=True).start()
     with profiler:
         run()

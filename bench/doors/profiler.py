@@ -9,12 +9,10 @@ clock read around each `len` would drown the rest.
 from __future__ import annotations
 
 import cProfile
-import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -61,16 +59,6 @@ class Profiler(AbstractContextManager["Profiler"]):
     def __exit__(self, *_: object) -> None:
         self._own.disable()
         threading.setprofile(None)  # type: ignore[arg-type]
-
-    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """For calls from threads that Python did not start, each long enough to deserve a profile of its own."""
-
-        @functools.wraps(call)
-        def profiled(*arguments: Any, **named: Any) -> Any:
-            profile = self._make()
-            return profile.runcall(call, *arguments, **named)
-
-        return profiled
 
     def snapshot(self) -> Snapshot:
         functions: dict[str, Function] = {}

@@ -28,7 +28,6 @@ _APPENDFSYNC = {"os": "everysec", "fsync": "always"}
 
 class RedisStreams:
     name = "Redis Streams"
-    least_batch = 1
     ways: Sequence[str] = ("claim",)
     styles: Sequence[str] = ("threads", "tasks")
 

@@ -16,7 +16,7 @@ _NONE = "-"
 
 INTRODUCTION = """
 *Doors*: client and server are two processes on two cores, with loopback between them; *in process* has one process and no network. *RESP* is the door
-that speaks the Redis protocol, with the light client, blocking and asyncio; *Flight* is the door for bulk. Everyone sends the same bodies in the same
+that speaks the Redis protocol, with the light client, blocking and asyncio. Everyone sends the same bodies in the same
 batches; what each was told and which versions ran is under *Contenders*. Shown are the median of the rounds and, in brackets, the quartiles. A ratio
 is taken within a round, so 2 is twice as fast, of latencies twice as slow; where another can do the same in several ways, it is met where it is best.
 *By CPU* is what the other takes for a message divided by what we take, client and server together: on a machine with neighbours it says more than

@@ -24,7 +24,6 @@ class Resp(Verbs):
     """A client of its own for the consumer, as a consumer elsewhere would have; threads share a client."""
 
     name = "RESP"
-    least_batch = 1
     ways = ("claim", "consume")
     styles: Sequence[str] = ("threads", "tasks")
 

@@ -95,9 +95,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     repeatable: ClassVar[bool] = False
     #: Whether its answer holds a secret that must not be stored, so that no session can remember it.
     answers_secret: ClassVar[bool] = False
-    #: Whether it has a channel of its own at the Flight door, with columns or a stream of answers.
-    bulk: ClassVar[bool] = False
-    #: The field whose values travel in the columns of a record batch, beside the other fields; "" for none.
+    #: The field whose values travel in the columns of a record batch at the Flight door; "" for a verb without one.
     columns: ClassVar[str] = ""
     room: ClassVar[Room] = Room.READS
     #: Whether the answer waits until the effect is as durable as the broker is set to. A verb that writes is

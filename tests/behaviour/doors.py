@@ -15,12 +15,10 @@ from typer.testing import CliRunner
 
 import fairlead
 import fairlead.aio
-from bench.flight_client import FlightClient
 from fairlead import Broker, Complete, Fail, NewMessage, Release, errors
 from fairlead.cli.app import app
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
-from fairlead.server.flight import FlightDoor
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.verbs.claim import Claim
@@ -366,7 +364,6 @@ KINDS: dict[str, type] = {
     "in process": Verbs,
     "client": Verbs,
     "asyncio": Verbs,
-    "flight": Verbs,
     "grpc": Grpc,
     "command line": Cli,
 }
@@ -376,13 +373,12 @@ KINDS: dict[str, type] = {
 def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
     """A fresh broker on a clock that stands still, and one door to it."""
     broker = open_in_memory(clock=ManualClock())
-    door: FlightDoor | FilaDoor | RespDoor | None = None
+    door: FilaDoor | RespDoor | None = None
     try:
         if name == "in process":
             yield Verbs(broker), broker
             return
-        kinds = {"grpc": FilaDoor, "flight": FlightDoor}
-        door = kinds.get(name, RespDoor)(broker, "127.0.0.1:0")
+        door = (FilaDoor if name == "grpc" else RespDoor)(broker, "127.0.0.1:0")
         door.start()
         with _adapter(name, door.address) as adapter:
             yield adapter, broker
@@ -396,10 +392,7 @@ def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
 
 @contextmanager
 def _adapter(name: str, address: str) -> Iterator[Any]:
-    if name == "flight":
-        with FlightClient(address) as bulk:
-            yield Verbs(bulk)
-    elif name == "client":
+    if name == "client":
         with fairlead.connect(address) as client:
             yield Verbs(client)
     elif name == "asyncio":

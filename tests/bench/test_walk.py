@@ -28,10 +28,6 @@ def test_both_sides_of_a_connection_are_counted(tmp_path: Path) -> None:
     assert any(file.startswith("store/kv/rocks") for file in files["in process"])
     assert not any(file.startswith(("client/", "server/")) for file in files["in process"])
     assert all(
-        any(file.startswith(part) for file in files["through Flight"])
-        for part in ("server/flight.py", "wire/", "store/kv/rocks")
-    )
-    assert all(
         any(file.startswith(part) for file in files["through Redis"])
         for part in ("wire/packed.py", "server/resp/", "store/kv/rocks")
     )

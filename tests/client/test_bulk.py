@@ -361,7 +361,7 @@ def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene
 def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     with LossyRelay(scene.address) as relay:
         client, transport = scene.bulk_client(address=relay.address)
-        transport.lose("request")
+        transport.lose("write")
         assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
         relay.lose(b"FL.STAGING.PUBLISH")
         assert client.staging.publish("t", "q", ["a"]).outcome == "already"

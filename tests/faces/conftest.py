@@ -25,7 +25,6 @@ from tests.faces.doors import (
     CommandFace,
     DoFace,
     FilaFace,
-    FlightFace,
     InProcessFace,
     RespFace,
     WordsFace,
@@ -131,7 +130,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             broker,
             {
                 "in process": lambda secret: InProcessFace(layers.admit(f"Bearer {secret}", "in process")),
-                "flight": lambda secret: FlightFace(flight.address, secret),
                 "fila": lambda secret: FilaFace(fila.address, secret),
                 "command": lambda secret: CommandFace(resp.address, secret),
                 "resp": lambda secret: RespFace(resp.address, secret),

@@ -20,15 +20,12 @@ from typer.testing import CliRunner
 
 import fairlead
 import fairlead.aio
-from bench.flight_client import FlightClient
 from fairlead.cli.app import app
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.request import VERBS, Request
-from fairlead.server import answers
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.surface import Surface
-from fairlead.wire.calls import ClaimCall
 from fairlead.wire.error_lines import read_error
 from tests.doors.resp.wire import Wire
 from tests.faces.table import SECRET, Outcome, Thing
@@ -47,9 +44,7 @@ class InProcessFace:
         return getattr(self._guard, verb)
 
     def consume_one(self, queue: str) -> int:
-        return sum(
-            len(deliveries) for deliveries in answers.claim_by_credit(self._guard, ClaimCall(queue, credit=1))
-        )
+        return len(self._guard.claim(queue))
 
     def close(self) -> None:
         pass
@@ -69,13 +64,6 @@ class ClientFace:
 
     def close(self) -> None:
         self.client.close()
-
-
-class FlightFace(FlightClient):
-    """The door of Arrow Flight."""
-
-    def consume_one(self, queue: str) -> int:
-        return len(self.claim(queue))
 
 
 class AioFace:

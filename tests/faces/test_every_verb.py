@@ -28,7 +28,6 @@ Call = Callable[[Any, Thing], object]
 #: Where the caller of each face is seen to come from.
 SOURCES = {
     "in process": "in process",
-    "flight": "ipv4:127.0.0.1:",
     "asyncio": "ipv4:127.0.0.1:",
     "fila": "ipv4:127.0.0.1:",
     "command": "ipv4:127.0.0.1:",
@@ -52,7 +51,7 @@ def rows_of(verb: str, rows: dict[str, Any]) -> list[str]:
 def all_cases() -> Iterator[tuple[str, str]]:
     """(face, row); a verb that has no row yet is a case of its own name."""
     for verb in VERBS:
-        for face in ("in process", "flight", "resp", "words", "client", "asyncio", "do"):
+        for face in ("in process", "resp", "words", "client", "asyncio", "do"):
             yield from ((face, name) for name in rows_of(verb, TABLE) or [verb])
         yield from (("fila", name) for name in rows_of(verb, FILA_CALLS))
         yield from (("command", name) for name in rows_of(verb, COMMANDS))

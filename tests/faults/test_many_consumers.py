@@ -16,9 +16,8 @@ import pytest
 from fairlead import Client, Complete, NewMessage
 from fairlead.model.checks import check_messages
 from fairlead.testing import ServerProcess, run_server
-from fairlead.wire.calls import ClaimCall, EnqueueCall, encode
 from fairlead.wire.messages import encode_messages
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, claim, put
 
 from .processes import ClientProcess, until
 
@@ -121,13 +120,11 @@ def test_a_consumer_that_reads_nothing_blocks_neither_others_nor_its_own_produce
         for message_id in client.enqueue_many("q", [NewMessage(bytes(500_000))] * 15)
     ]
     rude = flight.FlightClient(f"grpc://{server.addresses['flight']}")
-    claims, enqueues = RawChannel(rude, "claim"), RawChannel(rude, "enqueue")
-    claims.send(encode(ClaimCall("q", wait_ms=60_000, consumer="rude", started=False, credit=100)))
-    until(lambda: client.stats("q").leased == 100, "its credit being used")
+    claims, writes = RawChannel(rude, "claim"), RawChannel(rude, "write")
+    claims.send(claim("q", limit=100, consumer="rude", started=False))
+    until(lambda: client.stats("q").leased == 100, "its claim being carried out")
     for n in range(20):
-        answer, _ = enqueues.call(
-            EnqueueCall([("q", 1)]), encode_messages(check_messages([NewMessage(b"%d" % n)]))
-        )
+        answer, _ = writes.call(put("q"), encode_messages(check_messages([NewMessage(b"%d" % n)])))
         assert answer.error is None
     assert metric(server, "calls_in_flight") == 1
     attempts: dict[str, int] = {}

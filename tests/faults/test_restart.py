@@ -12,8 +12,7 @@ import pytest
 
 from fairlead import Client, Complete, NewMessage
 from fairlead.testing import ServerProcess, run_server
-from fairlead.wire.calls import ClaimCall, encode
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, claim
 
 from .processes import ClientProcess, until
 
@@ -78,6 +77,6 @@ def keep_from_stopping(rude: flight.FlightClient, client: Client) -> RawChannel:
     client.create_queue("big")
     client.enqueue_many("big", [NewMessage(bytes(500_000))] * 20)
     unread = RawChannel(rude, "claim")
-    unread.send(encode(ClaimCall("big", wait_ms=60_000, consumer="rude", started=False, credit=20)))
-    until(lambda: client.stats("big").leased == 20, "his credit being used")
+    unread.send(claim("big", limit=20, consumer="rude", started=False))
+    until(lambda: client.stats("big").leased == 20, "his claim being carried out")
     return unread

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -18,10 +19,8 @@ from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server import answers
 from fairlead.server.streamed import STREAMED
-from fairlead.wire.calls import ClaimCall, decode
-from fairlead.wire.records import record_verbs
 from fairlead.wire.requests import read_batch
-from fairlead.wire.schemas import CHANNELS, DELIVERIES, EXCHANGE, MESSAGES, SETTLEMENTS
+from fairlead.wire.schemas import CHANNELS, DELIVERIES, MESSAGES, SETTLEMENTS
 from tests.hostile import by_hand
 from tests.hostile.by_hand import Stranger, batch_parts, opening
 from tests.hostile.values import NASTY
@@ -31,7 +30,7 @@ Frames = tuple[str, bytes, bytes, bytes]
 Sound = dict[str, tuple[pa.RecordBatch | None, dict[str, Any]]]
 
 _SOUND: Sound = {
-    "enqueue": (
+    "enqueue_many": (
         pa.RecordBatch.from_pylist(
             [
                 {
@@ -49,65 +48,40 @@ _SOUND: Sound = {
             ],
             schema=MESSAGES,
         ),
-        {"queues": [["gone", 2]]},
+        {"queue": "gone"},
     ),
-    "settle": (
-        pa.RecordBatch.from_pylist(
-            [
-                {
-                    "action": 1,
-                    "id": b"i" * 16,
-                    "lease": 3,
-                    "error": "e",
-                    "reason": 2,
-                    "progress": 1,
-                    "retry_in_ms": 5,
-                    "dead": True,
-                },
-                {
-                    "action": 3,
-                    "id": b"j" * 16,
-                    "lease": 4,
-                    "duration_ms": 9,
-                    "carry": b"c",
-                    "keep_order": True,
-                },
-            ],
-            schema=SETTLEMENTS,
-        ),
-        {"answered": []},
-    ),
-    "exchange": (
-        pa.RecordBatch.from_pylist(
-            [
-                {"action": 3, "id": b"i" * 16, "lease": 3},
-                {"action": 0, "id": b"i" * 16, "lease": 3},
-                {"payload": b"x"},
-            ],
-            schema=EXCHANGE,
-        ),
-        {
-            "settles": 2,
-            "queues": [["gone", 1]],
-            "claim": {"queue": "gone", "limit": 1},
-        },
-    ),
-    "request": (pa.RecordBatch.from_pylist([], schema=DELIVERIES), {}),
-    "claim": (
-        pa.RecordBatch.from_pylist([], schema=DELIVERIES),
-        {"queue": "gone", "limit": 1, "consumer": "c"},
-    ),
+    "claim": (None, {"queue": "gone", "limit": 1, "consumer": "c"}),
 }
-#: Apart from the others, so that their seeds go on meaning what they meant. The consumer and the write may be
-#: there or not.
-_NO_ROWS = pa.RecordBatch.from_pylist([], schema=DELIVERIES)
+#: Apart from the others, because the consumer and the write may be there or not.
 _CLAIM = {"name": "c", "queue": "gone", "generation": 1, "number": 1}
+_OUTCOMES = pa.RecordBatch.from_pylist(
+    [
+        {
+            "action": 1,
+            "id": b"i" * 16,
+            "lease": 3,
+            "error": "e",
+            "reason": 2,
+            "progress": 1,
+            "retry_in_ms": 5,
+            "dead": True,
+        },
+        {
+            "action": 3,
+            "id": b"j" * 16,
+            "lease": 4,
+            "duration_ms": 9,
+            "carry": b"c",
+            "keep_order": True,
+        },
+    ],
+    schema=SETTLEMENTS,
+)
 BULK: Sound = {
-    "consumers.claim": (None, {**_CLAIM, "limit": 5, "max_bytes": 9}),
-    "read": (_NO_ROWS, {**_CLAIM, "slice": 0, "slices": 2}),
-    "consumers.record": (_SOUND["settle"][0], {**_CLAIM, "part": "p"}),
+    "read": (None, {**_CLAIM, "slice": 0, "slices": 2}),
+    "consumers.record": (_OUTCOMES, {**_CLAIM, "part": "p"}),
     "staging.stage": (
-        _SOUND["enqueue"][0],
+        _SOUND["enqueue_many"][0],
         {
             "token": "t",
             "chunk": "c",
@@ -117,35 +91,32 @@ BULK: Sound = {
             "dead": ["unknown", "e"],
         },
     ),
-    "browse": (_NO_ROWS, {"queue": "gone", "view": "dead", "low": "", "high": "", "after": ""}),
+    "browse": (None, {"queue": "gone", "view": "dead", "low": "", "high": "", "after": ""}),
 }
-#: Verbs that may be asked with anything; a checkpoint writes files where it is told to.
-_VERBS = [verb for verb in record_verbs() if verb != "checkpoint"]
+#: Beside the fields of a call.
+_PLACE = ("session", "number", "arrived")
 
 
 def request(chance: random.Random, sound: Sound = _SOUND) -> Frames:
     """A verb, and the header, body and metadata of one frame, most of them a little wrong."""
     verb = chance.choice(list(sound))
     batch, call = sound[verb]
-    metadata = packed(verb, call)
-    if verb == "request":
-        field = chance.choice(["queue", "name", "ids", "filter"])
-        fields = mangle(chance, encode({field: chance.choice(NASTY), "queue": "gone"}))
-        metadata = encode({"verb": chance.choice(_VERBS), "fields": fields})
-    if chance.random() < 0.5 and call:
-        call = {
-            **call,
-            chance.choice([*call, "rows", "session", "number", "arrived", "token"]): chance.choice(NASTY),
-        }
-        metadata = packed(verb, call)
+    place: dict[str, Any] = {}
+    if chance.random() < 0.5:
+        wrong, value = chance.choice([*call, *_PLACE, "token"]), chance.choice(NASTY)
+        if wrong in _PLACE and wrong not in call:
+            place = {wrong: value}
+        else:
+            call = {**call, wrong: value}
+    metadata = packed(verb, call, place)
     compression = chance.choice([None, None, "zstd", "lz4"])
     header, body = (b"", b"") if batch is None else batch_parts(batch, compression=compression)
-    wrong = chance.randrange(4)
+    part = chance.randrange(4)
     return (
         verb,
-        mangle(chance, header) if wrong == 0 else header,
-        mangle(chance, body) if wrong == 1 else body,
-        mangle(chance, metadata) if wrong == 2 else metadata,
+        mangle(chance, header) if part == 0 else header,
+        mangle(chance, body) if part == 1 else body,
+        mangle(chance, metadata) if part == 2 else metadata,
     )
 
 
@@ -169,22 +140,21 @@ def decoders(seed: int, broker: Broker | AdmittedCaller, sound: Sound = _SOUND) 
 def carry_out(broker: Any, verb: str, metadata: bytes, batch: pa.RecordBatch | None) -> object:
     """As the Flight door does it, but that nothing waits."""
     if verb == "claim":
-        call = decode(metadata, ClaimCall)
-        return answers.claim(broker, call, call.limit, 0)
+        with patch.object(answers, "MAX_WAIT_MS", 0):
+            return answers.claim(broker, metadata)
     if verb in STREAMED:
         return [*STREAMED[verb](broker, metadata)]
-    return answers.ANSWERS[channel_of(verb)](broker, metadata, batch)
+    return answers.write(broker, metadata, batch)
 
 
 def channel_of(verb: str) -> str:
-    return verb if verb in CHANNELS else "request"
+    return verb if verb in CHANNELS else "write"
 
 
-def packed(verb: str, call: dict[str, Any]) -> bytes:
-    """A call of a channel, or a request that travels as a record."""
-    if verb in STREAMED:
-        return encode({"fields": encode(call)})
-    return encode(call) if verb in CHANNELS else encode({"verb": verb, "fields": encode(call)})
+def packed(verb: str, fields: dict[str, Any], place: dict[str, Any] | None = None) -> bytes:
+    """The call of a request."""
+    named = {} if verb in CHANNELS else {"verb": verb}
+    return encode({**named, "fields": encode(fields), **(place or {})})
 
 
 def live(seed: int, address: str, sound: Sound = _SOUND) -> None:
@@ -215,8 +185,8 @@ def _read(verb: str, header: bytes, body: bytes) -> pa.RecordBatch:
 
 
 def _schema_of(verb: str) -> pa.Schema:
-    in_records = {"consumers.record": SETTLEMENTS, "staging.stage": MESSAGES}
-    return in_records.get(verb) or CHANNELS[verb][0] or DELIVERIES
+    schemas = {"consumers.record": SETTLEMENTS, "staging.stage": MESSAGES, "enqueue_many": MESSAGES}
+    return schemas.get(verb, DELIVERIES)
 
 
 def mangle(chance: random.Random, raw: bytes) -> bytes:

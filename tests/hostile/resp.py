@@ -89,7 +89,7 @@ def _run_command(caller: AdmittedCaller, session: Session, words: Command) -> No
         return
     is_packed = len(words) == 2 and words[1][:1] >= b"\x80"
     request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
-    answer = caller.once(_hasty(request), **place) if place else caller.do(_hasty(request))
+    answer = caller.once(hasty(request), **place) if place else caller.do(hasty(request))
     encode_answer(request, answer, 0)
 
 
@@ -100,12 +100,12 @@ def _run_steps(caller: AdmittedCaller, session: Session, name: bytes, words: Com
     while not isinstance(request := running.advance(answer, error), bytes):
         answer = error = None
         try:
-            answer = caller.do(_hasty(request))
+            answer = caller.do(hasty(request))
         except FairleadError as refused:
             error = refused
 
 
-def _hasty(request: Request[Any]) -> Request[Any]:
+def hasty(request: Request[Any]) -> Request[Any]:
     fields: dict[str, Any] = {"wait": None}
     return replace(request, **fields) if hasattr(request, "wait") else request
 

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fairlead.config.load import SETTINGS
@@ -38,7 +37,6 @@ from fairlead.model.settle import DeliveryRef
 from fairlead.model.views import MessageInfo
 from fairlead.request import VERBS
 from fairlead.runbook.check import check_text
-from fairlead.server import answers
 from fairlead.server.fila.config_keys import ConfigKeys
 from fairlead.server.fila.service import _read_id
 from fairlead.server.fila.v1 import service_pb2
@@ -46,11 +44,10 @@ from fairlead.server.flight import _read_verb
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import Answer, decode, encode
 from fairlead.wire.faults import error_of
-from fairlead.wire.records import decode_result, record_verbs
-from fairlead.wire.rows import read_delivery_rows
-from fairlead.wire.schemas import CHANNELS
-from fairlead.wire.settlements import read_results
+from fairlead.wire.packed import decode_request
+from fairlead.wire.requests import read_batch
 from fairlead.wire.values import read_headers
+from fairlead.wire.writes import decode_result, write_verbs
 from tests.hostile import fuzz, resp
 from tests.hostile.values import NO_MAPS
 
@@ -61,7 +58,7 @@ class Target(NamedTuple):
 
 
 #: A checkpoint writes files, and a runbook names some.
-_VERBS = sorted(verb for verb in record_verbs() if verb != "checkpoint")
+_VERBS = sorted(VERBS.keys() - {"checkpoint"})
 
 
 def run(name: str, raw: bytes) -> None:
@@ -96,8 +93,7 @@ def _fresh() -> AdmittedCaller:
 
 
 _uses = itertools.count(1)
-#: Channels whose requests may bring a record batch.
-_WITH_BATCHES = sorted(verb for verb in answers.ANSWERS if CHANNELS[verb][0] is not None)
+_WRITES = write_verbs()
 
 
 def _call(verb: str) -> Callable[[bytes], object]:
@@ -105,44 +101,35 @@ def _call(verb: str) -> Callable[[bytes], object]:
 
 
 def _batch(raw: bytes) -> object:
-    """One byte for the verb, two for the length of the metadata, the metadata, and the rest is a message of
-    Arrow's.
-    """
+    """One byte for the verb, two for the length of the metadata, the metadata, and the rest is a stream of Arrow's."""
     if len(raw) < 3:
         return None
-    verb = _WITH_BATCHES[raw[0] % len(_WITH_BATCHES)]
     ends = 3 + int.from_bytes(raw[1:3], "big")
-    with contextlib.suppress(pa.ArrowException, OSError, EOFError):
-        # What raises here ends the channel.
-        batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(raw[ends:])), CHANNELS[verb][0])
-        try:
-            return answers.ANSWERS[verb](_fresh(), raw[3:ends], batch)
-        except (pa.ArrowException, OSError, EOFError) as late:
-            raise AssertionError(f"a batch was found bad too late: {late!r}") from late
-    return None
+    metadata = raw[3:ends]
+    return fuzz.carry_out(
+        _fresh(), _WRITES[raw[0] % len(_WRITES)], metadata, read_batch(memoryview(raw[ends:]))
+    )
 
 
 def _request(raw: bytes) -> object:
-    """One byte for the verb, the rest are its fields."""
+    """One byte for the verb, the rest is the map of its fields, as the door that speaks Redis reads it."""
     if not raw:
         return None
-    return answers.request(_fresh(), encode({"verb": _VERBS[raw[0] % len(_VERBS)], "fields": raw[1:]}), None)
+    kind = VERBS[_VERBS[raw[0] % len(_VERBS)]].request
+    return _fresh().do(resp.hasty(decode_request(kind, raw[1:])))
 
 
 def _answer(raw: bytes) -> object:
     """A server that means ill: what a client of ours makes of its answer."""
     answer = decode(raw, Answer)
-    if answer.error is not None:
-        return str(error_of(answer.error))
-    read_results(answer.settled)
-    return [delivery.payload for delivery in read_delivery_rows(answer.rows, answer.queues)]
+    return None if answer.error is None else str(error_of(answer.error))
 
 
 def _result(raw: bytes) -> object:
     if not raw:
         return None
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return decode_result(_VERBS[raw[0] % len(_VERBS)], raw[1:])
+        return decode_result(_WRITES[raw[0] % len(_WRITES)], raw[1:])
     return None
 
 
@@ -250,12 +237,10 @@ def _text(raw: bytes) -> str:
 def _batch_seeds() -> list[bytes]:
     seeds = []
     for verb, (batch, call) in {**fuzz._SOUND, **fuzz.BULK}.items():
-        if verb in _WITH_BATCHES and batch is not None:
-            metadata = encode(call)
-            sink = batch.serialize().to_pybytes()
-            seeds.append(
-                bytes([_WITH_BATCHES.index(verb)]) + len(metadata).to_bytes(2, "big") + metadata + sink
-            )
+        if batch is not None:
+            metadata = fuzz.packed(verb, call)
+            stream = batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
+            seeds.append(bytes([_WRITES.index(verb)]) + len(metadata).to_bytes(2, "big") + metadata + stream)
     return seeds
 
 
@@ -280,19 +265,12 @@ def _request_seeds() -> list[bytes]:
     ]
 
 
-_ROWS = {
-    "enqueue": [[b"x", b"\x81\xa1a\xa1b", "k", 2, ["a"], "s", 5, "d", 7]],
-    "settle": [[1, b"i" * 16, 3, "e", 2, 1, 5, True]],
-}
-
 TARGETS: dict[str, Target] = {
-    "open": Target(_read_verb, [encode({"verb": "enqueue", "fairlead": 1}), *NO_MAPS[:6]]),
+    "open": Target(_read_verb, [encode({"verb": "write", "fairlead": 1}), *NO_MAPS[:6]]),
     **{
-        verb: Target(
-            _call(verb), [fuzz.packed(verb, call), fuzz.packed(verb, {**call, "rows": _ROWS.get(verb)})]
-        )
-        for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
-        if verb in CHANNELS and verb != "request"
+        verb: Target(_call(verb), [fuzz.packed(verb, call)])
+        for verb, (batch, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
+        if batch is None
     },
     "batch": Target(_batch, _batch_seeds()),
     "request": Target(_request, _request_seeds()),
@@ -303,7 +281,7 @@ TARGETS: dict[str, Target] = {
             encode({"queues": [["q", 0]]}),
         ],
     ),
-    "result": Target(_result, [bytes([at]) + encode({}) for at in range(len(_VERBS))]),
+    "result": Target(_result, [bytes([at]) + encode({}) for at in range(len(_WRITES))]),
     "headers": Target(read_headers, [encode({"a": "b"}), *NO_MAPS[:6]]),
     "pattern": Target(
         _pattern, [b"(a+)+$\0aaaa", b"^[a-z]{2,5}\\b|x$\0abc", b"(?i)K\xc4\xb1\0k", b"(?s).*\\d\0\n1"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,10 +19,9 @@ import fairlead
 from fairlead.server.fila.v1 import service_pb2, service_pb2_grpc
 from fairlead.testing.server import ServerProcess, run_server
 from fairlead.wire.schemas import MESSAGES
+from tests.doors.flight.raw import put
 from tests.hostile.by_hand import PATIENCE_S, Stranger, batch_parts, frame, opening, request
 from tests.hostile.conftest import UNFORESEEN, usage
-
-encode = msgspec.msgpack.encode
 
 
 @contextmanager
@@ -137,7 +135,7 @@ def test_requests_that_never_become_whole_are_bounded_together(tmp_path: Path) -
         with ExitStack() as all_of_them:
             for _ in range(8):
                 stranger = all_of_them.enter_context(Stranger(server.addresses["flight"]))
-                stranger.send(opening("enqueue"), frame(metadata=bytes(200_000_000)))
+                stranger.send(opening("write"), frame(metadata=bytes(200_000_000)))
             until(lambda: counted(server, "arriving_bytes") >= 1)
             with fairlead.connect(server.address) as client:
                 client.stats("q")
@@ -172,7 +170,7 @@ def test_channels_are_counted_before_they_say_anything(tmp_path: Path) -> None:
 
 def _refused_channel(server: ServerProcess) -> str | None:
     with Stranger(server.addresses["flight"]) as one_more:
-        one_more.send(opening("request"))
+        one_more.send(opening("browse"))
         one_more.end()
         outcome = one_more.outcome()
     return None if outcome == "ended" else outcome
@@ -187,7 +185,7 @@ def test_one_connection_cannot_have_all_channels(tmp_path: Path) -> None:
         stays = threading.Event()
 
         def begin() -> Iterator[bytes]:
-            yield opening("enqueue")
+            yield opening("write")
             stays.wait(PATIENCE_S)
 
         calls = [exchange(begin(), timeout=PATIENCE_S) for _ in range(4)]
@@ -236,8 +234,6 @@ def test_what_quiet_channels_still_hold_of_their_last_requests_is_bounded(tmp_pa
     with serving(tmp_path, max_arriving_bytes="64MiB") as server, ExitStack() as all_of_them:
         for _ in range(10):
             stranger = all_of_them.enter_context(Stranger(server.addresses["flight"]))
-            stranger.send(
-                opening("enqueue"), request(MESSAGES, header, body, encode({"queues": [["nowhere", 4]]}))
-            )
+            stranger.send(opening("write"), request(MESSAGES, header, body, put("nowhere")))
             assert stranger.outcome() == "queue_not_found"
         until(lambda: counted(server, "arriving_bytes") >= 6)

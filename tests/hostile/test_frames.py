@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fairlead.testing.server import ServerProcess
-from fairlead.wire.schemas import EXCHANGE, MESSAGES
+from fairlead.wire.schemas import MESSAGES
+from tests.doors.flight.raw import put
 from tests.hostile import fuzz
 from tests.hostile.by_hand import (
     PATIENCE_S,
@@ -28,9 +29,7 @@ from tests.hostile.conftest import usage
 encode = msgspec.msgpack.encode
 ONE = pa.record_batch({"payload": pa.array([b"1"])})
 METADATA: dict[str, Any] = {
-    "enqueue": {"queues": []},
-    "settle": {},
-    "exchange": {},
+    "enqueue_many": {"queue": "q"},
     "consumers.record": {"name": "c", "queue": "q", "generation": 1, "number": 1},
     "staging.stage": {"token": "t", "chunk": "c", "queue": "q"},
 }
@@ -69,23 +68,23 @@ def _bombs(codec: str) -> dict[str, tuple[pa.Schema, bytes, bytes]]:
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 def test_a_compressed_batch_is_refused_before_it_takes_memory(own_server: ServerProcess, codec: str) -> None:
-    bombs, call = _bombs(codec), encode({"queues": [["nowhere", 1]]})
+    bombs, call = _bombs(codec), put("nowhere")
     large = pa.RecordBatch.from_arrays([pa.array([bytes(LARGE_BYTES)], pa.binary())], names=["payload"])
     before = usage(own_server.pid)["peak"]
     for schema, header, body in bombs.values():
         for _ in range(3):
             with Stranger(own_server.addresses["flight"]) as stranger:
-                stranger.send(opening("enqueue"), request(schema, header, body, call))
+                stranger.send(opening("write"), request(schema, header, body, call))
                 assert stranger.outcome() == "invalid_request"
             with Stranger(own_server.addresses["flight"]) as stranger:
-                stranger.send(opening("enqueue", schema), frame(header=header, body=body, metadata=call))
+                stranger.send(opening("write", schema), frame(header=header, body=body, metadata=call))
                 assert stranger.outcome().startswith("expected schema to be one without columns")
             with Stranger(own_server.addresses["flight"]) as stranger:
-                stranger.send(opening("enqueue"), frame(header=header, body=body, metadata=call))
+                stranger.send(opening("write"), frame(header=header, body=body, metadata=call))
                 assert stranger.outcome().startswith("expected request to be")
     bombed = usage(own_server.pid)["peak"]
     with Stranger(own_server.addresses["flight"]) as stranger:
-        stranger.send(opening("enqueue"), request(large.schema, *batch_parts(large), call))
+        stranger.send(opening("write"), request(large.schema, *batch_parts(large), call))
         assert stranger.outcome() == "invalid_request"
     assert bombed - before < usage(own_server.pid)["peak"] - bombed
 
@@ -97,8 +96,8 @@ def test_a_dictionary_that_is_compressed_is_refused(server: ServerProcess) -> No
         stream.write_batch(batch)
     with Stranger(server.addresses["flight"]) as stranger:
         stranger.send(
-            opening("enqueue"),
-            frame(metadata=encode([encode({"queues": [["q", 50]]}), sink.getvalue().to_pybytes()])),
+            opening("write"),
+            frame(metadata=encode([put(), sink.getvalue().to_pybytes()])),
         )
         assert stranger.outcome() == "invalid_request"
 
@@ -107,7 +106,7 @@ def _dictionary() -> tuple[bytes, ...]:
     batch = pa.record_batch(
         {"payload": pa.array([b"1"]), "fairness_key": pa.array(["a"]).dictionary_encode()}
     )
-    return opening("enqueue"), request(batch.schema, *batch_parts(ONE), encode({"queues": [["q", 1]]}))
+    return opening("write"), request(batch.schema, *batch_parts(ONE), put())
 
 
 def _wide() -> tuple[bytes, ...]:
@@ -115,23 +114,23 @@ def _wide() -> tuple[bytes, ...]:
     header, body = batch_parts(
         pa.RecordBatch.from_arrays([pa.array([1], pa.int8())] * len(schema), schema=schema)
     )
-    return opening("enqueue"), request(schema, header, body, encode({"queues": [["q", 1]]}))
+    return opening("write"), request(schema, header, body, put())
 
 
 def _deep() -> tuple[bytes, ...]:
     kind = pa.binary()
     for _ in range(60):
         kind = pa.list_(kind)
-    return opening("enqueue"), request(pa.schema([("payload", kind)]), *batch_parts(ONE), b"\x80")
+    return opening("write"), request(pa.schema([("payload", kind)]), *batch_parts(ONE), b"\x80")
 
 
 def _cut(header: bytes, body: bytes) -> tuple[bytes, ...]:
-    return opening("enqueue"), request(ONE.schema, header, body, encode({"queues": [["q", 1]]}))
+    return opening("write"), request(ONE.schema, header, body, put())
 
 
 def _nameless() -> tuple[bytes, ...]:
     header, body = batch_parts(ONE)
-    return opening("enqueue"), _request(
+    return opening("write"), _request(
         schema_header(ONE.schema).replace(b"payload", b"pay\xff\xfead"), header, body
     )
 
@@ -144,11 +143,11 @@ def _list_that_leads_far_away() -> tuple[bytes, ...]:
     header, body = batch_parts(batch)
     lie = body.replace(struct.pack("<iii", 0, 1, 2), struct.pack("<iii", 0, 1 << 29, 1 << 30), 1)
     assert lie != body
-    return opening("enqueue"), _request(batch.schema, header, lie)
+    return opening("write"), _request(batch.schema, header, lie)
 
 
 def _request(schema: pa.Schema | bytes, header: bytes, body: bytes) -> bytes:
-    return request(schema, header, body, encode({"queues": [["q", 2]]}))
+    return request(schema, header, body, put())
 
 
 WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
@@ -161,8 +160,8 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
     "a verb of a megabyte": (
         frame(command=encode({"verb": "x" * 1_000_000}), header=schema_header(MESSAGES)),
     ),
-    "a schema that is none": (opening("enqueue", header=b"\xff" * 500),),
-    "a batch before its schema": (opening("enqueue", header=batch_parts(ONE)[0]),),
+    "a schema that is none": (opening("write", header=b"\xff" * 500),),
+    "a batch before its schema": (opening("write", header=batch_parts(ONE)[0]),),
     "the body cut off": _cut(batch_parts(ONE)[0], batch_parts(ONE)[1][:-8]),
     "the header cut off": _cut(batch_parts(ONE)[0][:-8], batch_parts(ONE)[1]),
     "a dictionary that never comes": _dictionary(),
@@ -199,7 +198,7 @@ def test_a_verb_that_could_fool_a_terminal_comes_back_harmless(server: ServerPro
 def test_what_flight_could_do_besides_is_refused_without_a_stack(
     server: ServerProcess, method: str, streams: bool
 ) -> None:
-    request = opening("enqueue") if streams else b""
+    request = opening("write") if streams else b""
     with grpc.insecure_channel(server.addresses["flight"]) as channel:
         call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")(
             iter([request]), timeout=PATIENCE_S
@@ -217,9 +216,7 @@ def test_what_a_stranger_writes_on_a_schema_is_not_kept(server: ServerProcess) -
         )
         header, body = batch_parts(batch)
         with Stranger(server.addresses["flight"]) as stranger:
-            stranger.send(
-                opening("enqueue"), request(batch.schema, header, body, encode({"queues": [["q", 0]]}))
-            )
+            stranger.send(opening("write"), request(batch.schema, header, body, put()))
             assert stranger.outcome() == ""
 
     send(0)
@@ -227,66 +224,3 @@ def test_what_a_stranger_writes_on_a_schema_is_not_kept(server: ServerProcess) -
     for at in range(1, 25):
         send(at)
     assert usage(server.pid)["rss"] - before < 250
-
-
-MIXED = pa.RecordBatch.from_pylist(
-    [{"action": 0, "id": b"i" * 16, "lease": 1}, {"payload": b"1"}], schema=EXCHANGE
-)
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        {"settles": -1},
-        {"settles": 1 << 62},
-        {"settles": (1 << 64) - 1},
-        {"settles": 3},
-        {"settles": 1},
-        {},
-        {"settles": 2, "queues": [["q", 1]]},
-        {"settles": 1, "queues": [["q", 2]]},
-        {"settles": 1, "queues": [["q", -1], ["q", 2]]},
-    ],
-    ids=str,
-)
-def test_an_exchange_whose_counts_do_not_add_up_is_refused_as_a_whole(
-    server: ServerProcess, counts: dict[str, Any]
-) -> None:
-    header, body = batch_parts(MIXED)
-    with Stranger(server.addresses["flight"]) as stranger:
-        stranger.send(opening("exchange"), request(EXCHANGE, header, body, encode(counts)))
-        assert stranger.outcome() == "invalid_request"
-
-
-@pytest.mark.parametrize("verb", ["enqueue", "settle"])
-def test_ids_of_answered_requests_are_read_also_without_an_id_of_its_own(
-    server: ServerProcess, verb: str
-) -> None:
-    call = {"enqueue": {"queues": [["q", 1]], "rows": [[b"x"]]}, "settle": {"rows": [[0, b"i" * 16, 1]]}}[
-        verb
-    ]
-    with Stranger(server.addresses["flight"]) as stranger:
-        stranger.send(opening(verb), frame(metadata=encode({**call, "answered": ["no id"]})))
-        assert stranger.outcome() == "invalid_request"
-
-
-@pytest.mark.parametrize(
-    ("verb", "field", "row"),
-    [
-        ("enqueue", "rows", b"\x91\xc4\0"),
-        ("settle", "rows", b"\x93\0\xc4\0\0"),
-        ("enqueue", "queues", b"\x92\xa0\0"),
-    ],
-)
-def test_millions_of_rows_beside_a_batch_are_refused_before_they_are_made(
-    server: ServerProcess, verb: str, field: str, row: bytes
-) -> None:
-    count = 3_000_000
-    name = encode(field)
-    before = usage(server.pid)["peak"]
-    with Stranger(server.addresses["flight"]) as stranger:
-        stranger.send(
-            opening(verb), frame(metadata=b"\x81" + name + b"\xdd" + count.to_bytes(4, "big") + row * count)
-        )
-        assert stranger.outcome() == "invalid_request"
-    assert usage(server.pid)["peak"] - before < 150

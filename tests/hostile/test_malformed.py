@@ -22,6 +22,7 @@ import fairlead
 from fairlead.server.fila.v1 import service_pb2
 from fairlead.testing.server import ServerProcess, run_server
 from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
+from tests.doors.flight.raw import put
 from tests.hostile.by_hand import PATIENCE_S, Stranger, batch_parts, frame, http2_call, opening, request
 from tests.hostile.test_http import get, talk
 
@@ -61,7 +62,7 @@ def batch_case(
     batch: pa.RecordBatch,
     change: Callable[[bytes, bytes], tuple[bytes, bytes]] = lambda header, body: (header, body),
     *,
-    verb: str = "enqueue",
+    verb: str = "write",
     schema: pa.Schema | None = None,
     call: object = None,
 ) -> Case:
@@ -69,7 +70,7 @@ def batch_case(
         header, body = batch_parts(batch)
         changed = change(header, body)
         with Stranger(server.addresses["flight"]) as stranger:
-            metadata = encode({"queues": [["q", batch.num_rows]]} if call is None else call)
+            metadata = put() if call is None else encode(call)
             stranger.send(opening(verb), request(schema or batch.schema, changed[0], changed[1], metadata))
             stranger.end()
             return stranger.outcome()
@@ -167,15 +168,15 @@ CASES: dict[str, dict[str, list[Case]]] = {
             batch_case(pa.record_batch({"payload": pa.array(["text"])})),
             batch_case(pa.record_batch({"nonsense": pa.array([b"1"])})),
             batch_case(pa.record_batch({"payload": pa.array([1.5])})),
-            batch_case(TWO, verb="settle", call={}),
+            batch_case(TWO, call={"verb": "consumers.record", "fields": encode({"name": "c", "queue": "q"})}),
             batch_case(pa.record_batch([pa.array([b"1"])] * 2, names=["payload", "payload"])),
             batch_case(TWO, schema=pa.schema([("payload", pa.int64())])),
             batch_case(TWO, schema=SETTLEMENTS),
-            batch_case(TWO, verb="request", call={}),
+            batch_case(TWO, verb="claim", call={}),
             batch_case(pa.record_batch({"payload": pa.array([{"a": 1}])})),
-            metadata_case("enqueue", {"queues": "q"}),
-            metadata_case("enqueue", [1, 2]),
-            metadata_case("enqueue", {"queues": [["q", 1]], "rows": [["text"]]}),
+            metadata_case("write", {"verb": "enqueue_many", "fields": "q"}),
+            metadata_case("write", [1, 2]),
+            metadata_case("write", put()),
         ],
         "grpc": [
             call_case(raw)
@@ -234,9 +235,12 @@ CASES: dict[str, dict[str, list[Case]]] = {
         ],
     },
     "control characters and unicode in names": {
-        "flight": [metadata_case("enqueue", {"queues": [[name, 1]], "rows": [[b"x"]]}) for name in NAMES]
-        + [metadata_case("claim", {"queue": name}) for name in NAMES]
-        + [metadata_case("enqueue", b"\x81\xa6queues\x91\x92\xa2\xff\xfe\x01")],
+        "flight": [
+            batch_case(TWO, call={"verb": "enqueue_many", "fields": encode({"queue": name})})
+            for name in NAMES
+        ]
+        + [metadata_case("claim", {"fields": encode({"queue": name})}) for name in NAMES]
+        + [metadata_case("claim", {"fields": b"\x81\xa5queue\xa2\xff\xfe"})],
         "grpc": [call_case(service_pb2.EnqueueRequest(queue=name).SerializeToString()) for name in NAMES]
         + [call_case(b"\x0a\x03\xed\xa0\x80")],
         "http": [
@@ -253,7 +257,6 @@ CASES: dict[str, dict[str, list[Case]]] = {
     },
     "ten thousand headers": {
         "flight": [
-            metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", encode(MANY)]]}),
             batch_case(
                 pa.RecordBatch.from_pylist([{"payload": b"x", "headers": encode(MANY)}], schema=MESSAGES)
             ),
@@ -266,11 +269,15 @@ CASES: dict[str, dict[str, list[Case]]] = {
     },
     "deep JSON": {
         "flight": [
-            metadata_case("request", DEEP_JSON),
-            metadata_case("enqueue", b"\x81" * 100_000),
-            metadata_case("enqueue", b"\x81\xa6queues" + b"\x91" * 100_000),
-            metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", b"\x81\xa1a" * 50_000]]}),
-            metadata_case("request", {"verb": "find", "fields": b"\x91" * 100_000}),
+            metadata_case("write", DEEP_JSON),
+            metadata_case("write", b"\x81" * 100_000),
+            metadata_case("claim", b"\x81\xa7session" + b"\x91" * 100_000),
+            batch_case(
+                pa.RecordBatch.from_pylist(
+                    [{"payload": b"x", "headers": b"\x81\xa1a" * 50_000}], schema=MESSAGES
+                )
+            ),
+            metadata_case("claim", {"fields": b"\x91" * 100_000}),
         ],
         "grpc": [call_case(raw) for raw in (DEEP_JSON, b"\x0b" * 100_000, b"\x1a\x02" * 50_000)],
         "http": [

@@ -12,7 +12,7 @@ import pytest
 
 import fairlead
 from fairlead.testing.server import ServerProcess
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, claim
 from tests.hostile.by_hand import Stranger, opening
 from tests.hostile.conftest import usage
 
@@ -28,8 +28,8 @@ def new_clients(server: ServerProcess, count: int) -> None:
 def new_channels(server: ServerProcess, count: int) -> None:
     with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         for _ in range(count):
-            channel = RawChannel(client, "request")
-            channel.ask("stats", queue="q")
+            channel = RawChannel(client, "claim")
+            assert channel.call(claim())[0].error is None
             channel.writer.close()
 
 
@@ -43,7 +43,7 @@ def dropped_channels(server: ServerProcess, count: int) -> None:
 def dropped_connections(server: ServerProcess, count: int) -> None:
     for _ in range(count // 5):
         with Stranger(server.addresses["flight"]) as stranger:
-            stranger.send(opening("enqueue"))
+            stranger.send(opening("write"))
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,10 @@ import fairlead.aio
 from fairlead import Client, Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.model.access import EVERY_RIGHT, NewKey, Right
 from fairlead.request import VERBS, Caller, Request
-from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.engine import engine_of
 from fairlead.testing.verbs import replaced_work
-from fairlead.wire.calls import ClaimCall
 from tests.faces.doors import ClientFace, outcome_at
 from tests.faces.table import TABLE, furnish
 from tests.integration.world import Background, wait_until
@@ -159,19 +157,6 @@ def test_what_was_claimed_in_the_transaction_in_which_a_key_ended_is_given_back(
             got = []
     assert got == []
     assert [(delivery.id, delivery.attempts) for delivery in scene.broker.claim("q")] == [(message_id, 0)]
-
-
-def test_credit_that_is_open_gives_nothing_more_once_the_key_is_over(scene: Scene) -> None:
-    scene.broker.create_queue("q")
-    scene.broker.enqueue_many("q", [NewMessage(b"")] * 3)
-    key = scene.key("consume:q")
-    batches = answers.claim_by_credit(scene.as_key(key), ClaimCall("q", credit=1000))
-    assert len(next(batches)) == 3
-    scene.broker.enqueue("q", b"")
-    scene.broker.keys.revoke(key.info.id)
-    with pytest.raises(errors.Unauthenticated):
-        next(batches)
-    assert scene.broker.stats("q").ready == 1
 
 
 def test_what_a_key_holds_stays_leased_when_it_is_revoked_and_runs_out_by_itself(scene: Scene) -> None:

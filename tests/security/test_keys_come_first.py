@@ -138,7 +138,7 @@ def test_health_is_open_and_reflection_is_not(
 OPENINGS = {
     **{verb: encode(Open(verb)) for verb in CHANNELS},
     "an unknown verb": encode(Open("steal")),
-    "another version": encode(Open("request", 99)),
+    "another version": encode(Open("write", 99)),
     "nonsense": b"\xff\xff",
     "nothing": b"",
 }
@@ -176,7 +176,7 @@ def test_a_channel_without_a_good_key_is_refused_alike_whatever_it_is_for(
     with flight.connect(f"grpc://{server.addresses['flight']}") as client:
         options = bearing(BAD["of another server"])
         assert refusal(lambda: open_channel(client, OPENINGS[opening], options)) == refusal(
-            lambda: open_channel(client, OPENINGS["request"], options)
+            lambda: open_channel(client, OPENINGS["write"], options)
         )
 
 
@@ -184,7 +184,7 @@ def test_flight_takes_no_bad_key_and_says_so_in_a_way_that_every_client_knows(
     server: ServerProcess, bad: str | None
 ) -> None:
     with flight.connect(f"grpc://{server.addresses['flight']}") as client:
-        kind, message = refusal(lambda: open_channel(client, OPENINGS["request"], bearing(bad)))
+        kind, message = refusal(lambda: open_channel(client, OPENINGS["write"], bearing(bad)))
     assert kind == "FlightUnauthenticatedError"
     assert message.startswith("expected a valid API key")
 

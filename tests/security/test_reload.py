@@ -23,9 +23,8 @@ from fairlead.client.tls import files_identity
 from fairlead.model.addresses import split_address
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import PATIENCE_S
-from fairlead.verbs.queues import ListQueues
 from fairlead.wire.calls import Answer, decode
-from fairlead.wire.records import decode_result, encode_request
+from tests.doors.flight.raw import claim
 from tests.security.certificates import EXPIRED, Files, replace, serial_at
 from tests.security.servers import run_unwatched
 
@@ -99,18 +98,22 @@ def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, fi
 
 def test_an_open_channel_of_flight_goes_on(server: ServerProcess, files: Files) -> None:
     """The stream itself, below everything in a client that would make a new one."""
-    stream = FlightTransport(server.addresses["flight"], tls=fairlead.Tls(files.ca)).open("request")
+    stream = FlightTransport(server.addresses["flight"], tls=fairlead.Tls(files.ca)).open("claim")
 
-    def queues() -> list[str]:
-        stream.write(encode_request(ListQueues()), None)
+    def claimed() -> list[tuple[str, int]]:
+        stream.write(claim("q"), None)
         raw, _ = stream.read()
-        return [queue.name for queue in decode_result("queues", decode(raw, Answer).result)]
+        answer = decode(raw, Answer)
+        assert answer.error is None
+        return answer.queues
 
-    assert queues() == ["q", "q.dlq"]
+    with fairlead.connect(server.address, tls=files.ca) as client:
+        client.enqueue_many("q", [fairlead.NewMessage(b"x")] * 3)
+    assert claimed() == [("q", 1)]
     renew(server, files)
-    assert queues() == ["q", "q.dlq"]
+    assert claimed() == [("q", 1)]
     renew(server, files)
-    assert queues() == ["q", "q.dlq"]
+    assert claimed() == [("q", 1)]
     stream.close()
 
 

@@ -27,7 +27,7 @@ NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What an admitted caller has beside verbs; no door hands these on.
-CALLERS_OWN = {"do", "once", "caller", "clock", "now_ms", "answering", "rights", "put_back", "browse_pages"}
+CALLERS_OWN = {"do", "once", "caller", "clock", "now_ms", "rights", "put_back", "browse_pages"}
 #: Forms of `consumers.read_pages`.
 GROUPS_OWN = {"consumers.read"}
 

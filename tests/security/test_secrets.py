@@ -37,7 +37,7 @@ from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess, run_server
 from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.settle import Settle
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, put
 from tests.doors.http.collector import running_collector
 from tests.turns import turn
 
@@ -272,14 +272,14 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
     options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
     with flight.connect(f"grpc://{server.addresses['flight']}") as raw:
         told = []
-        one_row, arguments = encode({"queues": [["q", 1]]}), encode({"queue": "q", "messages": [PAYLOAD]})
+        arguments = encode({"queue": "q", "messages": [PAYLOAD]})
         for verb, metadata, batch in (
-            ("enqueue", secret, None),
-            ("enqueue", one_row, pa.RecordBatch.from_pydict({"payload": [PAYLOAD]})),
-            ("enqueue", one_row, pa.RecordBatch.from_pydict({"payload": [secret], "headers": [secret]})),
-            ("request", secret, None),
-            ("request", encode({"verb": "steal", "fields": secret}), None),
-            ("request", encode({"verb": "quarantine", "fields": arguments}), None),
+            ("write", secret, None),
+            ("write", put(), pa.RecordBatch.from_pydict({"payload": [PAYLOAD]})),
+            ("write", put(), pa.RecordBatch.from_pydict({"payload": [secret], "headers": [secret]})),
+            ("claim", secret, None),
+            ("write", encode({"verb": "steal", "fields": secret}), None),
+            ("write", encode({"verb": "enqueue_many", "fields": arguments}), None),
         ):
             try:
                 answer, _ = RawChannel(raw, verb, options=options).call(metadata, batch)

@@ -24,8 +24,9 @@ import fairlead
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import PATIENCE_S
-from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
+from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.schemas import NOTHING
+from tests.doors.flight.raw import claim
 from tests.serve.test_process import until
 
 
@@ -55,7 +56,7 @@ class Channel:
         self._writer.begin(NOTHING)
 
     def claim(self, **fields: object) -> None:
-        self._writer.write_metadata(encode(ClaimCall("q", **fields)))
+        self._writer.write_metadata(claim("q", **fields))
 
     def answer(self) -> tuple[Answer, int]:
         chunk = self._reader.read_chunk()
@@ -92,7 +93,7 @@ def test_a_stop_answers_the_claim_that_waits_and_does_not_wait_for_its_open_chan
         claims, idle = Channel(server), Channel(server)
         claims.claim()
         claims.answer()
-        claims.claim(wait_ms=3_600_000)
+        claims.claim(wait="1h")
         until(lambda: calls_in_flight(server) == 1)
         server.terminate()
         answer, rows = claims.answer()

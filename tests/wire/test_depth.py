@@ -8,9 +8,9 @@ import pytest
 
 from fairlead.errors import InvalidRequest
 from fairlead.verbs.inspect import Stats
-from fairlead.wire.calls import ClaimCall, EnqueueCall, decode, encode
+from fairlead.wire.calls import ClaimCall, WriteCall, decode, encode
 from fairlead.wire.depth import MOST_NESTED, check_depth
-from fairlead.wire.records import decode_fields
+from fairlead.wire.writes import decode_fields
 
 
 def nested(depth: int, innermost: Any = None) -> Any:
@@ -33,9 +33,9 @@ def test_values_as_deep_as_may_be_pass_and_deeper_ones_do_not() -> None:
 def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
     deep = b"\x91" * depth + b"\xc0"
     for kind, raw in (
-        (ClaimCall, b"\x81\xa5queue" + deep),
-        (EnqueueCall, b"\x82\xa6queues\x90\xa7arrived" + deep),
-        (EnqueueCall, b"\x81\xa6queues\x91\x92" + deep + b"\x01"),
+        (ClaimCall, b"\x81\xa7session" + deep),
+        (WriteCall, b"\x82\xa4verb\xa1x\xa7arrived" + deep),
+        (WriteCall, b"\x82\xa4verb\xa1x\xa6fields" + deep),
     ):
         with pytest.raises(InvalidRequest, match="app_metadata"):
             decode(raw, kind)
@@ -44,5 +44,5 @@ def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
 
 
 def test_what_is_not_deep_is_what_it_was() -> None:
-    assert decode(encode({"queues": [["q", 1]], "session": ["a", "b"]}), EnqueueCall).session == ["a", "b"]
+    assert decode(encode({"session": ["a", "b"]}), ClaimCall).session == ["a", "b"]
     assert decode_fields(Stats, encode({"queue": "q", "keys": True})) == Stats("q", keys=True)

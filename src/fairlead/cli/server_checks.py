@@ -21,7 +21,6 @@ from fairlead.client.options import read_options
 from fairlead.client.traces import Traces
 from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
 from fairlead.server.fila.packages import INSTALL
-from fairlead.verbs.queues import ListQueues
 
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
@@ -91,7 +90,7 @@ def flight_door(address: str, tls: Tls | None = None, api_key: str | None = None
             address, consumer=None, retry_for=f"{_PATIENCE_S}s", timeout="30s", heartbeat_cap=None
         )
         with closing(open_bulk(options, tls, api_key, Traces())) as bulk:
-            bulk.ask(ListQueues())
+            bulk.greet()
     except ImportError:
         return _finding(
             "flight",

@@ -7,7 +7,6 @@ key) the door refuses and counts itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -140,10 +139,6 @@ class AdmittedCaller(Surface):
 
     def now_ms(self) -> int:
         return self._broker.now_ms()
-
-    def answering(self) -> AbstractContextManager[None]:
-        """See `Broker.answering`."""
-        return self._broker.answering()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return deliveries that were claimed here and could not be handed over."""

@@ -1,17 +1,15 @@
-"""The Arrow Flight door: channels of requests and answers, each a persistent DoExchange stream.
+"""The Arrow Flight door, for record batches: channels of requests and answers, each a persistent DoExchange stream.
 
-A channel has one thread, which reads a request, lets the engine answer it, writes the answer. So a slow
-client blocks nobody but itself, and what the engine gave out for a client that is gone comes back at once.
+Each channel has its own thread, which reads a request, lets the engine carry it out, and writes the answer. So a slow
+client blocks only itself. A claim's deliveries return to their places when their client is gone before the write.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -32,11 +30,10 @@ from fairlead.server.flight_listener import FlightListener
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
 from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
-from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
+from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
 from fairlead.wire.requests import unpack
-from fairlead.wire.rows import are_few, delivery_rows
 from fairlead.wire.schemas import CHANNELS, VERSION
 
 if TYPE_CHECKING:
@@ -126,7 +123,7 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             broker = self._layers.admit(context.get_middleware(_AUTHORIZATION).value, context.peer())
             verb = _read_verb(descriptor.command or b"")
             with self._limits.channel(connection_of(context.peer())) as opened:
-                writer.begin(CHANNELS[verb][1])
+                writer.begin(CHANNELS[verb])
                 if not _has_no_columns(reader):
                     return
                 _Channel(broker, self._limits, opened, verb, writer, context.is_cancelled).serve(reader)
@@ -190,7 +187,7 @@ def _read_verb(command: bytes) -> str:
         raise ProtocolMismatch(f"version {VERSION} of the Flight protocol", f"version {opened.fairlead}")
     if opened.verb not in CHANNELS:
         # Errors of a whole call travel in headers, which have little room.
-        raise ProtocolMismatch("one of the verbs " + ", ".join(CHANNELS), repr(opened.verb[:40]))
+        raise ProtocolMismatch("one of the channels " + ", ".join(CHANNELS), repr(opened.verb[:40]))
     return opened.verb
 
 
@@ -278,34 +275,15 @@ class _Channel:
             raise LimitReached("bytes in one request", MAX_REQUEST_BYTES)
         metadata, batch = unpack(request)
         self._broker.caller = self._broker.caller._replace(size=size)
-        if self._verb == "claim":
-            self._claim(decode(metadata, ClaimCall))
-            return
-        if self._verb in STREAMED:
+        if self._verb == "write":
+            self._write(answers.write(self._broker, metadata, batch))
+        elif batch is not None:
+            raise InvalidRequest("batch", f"none at the channel {self._verb}", f"{batch.num_rows} rows")
+        elif self._verb == "claim":
+            with self._limits.handing_out():
+                self._hand_out(answers.claim(self._broker, metadata))
+        else:
             self._stream(STREAMED[self._verb](self._broker, metadata))
-            return
-        # What an operator looks at is in memory until the answer is written.
-        with self._broker.answering() if self._verb == "request" else nullcontext():
-            answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
-            if self._verb == "exchange":
-                self._hand_out(deliveries, answer)
-            else:
-                self._write(answer, body)
-
-    def _claim(self, call: ClaimCall) -> None:
-        with self._limits.handing_out():
-            if not call.credit:
-                self._hand_out(
-                    answers.claim(self._broker, call, call.limit, call.wait_ms),
-                    Answer(),
-                    in_rows=call.in_rows,
-                )
-                return
-            left = call.credit
-            for deliveries in answers.claim_by_credit(self._broker, call):
-                left -= len(deliveries)
-                self._hand_out(deliveries, Answer(done=False), in_rows=call.in_rows)
-            self._write(Answer(now_ms=self._broker.now_ms(), credit=left))
 
     def _stream(self, parts: Iterator[Part]) -> None:
         """Each page is a call of its own: a client that is slow to read holds up no stop, and hears of it
@@ -322,22 +300,19 @@ class _Channel:
                 hold(body.nbytes)
                 self._write(Answer(queues=queues, done=False), body)
 
-    def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:
-        """What cannot be written never left: it goes back to its place, and no attempt is counted.
+    def _hand_out(self, deliveries: list[Delivery]) -> None:
+        """Deliveries that cannot be written go back to their places, and no attempt is counted.
 
         A write to a stream whose client is known to be gone fails. Asking beforehand polls the sockets, so it
-        knows of a client that left a moment ago, but takes as long as a claim. It is done for what has been
-        out before: a client that leaves gives back what it holds, and its own claim, still waiting here, must
-        not be who gets it.
+        notices a client that left a moment ago, but takes as long as a claim. Only repeated deliveries are worth
+        the question: a client that leaves returns its deliveries, and its own claim, still waiting here, must
+        not get them.
         """
         try:
             if any([delivery.deliveries > 1 for delivery in deliveries]) and self._is_cancelled():  # noqa: C419 - a generator takes longer
                 raise _ClientGone
-            told = msgspec.structs.replace(answer, now_ms=self._broker.now_ms(), queues=runs_of(deliveries))
-            if in_rows and are_few(deliveries):
-                self._write(msgspec.structs.replace(told, rows=delivery_rows(deliveries)))
-            else:
-                self._write(told, encode_deliveries(deliveries) if deliveries else None)
+            answer = Answer(now_ms=self._broker.now_ms(), queues=runs_of(deliveries))
+            self._write(answer, encode_deliveries(deliveries) if deliveries else None)
         except BaseException:
             if deliveries:
                 self._broker.put_back(deliveries)

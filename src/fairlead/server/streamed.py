@@ -17,7 +17,7 @@ from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import PagesCall, decode
 from fairlead.wire.deliveries import runs_of
 from fairlead.wire.delivery_pages import encode_page
-from fairlead.wire.records import decode_fields
+from fairlead.wire.writes import decode_fields
 
 #: About as large as a part gets. The engine ends a page of a claim with the message that reaches it: then the work for
 #: a part is little beside that for its rows, and a hundred readers that have stopped reading can be waited for.

@@ -28,7 +28,6 @@ class Claim(Request[list[Delivery]], frozen=True):
     prefetching: send `Start` before work begins; until then expiry counts as a release.
     """
 
-    bulk = True
     right = Right.CONSUME
     room = Room.LEASES
     # A claim that a power cut undoes is delivered again.

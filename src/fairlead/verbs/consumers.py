@@ -120,7 +120,6 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
     `after` is the id of the last message that was read before.
     """
 
-    bulk = True
     right = Right.CONSUME
     slow = True
     paged = True

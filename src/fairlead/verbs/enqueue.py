@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 class Enqueue(Request[str], frozen=True):
     """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
 
-    bulk = True
     right = Right.PRODUCE
     room = Room.WEIGHS
 
@@ -83,8 +82,8 @@ class Enqueue(Request[str], frozen=True):
 class EnqueueMany(Request[list[str]], frozen=True):
     """Put messages into a queue, all or none, in the order given, in one commit. Returns their ids."""
 
-    bulk = True
     right = Right.PRODUCE
+    columns = "messages"
     room = Room.WEIGHS
 
     queue: QueueName

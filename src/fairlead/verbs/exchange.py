@@ -69,7 +69,6 @@ class Exchange(Request[list[Any]], frozen=True):
     runs. The claim does not wait.
     """
 
-    bulk = True
     room = Room.WEIGHS
 
     requests: Sequence[Request[Any]]

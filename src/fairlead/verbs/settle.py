@@ -26,7 +26,6 @@ class Settle(Request[list[SettleResult]], frozen=True):
     nothing and answers `lost_lease`.
     """
 
-    bulk = True
     room = Room.WEIGHS
 
     items: Annotated[Sequence[Settlement], Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES)]

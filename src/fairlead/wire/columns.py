@@ -17,8 +17,8 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 
 _ID_BYTES = 16
-#: An exchange settles and enqueues as many as it may. How many are right is the engine's to say; this only
-#: bounds the work of asking.
+#: More than any verb takes, because the engine refuses a number of rows in its own words; this bounds the work of
+#: reading them.
 _MOST_ROWS = 2 * MAX_BATCH_MESSAGES
 
 

@@ -1,4 +1,4 @@
-"""New messages on their way in, and the ids that come back."""
+"""New messages as columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_DURATION_MS, MAX_KEY_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.wire.columns import Columns, add_column, make_batch
-from fairlead.wire.schemas import IDS, MESSAGES
+from fairlead.wire.schemas import MESSAGES
 from fairlead.wire.values import keys_of, read_duration, read_headers
 
 
@@ -32,12 +32,8 @@ def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
     """Takes what `model.checks.check_messages` gave: a client refuses by the engine's own rules before
     anything is sent.
     """
-    return make_batch(MESSAGES, len(messages), message_columns(messages))
-
-
-def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
     if not messages:
-        return {}
+        return make_batch(MESSAGES, 0, {})
     lanes, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(
         *map(astuple, messages), strict=True
     )
@@ -51,14 +47,14 @@ def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
     add_column(columns, "delay_ms", pa.int64(), delays, 0)
     add_column(columns, "dedup_key", pa.utf8(), dedup_keys, "")
     add_column(columns, "ttl_ms", pa.int64(), ttls, -1)
-    return columns
+    return make_batch(MESSAGES, len(messages), columns)
 
 
-def decode_messages(batch: pa.RecordBatch, schema: pa.Schema = MESSAGES) -> Sequence[NewMessage]:
+def decode_messages(batch: pa.RecordBatch) -> Sequence[NewMessage]:
     """Columns that are good as they are stay columns. What a stranger says otherwise is not checked here but by the
     engine, message by message; only what cannot be put into words is refused.
     """
-    columns = Columns(batch, schema)
+    columns = Columns(batch, MESSAGES)
     good = _find_columns(columns)
     return read_messages(columns) if good is None else CheckedColumns(good)
 
@@ -138,11 +134,3 @@ def read_messages(columns: Columns) -> list[NewMessage]:
             payloads, headers, keys, weights, throttle_keys, streams, delays, dedup_keys, ttls, strict=True
         )
     ]
-
-
-def encode_ids(ids: Sequence[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(ids, pa.utf8())], schema=IDS)
-
-
-def decode_ids(batch: pa.RecordBatch) -> list[str]:
-    return Columns(batch, IDS).read("id", "")

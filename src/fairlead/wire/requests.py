@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from fairlead.errors import InvalidRequest
-from fairlead.wire.schemas import CHANNELS
+from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
 
 #: MessagePack's array of two, with which a request begins that has a batch. A call alone is a map.
 _PAIR = b"\x92"
@@ -113,6 +113,6 @@ def _schema_of(message: pa.ipc.Message) -> pa.Schema:
     return _schemas.get(message.metadata.to_pybytes()) or pa.ipc.read_schema(message)
 
 
-_known = [schema for schema, _ in CHANNELS.values() if schema is not None]
+_known = (MESSAGES, SETTLEMENTS)
 _headers = {id(schema): schema.serialize().to_pybytes() for schema in _known}
 _schemas = {pa.ipc.read_message(schema.serialize()).metadata.to_pybytes(): schema for schema in _known}

@@ -29,10 +29,6 @@ MESSAGES = pa.schema(
     ]
 )
 
-#: What an enqueue gives back. As text, because that is what the caller gets: neither end has to take an id
-#: apart.
-IDS = pa.schema([("id", pa.utf8())])
-
 DELIVERIES = pa.schema(
     [
         ("id", _ID),
@@ -74,17 +70,6 @@ SETTLEMENTS = pa.schema(
     ]
 )
 
-RESULTS = pa.schema(
-    [
-        ("id", _ID),
-        ("outcome", pa.int8()),  # place in OUTCOMES
-        ("rule", pa.utf8()),
-        ("due_ms", pa.int64()),
-        ("lease_until", pa.int64()),
-        ("error", pa.utf8()),
-    ]
-)
-
 #: A message as one sees it who looks and does not claim: as it would be delivered, and where it is.
 BROWSED = pa.schema(
     [
@@ -106,20 +91,13 @@ BROWSED = pa.schema(
     ]
 )
 
-#: The settlements of an exchange first, then its messages: each row has one half of the columns.
-EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
-
-#: Of channels whose answers are all in their metadata, and of all requests as far as Flight is concerned.
+#: Of a channel whose answers are in their metadata, and of all requests as far as Flight is concerned.
 NOTHING = pa.schema([])
 
-#: What a channel of each verb carries: the requests' batches, and the answers'. None: no batch, only
-#: metadata.
-CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
-    "enqueue": (MESSAGES, IDS),
-    "settle": (SETTLEMENTS, RESULTS),
-    "claim": (None, DELIVERIES),
-    "exchange": (EXCHANGE, DELIVERIES),
-    "request": (None, NOTHING),
-    "read": (None, DELIVERIES),
-    "browse": (None, BROWSED),
+#: The batches of each channel's answers. Only requests of `write` have a batch, and its columns depend on the verb.
+CHANNELS: Final[dict[str, pa.Schema]] = {
+    "write": NOTHING,
+    "claim": DELIVERIES,
+    "read": DELIVERIES,
+    "browse": BROWSED,
 }

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -133,15 +132,6 @@ def _fail_row(item: Fail, raw_id: bytes, lease: int) -> Row:
         retry_after_ms=said.retry_after_ms or None,
         close=said.close or None,
     )
-
-
-def read_settlement_rows(rows: Sequence[Row]) -> list[Settlement]:
-    return [
-        Complete(LeaseRef(row.id, row.lease), row.progress or 0)
-        if row.action == COMPLETE
-        else read_settlement(row.action, LeaseRef(row.id, row.lease), *astuple(row)[3:])
-        for row in rows
-    ]
 
 
 def read_settlement(

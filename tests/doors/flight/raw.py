@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.request import Request
-from fairlead.wire.calls import Answer, Open, PagesCall, decode, encode
+from fairlead.wire.calls import Answer, ClaimCall, Open, PagesCall, WriteCall, decode, encode
 from fairlead.wire.plain import encode_fields, plain
-from fairlead.wire.records import decode_result
 from fairlead.wire.requests import pack
 from fairlead.wire.schemas import NOTHING
 
@@ -39,18 +39,21 @@ class RawChannel:
         self.send(call if isinstance(call, bytes) else encode(call), batch)
         return self.receive()
 
-    def ask(self, verb: str, **fields: Any) -> Any:
-        """A request that travels as a record, on a channel for those."""
-        answer, _ = self.call(packed(verb, encode(plain(fields))))
-        assert answer.error is None, answer.error
-        return decode_result(verb, answer.result)
-
 
 def pages(request: Request[Any]) -> bytes:
     """The call for an answer of many batches."""
     return encode(PagesCall(encode_fields(request)))
 
 
-def packed(verb: str, fields: bytes) -> bytes:
-    """A request on its way; `fields` should be a MessagePack map."""
-    return encode({"verb": verb, "fields": fields})
+def write(verb: str, place: Mapping[str, Any] | None = None, **fields: Any) -> bytes:
+    """The call of a request with rows; `place` is its place in a session."""
+    return encode(WriteCall(verb, encode(plain(fields)), **(place or {})))
+
+
+def put(queue: str = "q", place: Mapping[str, Any] | None = None) -> bytes:
+    """The call of an enqueue."""
+    return write("enqueue_many", place, queue=queue)
+
+
+def claim(queue: object = "q", **fields: Any) -> bytes:
+    return encode(ClaimCall(encode(plain({"queue": queue, **fields}))))

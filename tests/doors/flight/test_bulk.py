@@ -16,10 +16,10 @@ from fairlead.testing import run_server
 from fairlead.testing.sizes import size
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersRead
-from fairlead.wire.calls import Answer, encode
-from fairlead.wire.records import decode_result
+from fairlead.wire.calls import Answer
 from fairlead.wire.schemas import SETTLEMENTS
-from tests.doors.flight.raw import RawChannel, packed, pages
+from fairlead.wire.writes import decode_result
+from tests.doors.flight.raw import RawChannel, pages, write
 from tests.doors.flight.test_flight_door import Rig, rig, three, until  # noqa: F401 - a fixture
 
 #: Too many to fit into what a connection holds while nobody reads.
@@ -36,9 +36,7 @@ def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ConsumersRead:  
     """A claim of so many, and the call that reads it."""
     rig.broker.enqueue_many("q", [NewMessage(payload)] * count)
     generation = rig.broker.consumers.register("etl", "q").generation
-    claimed = rig.channel("request").ask(
-        "consumers.claim", name="etl", queue="q", generation=generation, number=1
-    )
+    claimed = rig.broker.consumers.claim("etl", "q", generation, 1)
     assert claimed.count == count
     return ConsumersRead("etl", "q", generation, 1)
 
@@ -140,37 +138,27 @@ def test_whoever_does_not_read_on_holds_up_nothing_and_a_stop_ends_the_answer(ri
     assert len(came) < MANY
 
 
-def test_a_part_is_a_call_among_others_and_a_claim_that_waits_is_not(rig: Rig) -> None:  # noqa: F811
+def test_a_part_is_a_call_among_others(rig: Rig) -> None:  # noqa: F811
     call = taken(rig, 1)
     with rig.limits.call(), rig.limits.call():
         answer, _ = rig.channel("read").call(pages(call))
-        rig.channel("request").ask(
-            "consumers.claim", name="etl", queue="q", generation=call.generation, number=1
-        )
     assert answer.error is not None
     assert answer.error.code == "overloaded"
 
 
 def test_a_stage_and_a_record_without_a_batch_are_refused(rig: Rig) -> None:  # noqa: F811
-    channel = rig.channel("request")
+    channel = rig.channel("write")
     for verb, fields in (("staging.stage", STAGED), ("consumers.record", {"name": "etl", "queue": "q"})):
-        answer, _ = channel.call(packed(verb, encode(fields)))
+        answer, _ = channel.call(write(verb, **fields))
         assert answer.error is not None
         assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "batch")
 
 
-def test_a_batch_beside_a_verb_without_columns_is_refused(rig: Rig) -> None:  # noqa: F811
-    answer, _ = rig.channel("request").call(packed("purge", encode({"name": "q"})), three())
-    assert answer.error is not None
-    assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "batch")
-
-
 def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) -> None:  # noqa: F811
-    staged = packed("staging.stage", encode({**STAGED, "ttl": "2h"}))
-    answer, body = rig.channel("request").call(staged, three())
+    answer, body = rig.channel("write").call(write("staging.stage", **STAGED, ttl="2h"), three())
     assert (decode_result("staging.stage", answer.result).count, body) == (3, None)
-    write = rig.broker.staging.list()[0]
-    assert (write.messages, write.expires_at - write.staged_at) == (3, 2 * 3600 * 1000)
+    listed = rig.broker.staging.list()[0]
+    assert (listed.messages, listed.expires_at - listed.staged_at) == (3, 2 * 3600 * 1000)
     call = taken(rig, 2)
     first, second = rig.broker.consumers.read("etl", "q", call.generation, 1)
     rows = [
@@ -178,8 +166,8 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
         for action, one in ((2, first), (3, second))
     ]
     fields = {"name": "etl", "queue": "q", "generation": call.generation, "number": 1}
-    refused, _ = rig.channel("request").call(
-        packed("consumers.record", encode(fields)), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS)
+    refused, _ = rig.channel("write").call(
+        write("consumers.record", **fields), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS)
     )
     assert refused.error is not None
     assert refused.error.code == "invalid_request"

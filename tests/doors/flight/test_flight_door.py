@@ -22,13 +22,12 @@ from fairlead.server.logs import Lines
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.claim import Claim
-from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
+from fairlead.wire.calls import Open, encode
 from fairlead.wire.deliveries import decode_deliveries
-from fairlead.wire.messages import decode_ids, encode_messages
+from fairlead.wire.messages import encode_messages
 from fairlead.wire.schemas import MESSAGES
-from fairlead.wire.settlement_rows import settlement_rows
-from fairlead.wire.settlements import decode_results, encode_settlements
-from tests.doors.flight.raw import RawChannel, packed
+from fairlead.wire.writes import decode_result
+from tests.doors.flight.raw import RawChannel, claim, put, write
 from tests.turns import new_place
 
 LIMITS = LimitSettings(max_calls=2, max_channels=8, max_inflight_bytes=1000)
@@ -77,42 +76,42 @@ def three() -> pa.RecordBatch:
     return encode_messages(check_messages([NewMessage(b"1"), NewMessage(b"2"), NewMessage(b"3")]))
 
 
-def test_a_message_goes_in_out_and_is_completed(rig: Rig) -> None:
-    _, ids = rig.channel("enqueue").call(EnqueueCall([("q", 3)]), three())
-    answer, rows = rig.channel("claim").call(ClaimCall("q", limit=2, consumer="me"))
+def test_a_message_goes_in_and_out_and_its_lease_is_good_at_every_door(rig: Rig) -> None:
+    written, _ = rig.channel("write").call(put(), three())
+    answer, rows = rig.channel("claim").call(claim(limit=2, consumer="me"))
     assert rows is not None
     deliveries = decode_deliveries(rows, answer.queues)
     assert [delivery.payload for delivery in deliveries] == [b"1", b"2"]
     assert answer.now_ms == rig.broker.clock.now_ms()
-    sent, _ = settlement_rows([Complete(delivery) for delivery in deliveries])
-    _, results = rig.channel("settle").call(SettleCall(), encode_settlements(sent))
-    assert results is not None
-    assert ids is not None
-    assert [result.id for result in decode_results(results)] == decode_ids(ids)[:2]
+    results = rig.broker.settle([Complete(delivery) for delivery in deliveries])
+    assert [result.outcome for result in results] == ["completed"] * 2
+    assert [result.id for result in results] == decode_result("enqueue_many", written.result)[:2]
     assert rig.broker.stats("q").ready == 1
 
 
 def test_a_repeated_request_takes_effect_once_and_says_the_same(rig: Rig) -> None:
-    call = EnqueueCall([("q", 3)], **new_place(rig.broker))
-    first, again = [rig.channel("enqueue").call(call, three())[1] for _ in range(2)]
-    assert first is not None
-    assert again is not None
-    assert first.equals(again)
+    call = put(place=new_place(rig.broker))
+    first, again = [rig.channel("write").call(call, three())[0].result for _ in range(2)]
+    assert first == again
+    assert len(decode_result("enqueue_many", first)) == 3
     assert rig.broker.stats("q").ready == 3
 
 
-def test_messages_for_several_queues_travel_in_one_request(rig: Rig) -> None:
+def test_a_claim_takes_messages_of_several_queues(rig: Rig) -> None:
     rig.broker.create_queue("other")
-    rig.channel("enqueue").call(EnqueueCall([("other", 1), ("q", 2)]), three())
-    assert (rig.broker.stats("other").ready, rig.broker.stats("q").ready) == (1, 2)
+    for queue in ("other", "q"):
+        rig.broker.enqueue(queue, b"x")
+    answer, rows = rig.channel("claim").call(claim(["other", "q"], limit=2))
+    assert rows is not None
+    assert {one.queue for one in decode_deliveries(rows, answer.queues)} == {"other", "q"}
 
 
 def test_a_refusal_is_an_answer_and_the_channel_goes_on(rig: Rig) -> None:
-    channel = rig.channel("enqueue")
-    answer, _ = channel.call(EnqueueCall([("nowhere", 3)]), three())
+    channel = rig.channel("write")
+    answer, _ = channel.call(put("nowhere"), three())
     assert answer.error is not None
     assert answer.error.code == "queue_not_found"
-    answer, _ = channel.call(EnqueueCall([("q", 3)]), three())
+    answer, _ = channel.call(put(), three())
     assert answer.error is None
 
 
@@ -122,22 +121,23 @@ def test_a_refusal_is_an_answer_and_the_channel_goes_on(rig: Rig) -> None:
         b"",
         b"\xc1",
         b"\xff" * 9,
-        encode({"queues": "q"}),
-        encode({"queues": [["q", 3]], "more": 1}),
-        encode({"queues": [["q", 2]]}),
-        encode({"queues": [["q", 4]]}),
-        encode({"queues": [["q", -1], ["q", 4]]}),
-        encode({"queues": [[7, 3]]}),
+        encode({"verb": "enqueue_many"}),
+        encode({"verb": "enqueue_many", "fields": {"queue": "q"}}),
+        encode({"verb": "enqueue_many", "fields": encode({"queue": "q"}), "more": 1}),
+        write("enqueue_many", queue="q", colour=1),
+        write("enqueue_many", queue=7),
+        write("enqueue_many", queue=["q"]),
+        write("quarantine", queue="q"),
         b"\x81" * 5000,
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig, metadata: bytes) -> None:
-    channel = rig.channel("enqueue")
+    channel = rig.channel("write")
     answer, _ = channel.call(metadata, three())
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
     assert rig.broker.stats("q").ready == 0
-    assert channel.call(EnqueueCall([("q", 3)]), three())[0].error is None
+    assert channel.call(put(), three())[0].error is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_metadata_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig,
 def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(
     rig: Rig, batch: pa.RecordBatch
 ) -> None:
-    answer, _ = rig.channel("enqueue").call(EnqueueCall([("q", batch.num_rows)]), batch)
+    answer, _ = rig.channel("write").call(put(), batch)
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
     assert rig.broker.stats("q").ready == 0
@@ -197,7 +197,7 @@ def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(
 
 def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
     batch = pa.record_batch({"payload": pa.array([b"1"])})
-    assert rig.channel("enqueue").call(EnqueueCall([("q", 1)]), batch)[0].error is None
+    assert rig.channel("write").call(put(), batch)[0].error is None
     (delivery,) = rig.broker.claim("q")
     assert (delivery.fairness_key, delivery.weight, delivery.headers) == ("default", 1, {})
 
@@ -205,7 +205,7 @@ def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (encode(Open("enqueue", 2)), "version 2"),
+        (encode(Open("write", 2)), "version 2"),
         (encode(Open("steal")), "steal"),
         (b"\xc1", "Open"),
         (b"", "Open"),
@@ -213,62 +213,39 @@ def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
 )
 def test_another_protocol_is_refused_at_the_door(rig: Rig, command: bytes, says: str) -> None:
     with pytest.raises(flight.FlightServerError, match=says):
-        rig.channel("enqueue", command=command).receive()
+        rig.channel("write", command=command).receive()
 
 
-def test_an_unknown_verb_or_field_is_refused(rig: Rig) -> None:
-    channel = rig.channel("request")
-    wrong = [
-        ("close", b"\x80"),
-        ("_core", b"\x80"),
-        ("stats", encode({"queue": "q", "colour": 1})),
-        ("stats", b"\xc1"),
-        ("stats", encode([1])),
-    ]
-    for verb, arguments in wrong:
-        answer, _ = channel.call(packed(verb, arguments))
+@pytest.mark.parametrize("verb", ["stats", "enqueue", "settle", "open_session", "close", "_core", ""])
+def test_a_verb_without_rows_is_refused(rig: Rig, verb: str) -> None:
+    channel = rig.channel("write")
+    for batch in (None, three()):
+        answer, _ = channel.call(write(verb, queue="q"), batch)
         assert answer.error is not None
-        assert answer.error.code == "invalid_request"
-    assert channel.ask("stats", queue="q").ready == 0
+        assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "verb")
+        assert "enqueue_many, staging.stage" in answer.error.message
 
 
-def test_a_record_batch_beside_a_request_that_travels_as_a_record_is_refused(rig: Rig) -> None:
-    answer, _ = rig.channel("request").call(
-        packed("stats", encode({"queue": "q"})), pa.record_batch({"a": [1]})
-    )
+@pytest.mark.parametrize("fields", [b"\xc1", encode([1]), encode({"queue": "q", "colour": 1})])
+def test_fields_that_make_no_sense_are_refused(rig: Rig, fields: bytes) -> None:
+    rig.broker.enqueue("q", b"1")
+    answer, _ = rig.channel("claim").call(encode({"fields": fields}))
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
-
-
-def test_deliveries_stream_until_the_credit_is_used_up(rig: Rig) -> None:
-    channel = rig.channel("claim")
-    channel.send(encode(ClaimCall("q", wait_ms=60_000, credit=3, started=False)))
-    rig.broker.enqueue("q", b"1")
-    answer, rows = channel.receive()
-    assert rows is not None
-    assert (answer.done, rows.num_rows) == (False, 1)
-    rig.broker.enqueue_many("q", [NewMessage(b"2"), NewMessage(b"3"), NewMessage(b"4")])
-    answer, rows = channel.receive()
-    assert rows is not None
-    assert (answer.done, rows.num_rows) == (False, 2)
-    answer, rows = channel.receive()
-    assert (answer.done, answer.credit, rows) == (True, 0, None)
     assert rig.broker.stats("q").ready == 1
 
 
-def test_credit_that_was_not_used_is_told_when_the_wait_is_over(rig: Rig) -> None:
-    channel = rig.channel("claim")
-    rig.broker.enqueue("q", b"1")
-    channel.send(encode(ClaimCall("q", wait_ms=0, credit=3)))
-    assert channel.receive()[0].done is False
-    answer, _ = channel.receive()
-    assert (answer.done, answer.credit) == (True, 2)
+@pytest.mark.parametrize("channel", ["claim", "read", "browse"])
+def test_a_record_batch_at_a_channel_that_takes_none_is_refused(rig: Rig, channel: str) -> None:
+    answer, _ = rig.channel(channel).call(claim(), three())
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "batch")
 
 
 def test_what_was_claimed_for_a_client_that_is_gone_goes_back_and_counts_nothing(rig: Rig) -> None:
     gone = rig.connect()
     channel = RawChannel(gone, "claim")
-    channel.send(encode(ClaimCall("q", limit=5, wait_ms=60_000, consumer="gone")))
+    channel.send(claim(limit=5, wait="60s", consumer="gone"))
     until(lambda: rig.waiting_claims() == 1)
     channel.reader.cancel()
     gone.close()
@@ -287,17 +264,25 @@ def _claimed_and_returned(rig: Rig) -> bool:
 
 def test_more_calls_than_allowed_are_refused_and_say_when_to_try_again(rig: Rig) -> None:
     with rig.limits.call(), rig.limits.call():
-        answer, _ = rig.channel("enqueue").call(EnqueueCall([("q", 3)]), three())
+        answer, _ = rig.channel("write").call(put(), three())
     assert answer.error is not None
     assert (answer.error.code, answer.error.fields["limit"]) == ("overloaded", 2)
     assert answer.error.fields["retry_after_ms"] > 0
     assert rig.broker.stats("q").ready == 0
 
 
+def test_rows_count_as_bytes_at_work(rig: Rig) -> None:
+    large = encode_messages(check_messages([NewMessage(bytes(600))]))
+    with rig.limits.call(600):
+        answer, _ = rig.channel("write").call(put(), large)
+    assert answer.error is not None
+    assert answer.error.code == "overloaded"
+
+
 def test_more_channels_than_allowed_are_refused(rig: Rig) -> None:
     channels = [rig.channel("claim") for _ in range(LIMITS.max_channels)]
     for channel in channels:
-        channel.call(ClaimCall("q"))
+        channel.call(claim())
     with pytest.raises(flight.FlightServerError, match="limit of 8 open channels"):
         rig.channel("claim").receive()
 
@@ -305,20 +290,20 @@ def test_more_channels_than_allowed_are_refused(rig: Rig) -> None:
 def test_waiting_claims_take_no_place_from_calls(rig: Rig) -> None:
     waiting = [rig.channel("claim") for _ in range(LIMITS.max_calls + 1)]
     for channel in waiting:
-        channel.send(encode(ClaimCall("q", wait_ms=60_000)))
+        channel.send(claim(wait="60s"))
     until(lambda: rig.waiting_claims() == LIMITS.max_calls + 1)
-    assert rig.channel("enqueue").call(EnqueueCall([("q", 3)]), three())[0].error is None
+    assert rig.channel("write").call(put(), three())[0].error is None
 
 
 def test_a_draining_door_refuses_new_calls_and_answers_those_that_wait(rig: Rig) -> None:
     waiting = rig.channel("claim")
-    waiting.send(encode(ClaimCall("q", wait_ms=60_000)))
+    waiting.send(claim(wait="60s"))
     until(lambda: rig.waiting_claims() == 1)
     rig.door.drain()
     rig.broker.interrupt_waits()
     answer, rows = waiting.receive()
     assert (answer.error, rows) == (None, None)
-    answer, _ = waiting.call(ClaimCall("q"))
+    answer, _ = waiting.call(claim())
     assert answer.error is not None
     assert answer.error.code == "server_stopping"
     assert rig.limits.in_flight == 0
@@ -332,7 +317,7 @@ def test_an_error_that_nobody_is_there_to_hear_is_no_news_for_the_log(
 
     monkeypatch.setattr(_Channel, "_write", fail)
     channel = rig.channel("claim")
-    channel.send(encode(ClaimCall("nowhere")))
+    channel.send(claim("nowhere"))
     with pytest.raises(StopIteration):
         channel.receive()
     assert caplog.records == []
@@ -345,7 +330,7 @@ def test_a_call_that_fails_by_a_defect_is_logged_with_its_verb_and_without_what_
         raise RuntimeError("the payload of somebody's life")
 
     with replaced_work(Claim, fail):
-        answer, _ = rig.channel("claim").call(ClaimCall("q"))
+        answer, _ = rig.channel("claim").call(claim())
     assert answer.error is not None
     # Of the transaction nothing was written, also for others who take part in it: send it again.
     assert answer.error.code == "unavailable"

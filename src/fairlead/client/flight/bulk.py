@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from fairlead.client.flight.transport import FlightTransport
 from fairlead.client.options import Options
 from fairlead.client.tls import Tls
 from fairlead.client.traces import Traces
-from fairlead.errors import ProtocolMismatch
+from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import check_each, check_messages
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
@@ -23,13 +24,13 @@ from fairlead.request import Answer, Request
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersRead, ConsumersRecord
 from fairlead.verbs.staging import StagingStage
-from fairlead.wire.calls import PagesCall, encode
+from fairlead.wire.calls import PagesCall, WriteCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
 from fairlead.wire.plain import encode_fields, plain
-from fairlead.wire.records import decode_result, encode_request
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
 from fairlead.wire.whole import fill_defaults, fit
+from fairlead.wire.writes import decode_result, encode_write
 
 
 def open_bulk(options: Options, tls: Tls | None, api_key: str | None, traces: Traces) -> Bulk:
@@ -94,14 +95,19 @@ class Bulk:
             after = show_id(found.column("id")[-1].as_py())
             yield found
 
-    def ask(self, request: Request[Answer], batch: pa.RecordBatch | None = None) -> Answer:
-        """A request that travels as a record, with its columns beside it. It may be sent twice."""
-        answer, _ = self.core.ask("request", encode_request(request), batch)
+    def ask(self, request: Request[Answer], batch: pa.RecordBatch) -> Answer:
+        """A request with its rows beside it. It may be sent twice."""
+        answer = self.core.ask("write", encode_write(request), batch)
         try:
             result: Answer = decode_result(request.verb_name, answer.result)
         except msgspec.MsgspecError as wrong:
             raise ProtocolMismatch(f"an answer to {request.verb_name}", str(wrong)) from None
         return result
+
+    def greet(self) -> None:
+        """Raises unless a Flight door answers, which it does by refusing a request without a verb."""
+        with suppress(InvalidRequest):
+            self.core.ask("write", encode(WriteCall("")), None)
 
     def close(self) -> None:
         self.core.close()

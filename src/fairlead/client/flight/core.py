@@ -31,8 +31,8 @@ from fairlead.errors import (
 from fairlead.wire.calls import Answer, decode
 from fairlead.wire.faults import error_of
 
-#: Verbs with channels that a client uses.
-_CHANNELS = ("request", "read", "browse")
+#: The channels that a client uses.
+_CHANNELS = ("write", "read", "browse")
 #: How long a close waits for threads whose calls it cancelled; they need no answer of the server.
 _LEAVING_S = 1.0
 #: Longer than gRPC tries to connect, see transport.py.
@@ -41,7 +41,6 @@ _MOST_IDLE_CHANNELS = 16
 _MOST_THREADS = 1024
 _MOST_CONNECTING_THREADS = 256
 
-Asked = tuple[Answer, pa.RecordBatch | None]
 #: After these another attempt may help.
 TROUBLES = (ConnectionBroken, ServerStopping, BrokerClosed, Overloaded)
 
@@ -93,7 +92,7 @@ class FlightCore:
         ends_ms = self.clock.monotonic_ms() + options.timeout_ms + options.retry_for_ms
         return Patience(self.pauses, options.retry_for_ms, ends_ms)
 
-    def ask(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None = None) -> Asked:
+    def ask(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None) -> Answer:
         """One request, sent again after every trouble that may pass, until `retry_for` is over.
 
         Raises the engine's own errors, and `ServerUnreachable` or `Overloaded` when the time is over.
@@ -139,11 +138,11 @@ class FlightCore:
             if hopeless := found.result(within_ms / 1000):
                 raise TlsFailed(self.options.address, hopeless) from None
 
-    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, within_ms: int) -> Asked:
+    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, within_ms: int) -> Answer:
         ends_ms = self.clock.monotonic_ms() + within_ms
         channel = self.take_channel(verb, within_ms)
         try:
-            raw, body = channel.call(metadata, batch, within_ms=max(0, ends_ms - self.clock.monotonic_ms()))
+            raw, _ = channel.call(metadata, batch, within_ms=max(0, ends_ms - self.clock.monotonic_ms()))
         except ConnectionBroken:
             self.broke(channel)
             raise
@@ -157,7 +156,7 @@ class FlightCore:
         if answer.error is not None:
             raise error_of(answer.error)
         self.outage.over()
-        return answer, body
+        return answer
 
     def _opener(self, verb: str) -> Callable[[int], Stream]:
         """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may

@@ -298,9 +298,10 @@ class RespDoor:
     def _carry_out(self, asked: Asked) -> bool:
         """In a thread; see `Turns.run_alone`."""
         asked.read_late()
-        is_over = asked.error is not None or self.turns.run_alone(asked)
-        if is_over:
-            asked.write()
+        with self._broker.answering():
+            is_over = asked.error is not None or self.turns.run_alone(asked)
+            if is_over:
+                asked.write()
         return is_over
 
     def _ran_alone(self, asked: Asked, *, is_over: bool) -> None:
