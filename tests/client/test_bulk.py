@@ -14,7 +14,7 @@ from fairlead.model.consumer import SliceBegun
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
-from tests.client.resp.lossy import LossyRelay
+from tests.client.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, until
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import Client, Complete, Delivery, NewMessage, errors
 from fairlead.testing.engine import is_started
-from tests.client.resp.lossy import LossyRelay
+from tests.client.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, until
 
 

@@ -16,7 +16,7 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
 from fairlead.testing import ManualClock
-from tests.client.resp.lossy import LossyRelay
+from tests.client.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, heartbeat_of, until
 
 #: The server's clock is an hour behind: it must not matter.

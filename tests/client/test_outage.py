@@ -8,7 +8,7 @@ import pytest
 from fairlead.client.outage import QUIET_MS, Outage
 from fairlead.errors import Overloaded
 from fairlead.testing import ManualClock
-from tests.client.resp.lossy import LossyRelay
+from tests.client.lossy import LossyRelay
 from tests.client.scene import PATIENCE_S, Scene, until
 
 BEGINNING = "no answer from the fairlead server at host:1, trying again: connection refused"

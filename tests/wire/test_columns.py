@@ -10,7 +10,7 @@ from fairlead.model.checks import check_messages
 from fairlead.wire import values
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_messages
-from fairlead.wire.schemas import IDS, MESSAGES
+from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
 
 
 def test_more_keys_than_are_remembered_still_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,4 +43,4 @@ def test_a_batch_of_another_schema_is_refused_however_often_it_comes() -> None:
         with pytest.raises(errors.InvalidRequest, match="column payload"):
             Columns(strange, MESSAGES)
         with pytest.raises(errors.InvalidRequest, match="columns"):
-            Columns(strange, IDS)
+            Columns(strange, SETTLEMENTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete
-from tests.client.resp.conftest import Site
+from tests.client.two_clients import Site
 from tests.faults.proxy import Proxy
 
 

@@ -33,9 +33,9 @@ from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Settle
-from tests.client.resp.conftest import Site
-from tests.client.resp.lossy import LossyRelay
+from tests.client.lossy import LossyRelay
 from tests.client.scene import until
+from tests.client.two_clients import Site
 from tests.turns import new_place, next_place
 
 

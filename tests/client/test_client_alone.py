@@ -1,69 +1,12 @@
-"""A client and a server that is killed and restarted, and a process that has nothing but the client."""
+"""A process that has nothing but the client: what it loads, its threads, how it ends, and its children."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from fairlead import Complete
-from fairlead.errors import ServerUnreachable
-from fairlead.testing import ServerProcess, run_server
-from tests.client.resp.clients import PATIENCE_S, connect
-from tests.client.resp.conftest import Site
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with run_server(tmp_path / "data", flight=False, settings={"durability": "os"}) as server:
-        yield server
-
-
-def address_of(server: ServerProcess) -> str:
-    return f"fairlead://{server.addresses['resp']}"
-
-
-def test_a_client_comes_back_after_the_server_was_killed(server: ServerProcess, kind: str) -> None:
-    with connect(kind, address_of(server)) as client:
-        client.create_queue("q", visibility_timeout="60s")
-        client.enqueue("q", b"before")
-        (delivery,) = client.claim("q", wait="1s")
-        server.restart(kill=True)
-        after = client.enqueue("q", b"after")
-        assert client.settle([Complete(delivery)])[0].outcome == "completed"
-        assert [info.id for info in client.peek("q")] == [after]
-
-
-def test_a_claim_that_waits_goes_on_waiting_through_a_restart(server: ServerProcess, kind: str) -> None:
-    with connect(kind, address_of(server), retry_for="60s") as client:
-        client.create_queue("q")
-        found: list[bytes] = []
-        waiting = threading.Thread(
-            target=lambda: found.extend(item.payload for item in client.claim("q", wait="1h")), daemon=True
-        )
-        waiting.start()
-        server.restart(kill=True)
-        client.enqueue("q", b"at last")
-        waiting.join(PATIENCE_S)
-        assert found == [b"at last"]
-
-
-def test_a_server_that_does_not_come_back_is_unreachable(server: ServerProcess, kind: str) -> None:
-    with connect(kind, address_of(server), retry_for="300ms") as client:
-        client.create_queue("q")
-        server.kill()
-        for call in (
-            lambda: client.stats("q"),
-            lambda: client.enqueue("q", b""),
-            lambda: client.claim("q", wait="1h"),
-        ):
-            with pytest.raises(ServerUnreachable):
-                call()
-
+from tests.client.clients import PATIENCE_S
+from tests.client.two_clients import Site
 
 BLOCKING = """
 with fairlead.connect({address!r}) as client:

@@ -17,7 +17,7 @@ from fairlead.client.traces import Traces
 from fairlead.errors import InvalidRequest
 from fairlead.server.flight import FlightDoor
 from fairlead.testing.authority import Authority
-from tests.client.resp.conftest import Site
+from tests.client.two_clients import Site
 
 
 @pytest.fixture

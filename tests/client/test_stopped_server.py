@@ -13,7 +13,7 @@ import pytest
 from fairlead import Complete
 from fairlead.errors import AnswerLost, ServerUnreachable
 from fairlead.testing import run_server
-from tests.client.resp.clients import PATIENCE_S, connect
+from tests.client.clients import PATIENCE_S, connect
 
 
 def test_calls_end_while_a_server_stands_still_and_nothing_is_doubled_when_it_goes_on(

@@ -16,9 +16,9 @@ from fairlead.server.flight import FlightDoor
 from fairlead.testing.engine import is_started, waiting_claims
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.exchange import Exchange
-from tests.client.resp.clients import PATIENCE_S
-from tests.client.resp.conftest import Site
-from tests.client.resp.lossy import LossyRelay
+from tests.client.clients import PATIENCE_S
+from tests.client.lossy import LossyRelay
+from tests.client.two_clients import Site
 
 
 def take(client: Any, loop: Any) -> Any:

@@ -14,10 +14,10 @@ from fairlead.middleware.stack import Layers
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import ServerProcess, open_in_memory, run_server
 from fairlead.testing.engine import is_started, waiting_claims
-from tests.client.resp.clients import PATIENCE_S, connect
-from tests.client.resp.conftest import Site
-from tests.client.resp.lossy import LossyRelay
+from tests.client.clients import PATIENCE_S, connect
+from tests.client.lossy import LossyRelay
 from tests.client.scene import until
+from tests.client.two_clients import Site
 from tests.doors.resp.conftest import opened
 from tests.doors.resp.test_keys_and_tls import Pki
 

@@ -1,14 +1,12 @@
+"""A broker behind the door that speaks Redis, and clients of either kind."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import laws, open_in_memory
-from tests.client.resp.clients import KINDS, connect
+from tests.client.clients import connect
 
 
 class Site:
@@ -52,23 +50,3 @@ class Site:
         self.door.stop()
         self.broker.close()
         assert problems == [], problems
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
-
-
-@pytest.fixture
-def socket_site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(socket_path=str(tmp_path / "door.sock"))
-    yield site
-    site.close()
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found

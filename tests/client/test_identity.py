@@ -16,9 +16,9 @@ from fairlead.errors import InvalidRequest, ProtocolMismatch, TlsFailed, Unauthe
 from fairlead.middleware.stack import Layers
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import open_in_memory
-from tests.client.resp.clients import PATIENCE_S, Listener, connect
-from tests.client.resp.conftest import Site
+from tests.client.clients import PATIENCE_S, Listener, connect
 from tests.client.scene import until
+from tests.client.two_clients import Site
 from tests.doors.resp.test_keys_and_tls import Pki
 
 

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import threading
 
-from tests.client.resp.clients import Listener
+from tests.client.clients import Listener
 
 
 class LossyRelay:
