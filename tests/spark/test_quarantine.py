@@ -372,7 +372,7 @@ def test_a_check_that_is_none_and_a_token_for_a_stream_are_refused(
     put(tmp_path / "inbox", "1", range(1))
     with pytest.raises(InvalidRequest, match="left out for a stream"):
         quarantine(orders(spark, tmp_path / "inbox"), "true", dedupe_token="x", **where)
-    with pytest.raises(InvalidRequest, match="no column of"):
+    with pytest.raises(InvalidRequest, match="no column of the rows"):
         returned(spark, "q", schema="id INT", endpoint="127.0.0.1:1", message="id")
 
 

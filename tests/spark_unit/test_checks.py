@@ -14,11 +14,11 @@ from fairlead.errors import InvalidRequest
 from fairlead.spark.bad_rows.checks import BatchFunction, ColumnCheck, Defect, RowFunction, check_of
 
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1, 2, 3, 4]})
-NO = Defect("validation_failure", "the check said no")
+NO = Defect("validation_failure", "the check returned false")
 
 
 def defects(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, Defect]:
-    return check_of(check, "validation_failure").of(rows, None)
+    return check_of(check, "validation_failure").find_defects(rows, None)
 
 
 def test_none_and_true_are_good_false_and_a_text_are_bad() -> None:
@@ -50,7 +50,7 @@ def test_a_row_that_makes_the_function_raise_is_bad_and_says_how() -> None:
 
 def test_nonsense_is_no_yes() -> None:
     assert set(defects(lambda row: 1)) == {0, 1, 2, 3, 4}
-    assert "the check gave 1" in defects(lambda row: 1)[0].error
+    assert "good row, False or a text for a bad row, got 1" in defects(lambda row: 1)[0].error
     assert defects(lambda row: 1)[0].reason == "handler_exception"
 
 
@@ -181,6 +181,6 @@ def test_where_a_function_of_batches_raises_only_the_guilty_rows_are_bad() -> No
 
 def test_a_column_that_is_true_everywhere_makes_nothing() -> None:
     judge = ColumnCheck("id > 0", "unknown")
-    assert judge.of(ROWS, pa.array([True] * 5)) == {}
-    found = judge.of(ROWS, pa.array([None, True, True, True, False]))
+    assert judge.find_defects(ROWS, pa.array([True] * 5)) == {}
+    found = judge.find_defects(ROWS, pa.array([None, True, True, True, False]))
     assert found == {0: Defect("unknown", "id > 0 is null"), 4: Defect("unknown", "id > 0 is false")}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from fairlead.spark.bad_rows.quarantining import _function_words, _name_of
+from fairlead.spark.bad_rows.quarantining import _function_text, _name_of
 
 SCHEMA = StructType([])
 Check = Callable[[Any], Any]
@@ -96,8 +96,8 @@ def test_a_value_that_is_not_there_yet_is_none() -> None:
 
 
 def test_shown_is_the_name_alone() -> None:
-    assert _function_words(PAIRS["constants"][0]) == f"{__name__}.<lambda>"
-    assert _function_words(partial(column_of, "a")) == f"{__name__}.column_of"
+    assert _function_text(PAIRS["constants"][0]) == f"{__name__}.<lambda>"
+    assert _function_text(partial(column_of, "a")) == f"{__name__}.column_of"
 
 
 PROGRAM = """

@@ -266,7 +266,7 @@ def test_a_row_that_no_message_can_carry_ends_the_task_with_what_to_do(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
     task = make(hidden=("__fairlead_payload",))
-    with pytest.raises(RowsRefused, match="payload= what a dead letter is to carry"):
+    with pytest.raises(RowsRefused, match="payload= the column that a dead letter carries"):
         work(task, [1], __fairlead_payload=lambda _: b"x" * (MAX_PAYLOAD_BYTES + 1))
     assert dead_ids(client, queue) == []
 
@@ -299,12 +299,12 @@ def as_spark_has_it(raw: bytes) -> Any:
 def test_a_bad_row_with_text_that_is_not_utf_8_is_a_dead_letter(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
-    condition = make(ColumnCheck("id <> 3", "unknown"), hidden=("__fairlead_said", "__fairlead_key"))
+    condition = make(ColumnCheck("id <> 3", "unknown"), hidden=("__fairlead_good", "__fairlead_key"))
     given = {
         "name": lambda n: as_spark_has_it(b"n\xff%d" % n),
         "__fairlead_key": lambda n: as_spark_has_it(b"k\xff%d" % n),
     }
-    assert work(condition, [1, 3], __fairlead_said=lambda n: n != 3, **given) == [1]
+    assert work(condition, [1, 3], __fairlead_good=lambda n: n != 3, **given) == [1]
     [found] = dead(client, queue)
     assert (json.loads(found.payload), found.fairness_key) == ({"id": 3, "name": "n\ufffd3"}, "k\ufffd3")
 
@@ -336,9 +336,9 @@ def test_a_payload_of_its_own_is_carried_byte_for_byte(
 def test_a_condition_that_spark_has_looked_at_is_not_asked_again(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
-    task = make(ColumnCheck("id <> 3", "poison_message"), hidden=("__fairlead_said",))
+    task = make(ColumnCheck("id <> 3", "poison_message"), hidden=("__fairlead_good",))
     said = {3: False, 4: None}
-    assert work(task, [1, 2, 3, 4], [5], __fairlead_said=lambda n: said.get(n, True)) == [1, 2, 5]
+    assert work(task, [1, 2, 3, 4], [5], __fairlead_good=lambda n: said.get(n, True)) == [1, 2, 5]
     assert {(one.failures[-1].reason, one.failures[-1].error) for one in dead(client, queue)} == {
         (7, "id <> 3 is false"),
         (7, "id <> 3 is null"),

@@ -111,7 +111,7 @@ def test_what_json_cannot_carry_is_refused_with_the_place_it_is_at() -> None:
     with pytest.raises(InvalidRequest, match=r"column 'v'\.w"):
         check_rows_fit_json(t.StructType([t.StructField("v", t.ArrayType(inner))]))
     twice = t.StructType([t.StructField("a", t.LongType()), t.StructField("a", t.LongType())])
-    with pytest.raises(InvalidRequest, match="names of their own"):
+    with pytest.raises(InvalidRequest, match="unique, because"):
         check_rows_fit_json(t.StructType([t.StructField("v", twice)]))
 
 

@@ -233,7 +233,7 @@ class SparkOptions:
         0,
         _count(1, _MAX_PARTITIONS),
         READS,
-        "tasks that read at a time; one task reads all messages of a stream, in order",
+        "tasks that read at a time; in a stream read, one task reads all messages with the same stream id, in order",
         shown="the driver machine's cores, at most 16",
     )
     starting_from: int = _option(

@@ -1,9 +1,7 @@
-"""Which rows of a batch are bad, and why: from what Spark has computed, or by asking a function about rows or
-whole batches.
+"""Finds the bad rows of a batch: by a condition that Spark computed, or by a function of rows or whole batches.
 
-Whatever a function does to a row is that row's own affair: it raises, says nonsense, or cannot even be shown
-the row, and only that row is bad. What is wrong with the function itself (as many answers as there are rows
-is the least) ends the task.
+A function that raises for a row, returns a wrong value, or cannot be given the row makes only this row bad. A wrong
+function, such as one that returns fewer answers than rows, fails the task.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.failure import read_reason
 from fairlead.spark.bad_rows.row_json import texts_in
 
-#: More would make a request of many bad rows large; the first lines of a text say what is wrong.
+#: Longer texts would make requests of many bad rows large. The first lines of a text tell the error.
 _MAX_CHARACTERS = 2000
 _Kind = Literal["batch", "table", "pandas"]
 _BATCHES: dict[tuple[str, str], _Kind] = {
@@ -31,48 +29,48 @@ _BATCHES: dict[tuple[str, str], _Kind] = {
 
 
 class Defect(NamedTuple):
-    """Why a row is bad: a failure reason by its word, and a text for whoever looks at the dead letter."""
+    """Why a row is bad: the word of a failure reason, and the error text of the dead letter."""
 
     reason: str
     error: str
 
 
-#: By their place in the batch.
+#: Defects by index in the batch.
 Defects = dict[int, Defect]
 
 
 class RowCheck(Protocol):
-    """`said` is the column that Spark has computed, None where it has none to compute."""
+    """`good` is the condition that Spark computed, or None for a function."""
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects: ...
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects: ...
 
 
 class ColumnCheck:
-    """A condition that Spark has looked at: true is good."""
+    """A condition that Spark computed: true is good."""
 
-    def __init__(self, words: str, reason: str) -> None:
-        self._false = Defect(reason, _cut(f"{words} is false"))
-        self._null = Defect(reason, _cut(f"{words} is null"))
+    def __init__(self, text: str, reason: str) -> None:
+        self._false = Defect(reason, _cut(f"{text} is false"))
+        self._null = Defect(reason, _cut(f"{text} is null"))
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
-        assert said is not None
-        if said.null_count == 0 and said.true_count == len(said):
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
+        assert good is not None
+        if good.null_count == 0 and good.true_count == len(good):
             return {}
-        nulls = said.is_null()
-        bad = pc.indices_nonzero(pc.invert(pc.fill_null(said, False))).to_pylist()
+        nulls = good.is_null()
+        bad = pc.indices_nonzero(pc.invert(pc.fill_null(good, False))).to_pylist()
         return {at: self._null if nulls[at].as_py() else self._false for at in bad}
 
 
 class RowFunction:
-    """A function of one row, as a dict with its columns."""
+    """A function of one row, given as a dict of its columns."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], reason: str) -> None:
         self._function = function
         self._reason = reason
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
         found: Defects = {}
-        for at, row in enumerate(_shown(rows)):
+        for at, row in enumerate(_as_dicts(rows)):
             if isinstance(row, Defect):
                 found[at] = row
                 continue
@@ -81,18 +79,17 @@ class RowFunction:
             except Exception as raised:
                 found[at] = _of_raised(raised)
                 continue
-            if (
-                answer is not None
-                and answer is not True
-                and (defect := _read(answer, self._reason)) is not None
-            ):
+            if answer is None or answer is True:
+                continue
+            defect = _defect_of(answer, self._reason)
+            if defect is not None:
                 found[at] = defect
         return found
 
 
 class BatchFunction:
-    """A function of a whole batch, as what it asks for. Where it raises, the batch is halved until the guilty
-    rows are alone.
+    """A function of a whole batch, in the type of its parameter. A batch for which the function raises is halved until
+    each bad row is alone.
     """
 
     def __init__(self, function: Callable[[Any], Any], kind: _Kind, reason: str) -> None:
@@ -100,13 +97,13 @@ class BatchFunction:
         self._kind = kind
         self._reason = reason
 
-    def of(self, rows: pa.RecordBatch, said: pa.Array | None) -> Defects:
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
         found: Defects = {}
         parts = [(0, rows)]
         while parts:
             start, part = parts.pop()
             try:
-                answers = self._function(self._asked_for(part))
+                answers = self._function(self._as_parameter(part))
             except Exception as raised:
                 half = part.num_rows // 2
                 if not half:
@@ -115,15 +112,14 @@ class BatchFunction:
                 parts += [(start, part.slice(0, half)), (start + half, part.slice(half))]
                 continue
             for at, answer in enumerate(_listed(answers, part.num_rows)):
-                if (
-                    answer is not None
-                    and answer is not True
-                    and (defect := _read(answer, self._reason)) is not None
-                ):
+                if answer is None or answer is True:
+                    continue
+                defect = _defect_of(answer, self._reason)
+                if defect is not None:
                     found[start + at] = defect
         return found
 
-    def _asked_for(self, part: pa.RecordBatch) -> Any:
+    def _as_parameter(self, part: pa.RecordBatch) -> Any:
         match self._kind:
             case "batch":
                 return part
@@ -134,7 +130,7 @@ class BatchFunction:
 
 
 def check_of(function: Callable[[Any], Any], reason: str) -> RowCheck:
-    """A function says by the annotation of its parameter what it wants to see; without one it sees a row."""
+    """The annotation of the function's parameter chooses rows or batches; without an annotation it gets rows."""
     kind = _annotated(function)
     return RowFunction(function, reason) if kind is None else BatchFunction(function, kind, reason)
 
@@ -153,36 +149,35 @@ def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
     wanted = parameters[0].annotation
     if isinstance(wanted, str):
         return next((kind for (_, name), kind in _BATCHES.items() if wanted.rpartition(".")[2] == name), None)
-    # Asked by name, so that nobody who uses neither needs to have pandas.
+    # Compared by name, so that pandas need not be installed.
     return _BATCHES.get(
         (str(getattr(wanted, "__module__", "")).partition(".")[0], getattr(wanted, "__name__", ""))
     )
 
 
-def _shown(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Defect]:
+def _as_dicts(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Defect]:
     try:
         shown: list[dict[str, Any] | Defect] = rows.to_pylist(maps_as_pydicts="strict")
     except Exception as raised:
-        # A value that Python has no place for, such as a date behind the year 9999: one by one the others are
-        # shown.
+        # A value that Python cannot represent, such as a date after the year 9999. Convert the rows one by one.
         if rows.num_rows == 1:
-            return [Defect("serialization_error", _cut(f"Python cannot hold this row: {_told(raised)}"))]
-        return [one for at in range(rows.num_rows) for one in _shown(rows.slice(at, 1))]
+            return [Defect("serialization_error", _cut(f"Python cannot hold this row: {_describe(raised)}"))]
+        return [one for at in range(rows.num_rows) for one in _as_dicts(rows.slice(at, 1))]
     return shown
 
 
-def _read(answer: Any, reason: str) -> Defect | None:
-    """None where the row is good after all."""
+def _defect_of(answer: Any, reason: str) -> Defect | None:
+    """The defect that an answer of a function means; None for a good row."""
     if isinstance(answer, str):
-        return Defect(reason, _cut(answer) or "the check said no")
+        return Defect(reason, _cut(answer) or "the check returned false")
     if isinstance(answer, (bool, np.bool_)):
-        return None if answer else Defect(reason, "the check said no")
+        return None if answer else Defect(reason, "the check returned false")
     if isinstance(answer, BaseException):
         return _of_raised(answer)
     return Defect(
         "handler_exception",
         _cut(
-            f"the check gave {answer!r}: expected None or True for a good row, False or a text for a bad one"
+            f"expected the check to return None or True for a good row, False or a text for a bad row, got {answer!r}"
         ),
     )
 
@@ -191,40 +186,39 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
     if answers is None:
         return [None] * count
     if isinstance(answers, (pa.Array, pa.ChunkedArray)):
-        # A condition that is null is not true, as with a column; a text that is null says nothing.
+        # A null condition is not true, as in a column. A null text means a good row.
         answers = pc.fill_null(answers, False) if pa.types.is_boolean(answers.type) else answers
         answers = texts_in(answers)
     elif hasattr(answers, "tolist"):
         answers = answers.tolist()
-    if not isinstance(answers, Sequence) or isinstance(answers, (str, bytes)) or len(answers) != count:
-        got = (
-            f"{len(answers)} of them"
-            if isinstance(answers, Sequence) and not isinstance(answers, (str, bytes))
-            else type(answers).__name__
-        )
-        raise InvalidRequest(
-            "what a check of batches returns",
-            f"one answer for each of its {count} rows, or None when all are good",
-            got,
-        )
-    return answers
+    if isinstance(answers, Sequence) and not isinstance(answers, str | bytes):
+        if len(answers) == count:
+            return answers
+        got = f"{len(answers)} answers"
+    else:
+        got = type(answers).__name__
+    raise InvalidRequest(
+        "the result of a check of batches",
+        f"one answer for each of its {count} rows, or None when all are good",
+        got,
+    )
 
 
 def _of_raised(raised: BaseException) -> Defect:
-    """`StepFailed` names its reason, as in a step of a pipeline."""
+    """The defect of a raised error. An error with a `reason`, such as `StepFailed`, chooses its failure reason."""
     reason = getattr(raised, "reason", None)
     try:
         word = read_reason(reason).word
     except InvalidRequest:
         word = "handler_exception"
-    return Defect(word, _cut(_told(raised)))
+    return Defect(word, _cut(_describe(raised)))
 
 
-def _told(raised: BaseException) -> str:
+def _describe(raised: BaseException) -> str:
     return f"{type(raised).__name__}: {raised}" if str(raised) else type(raised).__name__
 
 
 def _cut(text: str) -> str:
     text = text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
-    # Python lets a text have half a character (a lone surrogate), Arrow does not.
+    # Python allows a lone surrogate in a text, Arrow does not.
     return text.encode("utf-8", "replace").decode()

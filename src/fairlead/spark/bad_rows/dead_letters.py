@@ -1,11 +1,9 @@
-"""The bad rows of one partition on their way to the dead letters: kept until the partition ends, then staged
-and published at once.
+"""The bad rows of one partition: kept until the partition ends, then staged and published as dead letters at once.
 
-They are published under a token of the run, the partition, and their own content. Whoever does the same work
-again, be it a task that is retried, a speculative copy, a micro-batch that is replayed or a second look at
-the DataFrame, comes to the same token, and the broker does nothing. Work that turns out otherwise comes to
-another token: what it found bad is then a dead letter too, since it is in no good row either. So the content
-is in the token: a row may come twice, and is never lost.
+The token of the write has the run, the partition and a digest of the rows. The same work done again has the same
+token, and the broker does nothing: in a retried task, a speculative copy, a replayed micro-batch, or a second
+action on the DataFrame. Work with another result has another token, and its bad rows become dead letters too,
+because they are not among its good rows. So a row may become a dead letter twice, and is never lost.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
 
 _ADVICE = (
-    "Leave its largest column out before the check, or say with payload= what a dead letter is to carry; until then the job does not go on, "
+    "Drop its largest column before the check, or give payload= the column that a dead letter carries. Until then the job fails, "
     "because a row that is neither good nor a dead letter would be lost"
 )
 _KEPT = pa.schema(
     [("payload", pa.binary()), ("fairness_key", pa.utf8()), ("reason", pa.utf8()), ("error", pa.utf8())]
 )
-#: From here on rows wait in a file.
+#: More bytes of rows than this wait in a file.
 _MAX_IN_MEMORY = 16 * 1024 * 1024
-#: Errors travel beside the rows, up to 2,000 characters of each.
+#: The wire carries up to 2,000 characters of each row's error beside the rows.
 _CHUNK_ROWS = 5_000
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
 class BadRows:
-    """Of one attempt of a task. Nothing leaves the process before `publish`, so that an attempt that is cut
-    short leaves nothing behind.
+    """The bad rows of one attempt of a task. Nothing leaves the process before `publish`, so an attempt that ends early
+    leaves nothing behind.
     """
 
     def __init__(self, options: SparkOptions, *, max_in_memory: int = _MAX_IN_MEMORY) -> None:
@@ -59,12 +57,12 @@ class BadRows:
         self.count = 0
 
     def add(self, payloads: Sequence[bytes], keys: Sequence[str | None], defects: Sequence[Defect]) -> None:
-        """Raises `RowsRefused` for what is larger than a message may be."""
+        """Raises `RowsRefused` for a row larger than a message may be."""
         for payload, defect in zip(payloads, defects, strict=True):
             if len(payload) > MAX_PAYLOAD_BYTES:
-                shown = f"a bad row of {len(payload)} bytes as JSON, where a payload has at most {MAX_PAYLOAD_BYTES} ({defect.error})"
+                shown = f"a bad row of {len(payload)} bytes as JSON; a payload has at most {MAX_PAYLOAD_BYTES} ({defect.error})"
                 raise RowsRefused(self._options.queue, 1, [shown], _ADVICE)
-            # A sum, because the rows of a partition may come in another order the next time.
+            # A sum does not depend on the order of the rows, which may differ in the next run.
             self._sum += int.from_bytes(hashlib.sha256(payload).digest(), "big")
             self._bytes += len(payload) + len(defect.error)
         self.count += len(payloads)
@@ -77,16 +75,16 @@ class BadRows:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEPT, strict=True)]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_KEPT))
         if self._bytes > self._max_in_memory:
-            self._put_down()
+            self._write_to_file()
 
     @property
     def content(self) -> str:
-        """The same for the same rows in any order."""
+        """A digest of the rows that does not depend on their order."""
         return f"{self.count}-{self._sum % (1 << 128):032x}"
 
     def publish(self, run: str, headers: dict[str, str]) -> None:
-        """`run` names the work of which this is a part. Returns when all rows are dead letters, now or since
-        an earlier time.
+        """Publish the rows under the token `run` and their digest. Returns when all rows are dead letters, from this call
+        or an earlier one.
         """
         token = f"{run}/{self.content}"
         attempt, staging = this_attempt(), client_for(self._options).staging
@@ -111,9 +109,9 @@ class BadRows:
         if self._file is not None:
             self._file.close()
 
-    def _put_down(self) -> None:
+    def _write_to_file(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="fairlead-bad-rows-")  # noqa: SIM115 - `close` ends it
+            self._file = tempfile.TemporaryFile(prefix="fairlead-bad-rows-")  # noqa: SIM115 - `close` closes it
             self._sink = pa.ipc.new_stream(self._file, _KEPT)
         assert self._sink is not None
         for batch in self._batches:
@@ -146,7 +144,7 @@ def _deaths(kept: pa.RecordBatch) -> Defect | list[Defect]:
 
 
 def _fit_key(key: str | None) -> str | None:
-    """A bad row may have any key: one that is no fairness key must not keep it from being set aside."""
+    """Cut a key that is too long: a bad row with a wrong fairness key must become a dead letter, too."""
     if not key:
         return None
     return (

@@ -1,7 +1,7 @@
-"""What tells one function from another: two lambdas have one name, and so have two partials of a function.
+"""The identity of a check. Names are not enough: all lambdas have one name, and so have all partials of a function.
 
-It goes into the token of the bad rows, under which an equal row is published once. So it is the same whenever
-the same program is run, in any process: without addresses, and with sets in an order of their own.
+The fingerprint is part of the token of bad rows, under which equal rows are published once. So it is the same in
+every run of the program, in any process: it has no addresses, and sets are sorted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def fingerprint(value: object, within: tuple[int, ...] = ()) -> str:
-    """Of a function: its code and the values that it takes along; of anything else what it says of itself.
+    """Describe a function by its code and the values it captures, and any other value by its `repr`.
 
-    `within` has the ids of what it is a part of: a function that calls itself takes itself along.
+    `within` has the ids of the enclosing values, because a recursive function captures itself.
     """
     if id(value) in within:
         return "..."
@@ -36,7 +36,7 @@ def _parts(value: object) -> Iterable[object] | None:
             return (value.__func__, value.__self__)
         case FunctionType():
             return (value.__code__, value.__defaults__, value.__kwdefaults__, value.__closure__)
-        case CellType() if value != CellType():  # an empty one has nothing to show
+        case CellType() if value != CellType():  # an empty cell has no contents
             return (value.cell_contents,)
         case CodeType():
             return (value.co_code, value.co_consts, value.co_names, value.co_firstlineno)

@@ -1,9 +1,8 @@
-"""`quarantine`: the bad rows of a DataFrame become dead letters of a queue, the good ones flow on.
+"""`quarantine`: bad rows of a DataFrame become dead letters of a queue; good rows pass.
 
-A narrow transformation like any other: nothing happens until Spark wants the good rows, and then each task
-looks at the rows of its partition. When it has seen the last of them, and before Spark takes the partition
-for done, it publishes its bad rows (set_aside.py says under which token). What was read of a partition that
-is not read to its end leads to nothing.
+This is a narrow transformation: nothing happens until Spark computes the good rows. Then each task checks the rows
+of its partition. After the last row, and before the task is complete, the task publishes its bad rows
+(`dead_letters` explains the token). A task that does not read its partition to the end publishes nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-#: Behind the columns of the user, in this order, those that are needed.
+#: Columns after those of the user, in this order. Columns that a call does not need are left out.
 _PARTITION: Final = "__fairlead_partition"
-_SAID: Final = "__fairlead_said"
+_GOOD: Final = "__fairlead_good"
 _KEY: Final = "__fairlead_key"
 _PAYLOAD: Final = "__fairlead_payload"
 
-#: Together with the name of a queue and the rest they are a token, which has at most 512 bytes.
+#: Name and token are parts of the token of a write, which has at most 512 bytes with the name of the queue.
 _MAX_NAME_BYTES = 64
 _MAX_TOKEN_BYTES = 128
-#: Of the text of a check in a header, and in an error.
+#: How much of the check's text a header shows.
 _SHOWN_CHARACTERS = 200
 
 
@@ -59,69 +58,67 @@ def quarantine(
     payload: Column | str | None = None,
     **connection: str,
 ) -> DataFrame:
-    """The good rows of `df`, with its schema; the bad ones become dead letters of `queue` as the good ones
-    are computed.
+    """Return the good rows of `df`, with its schema. Bad rows become dead letters of `queue` when the good rows are
+    computed.
 
-    `check` is a condition, as a Column or in SQL, where true is good and false and null are bad; or a
-    function of a row (a dict) that returns None or True for a good one, False or a text for a bad one, or
-    raises; or the same for whole batches, where its parameter is annotated as `pa.RecordBatch`, `pa.Table` or
-    `pd.DataFrame`. A row that makes the function raise has the reason `handler_exception`.
+    `check` is a condition, as a Column or in SQL: true is good, false and null are bad. Or it is a function of a row
+    (a dict) that returns None or True for a good row, False or a text for a bad row, or raises. A function whose
+    parameter is annotated as `pa.RecordBatch`, `pa.Table` or `pd.DataFrame` checks whole batches. A row for which
+    the function raises has the reason `handler_exception`.
 
-    A dead letter carries its row as JSON, from which `returned` makes the same row again, or what the column
-    `payload` has. The rows of a partition become dead letters together, once: for a stream per query,
-    micro-batch and partition, for a batch per call of this function or `dedupe_token`, and partition. `name`
-    tells two of one query, or under one token, apart that have the same check. A task whose rows cannot be
-    published fails, and Spark tries it again: no row is lost. `connection` takes the options of
-    `format("fairlead")` that say how to reach the server.
+    A dead letter carries its row as JSON, from which `returned` restores the row, or the value of the column
+    `payload`. The bad rows of a partition become dead letters together, once: in a stream for each query,
+    micro-batch and partition; in a batch for each call of this function, or `dedupe_token`, and partition. `name`
+    distinguishes two calls with the same check in one query or under one token. A task whose bad rows cannot be
+    published fails, and Spark retries it, so no row is lost. `connection` takes the connection options of
+    `format("fairlead")`.
     """
     from pyspark.sql import functions as f
 
     options = _read_connection(connection, endpoint=endpoint, queue=queue)
     word = read_reason(reason).word
     schema = df.schema
-    judge, words, condition = _read_check(check, word)
+    row_check, text, condition = _read_check(check, word)
     hidden = {_PARTITION: f.spark_partition_id()}
     if condition is not None:
-        hidden[_SAID] = condition.cast("boolean")
+        hidden[_GOOD] = condition.cast("boolean")
     if fairness_key is not None:
         hidden[_KEY] = _as_column(fairness_key).cast("string")
     if payload is not None:
         hidden[_PAYLOAD] = _as_column(payload).cast("binary")
     else:
         check_rows_fit_json(schema)
-    shown = words if len(words) <= _SHOWN_CHARACTERS else words[: _SHOWN_CHARACTERS - 3] + "..."
-    name = (
-        check_text(name, "name", _MAX_NAME_BYTES)
-        if name is not None
-        else _name_of(word, words, check, schema)
-    )
+    if name is None:
+        name = _name_of(word, text, check, schema)
+    else:
+        name = check_text(name, "name", _MAX_NAME_BYTES)
     task = QuarantineTask(
         options,
-        judge,
+        row_check,
         schema,
         tuple(hidden),
         _run_of(df, dedupe_token),
         name,
-        _checked_headers(headers, shown),
+        _checked_headers(headers, text),
     )
 
-    def sift(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
     rows = df.select("*", *hidden.values())
-    # By number, since mapInArrow of Spark 4.3 does not find a column with a dot or a backtick in its name.
-    return rows.toDF(*map(str, range(len(schema.fields) + len(hidden)))).mapInArrow(sift, schema)
+    # Columns are named by number: mapInArrow of Spark 4.3 does not find a name with a dot or a backtick.
+    return rows.toDF(*map(str, range(len(schema.fields) + len(hidden)))).mapInArrow(run_task, schema)
 
 
 @dataclass(frozen=True)
 class QuarantineTask:
-    """What a task does with its partition; made by the driver, and pickled."""
+    """The function of a task; made by the driver, and pickled."""
 
     options: SparkOptions
-    judge: RowCheck
+    check: RowCheck
     schema: StructType
     hidden: tuple[str, ...]
-    #: None: of a stream, whose micro-batch the task knows.
+    #: None in a stream: the task reads its micro-batch from Spark.
     run: str | None
     name: str
     headers: Mapping[str, str]
@@ -131,7 +128,7 @@ class QuarantineTask:
         with closing(BadRows(self.options)) as bad:
             for batch in batches:
                 rows, beside = self._split(batch)
-                defects = self.judge.of(rows, beside.get(_SAID))
+                defects = self.check.find_defects(rows, beside.get(_GOOD))
                 if not defects:
                     yield rows
                     continue
@@ -151,8 +148,8 @@ class QuarantineTask:
                 check_input_ended()
                 run = micro_batch_token() if self.run is None else self.run
                 where = {"fairlead-run": run, "fairlead-partition": str(partition)}
-                # The partition of this transformation, not of the task: in one task there may be several, and
-                # one in several.
+                # The partition of this transformation, not of the task: a task may compute several partitions, and
+                # several tasks the same one.
                 bad.publish(
                     f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}",
                     {**self.headers, **where},
@@ -173,27 +170,27 @@ class QuarantineTask:
 
 
 def _read_check(check: object, reason: str) -> tuple[RowCheck, str, Column | None]:
-    """Who judges, how it is called, and what Spark is to compute for it."""
+    """The check, its text, and the condition that Spark computes for it, if any."""
     from pyspark.sql import Column
     from pyspark.sql import functions as f
 
     if isinstance(check, str):
         return ColumnCheck(check, reason), check, f.expr(check)
     if isinstance(check, Column):
-        words = _column_words(check)
-        return ColumnCheck(words, reason), words, check
+        text = _column_text(check)
+        return ColumnCheck(text, reason), text, check
     if not callable(check):
         raise InvalidRequest("check", "a condition (a Column or SQL), or a function of a row", type(check))
-    return check_of(check, reason), _function_words(check), None
+    return check_of(check, reason), _function_text(check), None
 
 
 def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
-    """What does not change when the same work is done again: None for a stream, whose tasks know it."""
+    """A name for the work that stays the same when the work is repeated; None for a stream, whose tasks know it."""
     if df.isStreaming:
         if dedupe_token is not None:
             raise InvalidRequest(
                 "dedupe_token",
-                "left out for a stream, which has its query and micro-batch for it",
+                "left out for a stream, which uses its query and micro-batch",
                 dedupe_token,
             )
         return None
@@ -204,11 +201,11 @@ def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
 
 
 def _micro_batch_of_this_thread(df: DataFrame) -> tuple[str | None, str | None]:
-    """In a `foreachBatch`, the batch it is for: when that is run again, this call is the same one."""
+    """Query and micro-batch of a running `foreachBatch`, which are the same when the batch is run again."""
     try:
         context = df.sparkSession.sparkContext
     except Exception:
-        # Spark Connect has none to ask.
+        # A session of Spark Connect has no context.
         return None, None
     return context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
 
@@ -219,18 +216,19 @@ def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str
     ).for_direction("quarantine")
 
 
-def _name_of(reason: str, words: str, check: object, schema: StructType) -> str:
-    """The same whenever the same program is run."""
-    return sha256("\0".join([reason, words, fingerprint(check), schema.simpleString()]).encode()).hexdigest()[
+def _name_of(reason: str, text: str, check: object, schema: StructType) -> str:
+    """A name for the check that is the same in every run of the program."""
+    return sha256("\0".join([reason, text, fingerprint(check), schema.simpleString()]).encode()).hexdigest()[
         :16
     ]
 
 
-def _checked_headers(headers: Mapping[str, str] | None, shown: str) -> dict[str, str]:
+def _checked_headers(headers: Mapping[str, str] | None, check: str) -> dict[str, str]:
     made = dict(headers or {})
     if not all(isinstance(name, str) and isinstance(value, str) for name, value in made.items()):
         raise InvalidRequest("headers", "a mapping of text to text", made)
-    made["fairlead-check"] = shown
+    is_long = len(check) > _SHOWN_CHARACTERS
+    made["fairlead-check"] = check[: _SHOWN_CHARACTERS - 3] + "..." if is_long else check
     size = sum(len(name.encode()) + len(value.encode()) for name, value in made.items())
     if size > MAX_HEADERS_BYTES // 2:
         raise InvalidRequest("headers", f"at most {MAX_HEADERS_BYTES // 2} bytes", f"{size} bytes")
@@ -243,13 +241,13 @@ def _as_column(value: Column | str) -> Column:
     return f.col(value) if isinstance(value, str) else value
 
 
-def _column_words(check: Column) -> str:
-    """Spark shows a Column as Column<'...'>."""
+def _column_text(check: Column) -> str:
+    """The text of a condition, which Spark shows as Column<'...'>."""
     text = str(check)
     return text[8:-2] if text.startswith("Column<'") and text.endswith("'>") else text
 
 
-def _function_words(check: Callable[[Any], Any]) -> str:
+def _function_text(check: Callable[[Any], Any]) -> str:
     function = getattr(check, "func", check)
     module, name = (
         getattr(function, "__module__", None),

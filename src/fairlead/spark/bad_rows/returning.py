@@ -1,6 +1,4 @@
-"""`returned`: the rows of dead letters that were brought back to their queue, as a stream that the same job
-takes.
-"""
+"""`returned`: rows of redriven dead letters as a stream, so that the same job can process them again."""
 
 from __future__ import annotations
 
@@ -30,14 +28,13 @@ def returned(
     message: str | None = None,
     **options: str,
 ) -> DataFrame:
-    """The rows that `fairlead redrive` has brought back to `queue`, as a streaming DataFrame with the schema
-    they had.
+    """Return the rows that `fairlead redrive` returned to `queue`, as a streaming DataFrame with their former schema.
 
-    A message is completed when its micro-batch is in Spark's commit log, as with any stream from a queue;
-    `options` are those of such a stream, and `consumer` is `returned:<queue>` unless it is named. With
-    `message`, a column of that name has the message's id, headers and the like beside the row. What is no row
-    of this schema becomes a dead letter again, as it is, with the reason `serialization_error`, and so ends
-    neither the query nor as a row of nulls.
+    A message is completed when its micro-batch is in Spark's commit log, as in any stream from a queue. `options`
+    are those of such a stream; `consumer` defaults to `returned:<queue>`. With `message`, a column of that name has
+    the message's id, fairness key, headers, attempts, deliveries, time of the enqueue and receipt. A message that is
+    not a row of this schema becomes a dead letter again, unchanged, with the reason `serialization_error`; it does
+    not end the query, and never appears as a row of nulls.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -47,7 +44,7 @@ def returned(
         raise InvalidRequest("schema", "a StructType, such as df.schema, or its text", type(schema))
     check_rows_fit_json(wanted)
     if message is not None and message in wanted.names:
-        raise InvalidRequest("message", "a name that the rows have no column of", message)
+        raise InvalidRequest("message", "a name that is no column of the rows", message)
     given = spelled_as_options(options)
     consumer = consumer or f"returned:{queue}"
     reader = spark.readStream.format("fairlead").options(
@@ -55,15 +52,15 @@ def returned(
     )
     written = json_type(wanted)
     assert isinstance(written, StructType)
-    # Kept beside what could be read of it: the one way to tell a row of nulls from what is no row.
+    # The text that could not be read is kept in a column: only this tells a wrong payload from a row of nulls.
     read = f.from_json(
         f.col("payload").cast("string"),
         StructType([*written.fields]).add(_UNREAD, StringType()),
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
     )
     messages = reader.load(queue).select(f.struct(*_MESSAGE).alias("message"), "payload", read.alias("row"))
-    of_way = {name.lower() for name, option in OPTIONS.items() if "quarantine" in option.directions}
-    way = {name: value for name, value in given.items() if name.lower() in of_way}
+    connection_names = {name.lower() for name, option in OPTIONS.items() if "quarantine" in option.directions}
+    connection = {name: value for name, value in given.items() if name.lower() in connection_names}
     rows = quarantine(
         messages,
         f.col("row").isNotNull() & f.col(f"row.{_UNREAD}").isNull(),
@@ -74,7 +71,7 @@ def returned(
         payload="payload",
         fairness_key="message.fairness_key",
         headers=None,
-        **way,
+        **connection,
     )
     columns = [
         restored(f.col("row").getField(field.name), field.dataType).alias(field.name)

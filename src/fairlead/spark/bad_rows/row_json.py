@@ -1,10 +1,9 @@
-"""A row as JSON text, and back: in the forms that Spark itself reads, so that `from_json` with the row's
-schema gives the same row.
+"""Rows as JSON text in the forms that Spark reads, so that `from_json` with the row's schema gives the same row.
 
-Binary is base64, a decimal a number with all its digits, a time has its microseconds and its offset; what a
-float has beside numbers is text ("NaN", "Infinity"). The names of a JSON object are text, so a map with other
-keys is a list of its entries; an interval has all its fields, from days to seconds. `json_type` says how a
-type is written, and `restored` makes a column of it what it was.
+Binary is base64; a decimal is a number with all its digits; a time has microseconds and its offset; NaN and
+Infinity are text. Names in a JSON object are text, so a map with other keys is a list of its entries. An interval
+has all fields from days to seconds. `json_type` is the type to read with `from_json`, and `restored` converts the
+result to the original type.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def check_rows_fit_json(schema: StructType) -> None:
-    """Raises `InvalidRequest` that names the first column which JSON cannot carry and bring back."""
+    """Raises `InvalidRequest` with the first column that JSON cannot represent exactly."""
     _check_names(schema, "the DataFrame's columns")
     for field in schema.fields:
         _check(field.dataType, f"column {field.name!r}")
 
 
 def rows_to_json(rows: pa.RecordBatch, schema: StructType) -> list[bytes]:
-    """One text for each row; the columns of `rows` are those of `schema`, in its order."""
+    """One JSON text for each row. The columns of `rows` are those of `schema`, in order."""
     columns = [
         _values(column, field.dataType) for column, field in zip(rows.columns, schema.fields, strict=True)
     ]
@@ -65,7 +64,7 @@ def rows_to_json(rows: pa.RecordBatch, schema: StructType) -> list[bytes]:
 
 
 def json_type(kind: DataType) -> DataType:
-    """What to tell `from_json`."""
+    """The type with which `from_json` reads a value of type `kind`."""
     match kind:
         case StructType():
             return StructType([StructField(field.name, json_type(field.dataType)) for field in kind.fields])
@@ -89,10 +88,10 @@ def json_type(kind: DataType) -> DataType:
 
 
 def restored(column: Column, kind: DataType) -> Column:
-    """From a column of `json_type(kind)` to one of `kind`."""
+    """Convert a column of type `json_type(kind)` to type `kind`."""
     from pyspark.sql import functions as f
 
-    if not _is_written_otherwise(kind):
+    if not _has_other_json_type(kind):
         return column
     match kind:
         case DayTimeIntervalType():
@@ -116,8 +115,9 @@ def restored(column: Column, kind: DataType) -> Column:
 
 
 def texts_in(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """With U+FFFD for what is not UTF-8: a row that failed its task for this would fail it each time it is
-    tried.
+    """The texts of a column, with U+FFFD for bytes that are not UTF-8.
+
+    Spark and Arrow keep any bytes in a string. An error here would fail the task in every retry.
     """
     try:
         texts: list[Any] = column.to_pylist()
@@ -129,14 +129,14 @@ def texts_in(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return texts
 
 
-def _is_written_otherwise(kind: DataType) -> bool:
+def _has_other_json_type(kind: DataType) -> bool:
     match kind:
         case StructType():
-            return any(_is_written_otherwise(field.dataType) for field in kind.fields)
+            return any(_has_other_json_type(field.dataType) for field in kind.fields)
         case ArrayType():
-            return _is_written_otherwise(kind.elementType)
+            return _has_other_json_type(kind.elementType)
         case MapType():
-            return not isinstance(kind.keyType, StringType) or _is_written_otherwise(kind.valueType)
+            return not isinstance(kind.keyType, StringType) or _has_other_json_type(kind.valueType)
         case _:
             return isinstance(kind, DayTimeIntervalType) and kind != DayTimeIntervalType()
 
@@ -155,7 +155,7 @@ def _check(kind: DataType, where: str) -> None:
         case _ if type(kind) not in _READ:
             raise InvalidRequest(
                 where,
-                "of a type that JSON can carry: cast it, leave it out, or say with payload= what a dead letter is to carry",
+                "of a type that JSON can represent: cast it, leave it out, or give payload= the column that a dead letter carries",
                 kind.simpleString(),
             )
 
@@ -164,12 +164,12 @@ def _check_names(kind: StructType, what: str) -> None:
     twice = next((name for name in kind.names if kind.names.count(name) > 1), None)
     if twice is not None:
         raise InvalidRequest(
-            what, "names of their own, since a dead letter carries the row as JSON; rename one of them", twice
+            what, "unique, because a dead letter carries the row as JSON; rename one of them", twice
         )
 
 
 def _values(column: pa.Array, kind: DataType) -> list[Any]:
-    """What the encoder makes JSON of, a column at a time."""
+    """The values of a column as the JSON encoder takes them."""
     match kind:
         case StructType():
             return _structs(column, kind)
@@ -199,7 +199,7 @@ def _structs(column: pa.Array, kind: StructType) -> list[Any]:
 
 
 def _between(column: pa.Array, child: pa.Array) -> pa.Array:
-    """Of the values under a list or a map, those of its own rows: it may be a slice of a longer one."""
+    """The values inside the lists or maps of this column, which may be a slice of a longer one."""
     first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
     return child.slice(first, last - first)
 
@@ -216,12 +216,15 @@ def _plain(column: pa.Array) -> list[Any]:
     return values
 
 
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
 def _floats(column: pa.Array) -> Iterator[Any]:
     for value in column.to_pylist():
         if value is None or math.isfinite(value):
             yield value
         else:
-            yield "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            yield _NOT_FINITE.get(value, "NaN")
 
 
 def _dates(column: pa.Array) -> list[Any]:
@@ -229,7 +232,7 @@ def _dates(column: pa.Array) -> list[Any]:
 
 
 def _times(column: pa.Array) -> list[Any]:
-    """By Arrow, since Python has no time behind the year 9999."""
+    """Converted by Arrow, because Python has no time after the year 9999."""
     zone = "UTC" if column.type.tz else None
     return [
         text and text.replace(" ", "T")
