@@ -1,4 +1,6 @@
-"""The rules of rights. Every answer depends on the grants and the name alone, never on what exists."""
+"""The rules of rights. Every answer depends only on the grants and the queue name, never on which queues
+exist.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ from fairlead.model.names import DEAD_LETTER_SUFFIX
 
 
 def matches(pattern: str, queue: str) -> bool:
-    """`queue` may be a `.dlq`: it belongs to its queue. A `prefix.*` stays in its own project."""
+    """Whether the pattern covers the queue. A `.dlq` counts as its queue, and `prefix.*` stays within its own
+    project.
+    """
     return _contains(pattern, queue.removesuffix(DEAD_LETTER_SUFFIX))
 
 
 def _contains(pattern: str, other: str) -> bool:
-    """Is every name that `other` (a name or a pattern) matches also matched by `pattern`?"""
+    """Whether `pattern` matches every name that `other`, a name or a pattern, matches."""
     if pattern in (EVERYTHING, other):
         return True
     if not pattern.endswith("*"):
@@ -37,14 +41,17 @@ def covers(grants: Iterable[Grant], wanted: Grant) -> bool:
 
 
 def may_grant(own: Iterable[Grant], wanted: Grant) -> bool:
-    """Only what one has oneself, and only where one is admin."""
+    """Whether a caller may give this right to a key: only a right that the caller has, on queues that the
+    caller administers.
+    """
     own = tuple(own)
     return covers(own, wanted) and covers(own, Grant(Right.ADMIN, wanted.pattern))
 
 
 def may_change(caller: KeyRecord, key: KeyRecord) -> bool:
-    """Only keys that lie wholly inside one's own rights. One without grants lies in everybody's, so it is its
-    maker's.
+    """Whether the caller may change the key: only if the caller could grant every right of that key.
+
+    A key without grants would pass this test for everybody, so only its creator may change it.
     """
     if not key.grants:
         return key.created_by == caller.key_id or covers(caller.grants, Grant(Right.ADMIN, EVERYTHING))

@@ -1,4 +1,4 @@
-"""What callers send, checked once at the door: the rest of the engine only sees values that are right."""
+"""Checks of request arguments. The rest of the engine sees only values that passed them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.model.limits import MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES, MAX
 
 
 def check_ids(ids: object, advice: str = "") -> dict[bytes, str]:
-    """Every message once, however its id was written, with what was written."""
+    """Each message once, by its binary id, with the text that the caller wrote for it."""
     if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
         raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids{advice}", ids)
     given: dict[bytes, str] = {}
@@ -46,7 +46,7 @@ def check_count(value: object, field: str, *, most: int) -> int:
 
 
 def check_rate(rate: float | None) -> float:
-    """Messages a second; 0.0: as fast as it goes."""
+    """Messages a second; 0.0 means without a limit."""
     if rate is None:
         return 0.0
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= MAX_REDRIVE_RATE:
@@ -61,7 +61,7 @@ def check_error(error: object, reason: object) -> tuple[str, FailureReason]:
 
 
 def check_filter(given: object) -> DeadFilter:
-    """None selects everything."""
+    """The filter; None becomes a filter that selects everything."""
     if given is None:
         return DeadFilter()
     if not isinstance(given, DeadFilter):

@@ -1,4 +1,4 @@
-"""What was said so far about the members of a numbered claim, and what of it counts."""
+"""The outcomes recorded so far for the members of a numbered claim, and which of them count."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable
 
 from fairlead.model.consumer import Recorded
 
-#: The stream of a member and its place there; None: it is in none.
+#: The stream of a member and its place there, or None if the member has no stream.
 StreamOf = Callable[[bytes], tuple[bytes, int] | None]
 
 
 class ClaimOutcomes:
-    """The last outcome counts. A start is no outcome: it never takes the place of one, and one takes its
-    place.
+    """The last outcome of a member counts. A start is no outcome: it never replaces one, and an outcome
+    replaces it.
     """
 
     def __init__(self) -> None:
         self.outcomes: dict[bytes, Recorded] = {}
-        #: Members that were begun, and of which nobody has said how it went. A dict, for its order.
+        #: Members that were started and have no outcome. A dict, because it keeps their order.
         self.begun: dict[bytes, None] = {}
-        #: The progress told of each in this claim.
+        #: The progress recorded for each member in this claim.
         self.progress: dict[bytes, int] = {}
-        #: Members with an outcome that those behind them in their stream wait for.
+        #: Members whose outcome blocks the later members of their stream.
         self._stopped: set[bytes] = set()
         self._stops: dict[bytes, int] | None = {}
 
@@ -47,7 +47,7 @@ class ClaimOutcomes:
         self._stops = None
 
     def stops(self, stream_of: StreamOf) -> dict[bytes, int]:
-        """The streams that go no further in this claim, each with the first place at which it stops."""
+        """The streams that stop within this claim, each with the first place at which it stops."""
         if self._stops is None:
             self._stops = {}
             for member in self._stopped:
@@ -59,7 +59,9 @@ class ClaimOutcomes:
 
 
 def is_outdated(told: int, progress: int) -> bool:
-    """Whether an extend comes from somebody whose slice another worker has taken up since: it tells less
-    progress than this claim was told before, so what it carries is older than what is there.
+    """Whether an extension is older than the recorded state: it reports less progress than this claim has
+    recorded already.
+
+    That happens when another worker has begun the slice since, so the extension's carry is outdated as well.
     """
     return progress != 0 and told | progress == told != progress

@@ -1,5 +1,5 @@
-"""What follows when a message closes its throttle key: how long the key is closed, and whether the message comes back
-without an attempt. Same arguments, same answer, for ever.
+"""The effect of a message that closes its throttle key: how long the key stays closed, and whether the
+message returns without an attempt.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fairlead.model.throttle import DEFAULT_MAX_CLOSED_MS, DEFAULT_MAX_RETURNS, 
 
 
 class ClosingBounds(msgspec.Struct, frozen=True):
-    """`max_closed_ms`: for how long a message may close the key. `max_returns`: how often a message comes back; then a
-    further return counts as a failure.
+    """`max_closed_ms` limits how long one message may close the key. `max_returns` limits how often a message
+    returns without an attempt; any further return counts as a failure.
     """
 
     max_closed_ms: int = DEFAULT_MAX_CLOSED_MS
@@ -31,7 +31,7 @@ def bounds_of(config: Mapping[str, str], throttle_key: str) -> ClosingBounds:
 
 
 def closed_again(before: Closure | None, new: Closure) -> Closure:
-    """A key that is closed already stays closed until the later of the two times, by whoever asked for that."""
+    """The closure of a key that is closed already: the later of both times counts, whoever asked for it."""
     if before is None:
         return new
     later = new if new.until_ms > before.until_ms else before

@@ -1,6 +1,4 @@
-"""Which messages a redrive or an operator's verb selects: the filter that callers give, and its test of one
-message.
-"""
+"""The filter that selects messages for a redrive or an operator's verb, and its test of one message."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from fairlead.model.message import Message, MessageState, unpack_headers
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """All fields that are given must hold. `error` is a substring, `error_regex` a search, both over the last
-    error.
+    """All given fields must match. `error` is a substring of the last error, `error_regex` a regular
+    expression searched in it.
 
     `error_regex` has RE2's syntax: no look-around and no back references, and `\\d`, `\\w` and `\\b` are
     ASCII (docs/reference/filters.md). `older_than` and `newer_than` count from a message's death, so they
@@ -44,7 +42,9 @@ class DeadFilter:
 
 
 class Traits(NamedTuple):
-    """Everything a filter looks at that can change in the life of a message; its headers cannot."""
+    """The properties of a message that a filter tests and that can change during its life. Headers never
+    change.
+    """
 
     reason: int
     error: str
@@ -59,12 +59,10 @@ def traits_of(state: MessageState) -> Traits:
 
 
 class DeadLetterTest:
-    """A filter that was read once, to be asked many times. A message whose traits stayed the same gets the
-    same answer.
-    """
+    """A filter prepared for many tests. A message whose traits did not change gets the same answer again."""
 
     def __init__(self, given: DeadFilter, *, now_ms: int) -> None:
-        """Relative ages are frozen at `now_ms`, so that a selection does not change during a scan."""
+        """Relative ages are frozen at `now_ms`, so that the selection does not change during a scan."""
         self._reason = None if given.reason is None else int(read_reason(given.reason, "filter.reason"))
         self._error = _text(given.error, "filter.error")
         self._regex = _regex(given.error_regex)
@@ -78,7 +76,7 @@ class DeadLetterTest:
         )
         self._min_attempts = _count(given.min_attempts, "filter.min_attempts")
         self._max_attempts = _count(given.max_attempts, "filter.max_attempts")
-        #: The most a test of one byte of error text costs, in instructions of RE2; 0 without a regular
+        #: The highest cost of testing one byte of error text, in instructions of RE2; 0 without a regular
         #: expression.
         self.cost = 0 if self._regex is None else self._regex.instructions
 
@@ -86,14 +84,15 @@ class DeadLetterTest:
         reason, error, lane, dead_since_ms, attempts = traits_of(state)
         return (
             (self._reason is None or reason == self._reason)
-            # An age is that of a death: a live message has none, and is not selected by one.
+            # Ages count from the death of a message. A live message has none, and an age filter never selects
+            # it.
             and (self._dead_before is None or 0 < dead_since_ms <= self._dead_before)
             and (self._dead_after is None or dead_since_ms >= max(1, self._dead_after))
             and (self._min_attempts is None or attempts >= self._min_attempts)
             and (self._max_attempts is None or attempts <= self._max_attempts)
             and (message is None or self._selects_message(message, lane))
             and (self._error is None or self._error in error)
-            # Last: it may be by far the most expensive.
+            # Last, because it may be by far the most expensive test.
             and (self._regex is None or self._regex.search(error))
         )
 
@@ -104,7 +103,7 @@ class DeadLetterTest:
 
 
 def filter_to_record(given: DeadFilter) -> dict[str, object]:
-    """The form an intent keeps, and has again after a reopening."""
+    """The stored form of the filter in an intent, which is read back after a restart."""
     record = {name: value for name, value in asdict(given).items() if value is not None}
     if given.header is not None:
         record["header"] = list(given.header)

@@ -1,9 +1,9 @@
-"""Regular expressions of callers, matched by RE2 in time proportional to the text.
+"""Callers' regular expressions, matched by RE2 in time proportional to the text.
 
-`re` backtracks: an expression like `(a+)+$` takes years over forty characters, and `re` holds the interpreter
-lock (GIL) meanwhile. RE2 compiles the expression to a program and follows all its branches at once, so a
-search costs at most (instructions) x (bytes of text). Its Python binding releases the GIL during a search.
-Compiling holds the GIL, so `MAX_PATTERN_BYTES` and RE2's own memory bound keep that short.
+`re` backtracks: an expression such as `(a+)+$` takes years over forty characters, and `re` holds the
+interpreter lock (GIL) meanwhile. RE2 compiles the expression to a program and follows all its branches at
+once, so a search costs at most (instructions) x (bytes of text). Its Python binding releases the GIL during a
+search. Compiling holds the GIL; `MAX_PATTERN_BYTES` and RE2's own memory bound keep it short.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fairlead.model.limits import MAX_PATTERN_BYTES, MAX_PATTERN_INSTRUCTIONS
 if TYPE_CHECKING:
     import re2
 
-#: RE2's bound for the program and its cache of states. When the cache is full, RE2 searches without it, more
-#: slowly.
+#: RE2's memory bound for the program and its cache of states. When the cache is full, RE2 searches without
+#: it, more slowly.
 _MAX_MEMORY_BYTES = 1024 * 1024
 _OPERATORS = (
     "look-around, back references, conditions, atomic groups and possessive repeats do not exist in RE2"
@@ -24,12 +24,12 @@ _OPERATORS = (
 
 
 class PatternRefused(ValueError):
-    """The text is no regular expression in RE2's syntax, or too expensive to search for."""
+    """The text is no regular expression in RE2's syntax, or the search would be too expensive."""
 
 
 class ErrorPattern:
     def __init__(self, expression: str) -> None:
-        # A client never needs it, and it is a shared library of its own.
+        # Imported on first use: clients never need this shared library.
         import re2
 
         try:
@@ -47,7 +47,7 @@ class ErrorPattern:
 
     @property
     def instructions(self) -> int:
-        """The size of the compiled program: a search costs at most this times the bytes of the text."""
+        """The size of the compiled program. A search costs at most this number times the bytes of the text."""
         size: int = self._compiled.programsize
         return size
 
@@ -61,13 +61,15 @@ def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = _MAX_MEMORY_BYTES
     options.never_capture = True
-    # RE2 would write each refused expression to stderr.
+    # Otherwise RE2 writes each refused expression to stderr.
     options.log_errors = False
     return options
 
 
 def _in_plain_terms(wrong: Exception) -> str:
-    """RE2 gives its message as bytes: what is wrong, a colon, and the part of the expression it is about."""
+    """The reason for the refusal. RE2 returns its message as bytes: the reason, a colon, and the part of the
+    expression.
+    """
     said = wrong.args[0] if wrong.args else ""
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
     if text.startswith("pattern too large"):

@@ -1,4 +1,4 @@
-"""The items of an exchange: what they are, and when each takes effect."""
+"""The items of an exchange, and the order in which they take effect."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, Start
 
-#: When each kind of item takes effect.
+#: The rank of each kind of item in the order of effects.
 _ORDER: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 def order_of_effects(items: Sequence[Settlement]) -> Sequence[int]:
-    """Indexes of the items: extends, completes, fails, releases take effect in this order."""
+    """The indexes of the items in the order of their effects: extensions, completions, failures, releases."""
     if len(set(map(type, items))) < 2:
         return range(len(items))
     return sorted(range(len(items)), key=lambda at: _ORDER.get(type(items[at]), 0))
@@ -21,7 +21,7 @@ def order_of_effects(items: Sequence[Settlement]) -> Sequence[int]:
 
 def check_items(items: object) -> list[Settlement]:
     if type(items) is list:
-        # Nearly always: asking the abstract class costs more than the copy.
+        # The usual case. Testing against the abstract class would cost more than the copy.
         return items.copy()
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
         raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))

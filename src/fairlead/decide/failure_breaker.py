@@ -1,4 +1,4 @@
-"""When one kind of failure piles up in a queue, further ones wait: the failure breaker, per queue and reason."""
+"""The failure breaker of a queue and failure reason: when failures of one kind accumulate, further ones wait."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fairlead.model.policy import FailureBreaker
 
 
 class BreakerState:
-    """Closed, open until a time, or on probation after it: then one more failure opens it again.
+    """Closed, open until a time, or on probation after that time, when one more failure opens it again.
 
-    Nothing that is queued already moves; what comes due first after the end is the probe.
+    Messages that are already queued do not move. The first message that is due after the open time is the
+    probe.
     """
 
     __slots__ = ("_failures", "_open_until_ms", "_probation_until_ms")
@@ -22,7 +23,7 @@ class BreakerState:
         self._probation_until_ms = 0
 
     def after_failure(self, settings: FailureBreaker, now_ms: int) -> int:
-        """Count a failure; the answer is the earliest due time it may have (0: no say)."""
+        """Count a failure, and return the earliest due time that its retry may have; 0 means no restriction."""
         if now_ms < self._open_until_ms:
             return self._open_until_ms
         if now_ms < self._probation_until_ms:
@@ -44,7 +45,7 @@ class BreakerState:
 
 
 def put_off(decision: RetryAt | Bury, earliest_ms: int, now_ms: int) -> RetryAt | Bury:
-    """A retry comes no earlier than the breaker allows; a death stays one."""
+    """The decision, with a retry no earlier than the breaker allows. A death is not affected."""
     if isinstance(decision, Bury) or earliest_ms <= max(decision.due_ms, now_ms):
         return decision
     return RetryAt(earliest_ms, decision.rule + " + failure_breaker")

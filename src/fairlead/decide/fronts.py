@@ -1,8 +1,8 @@
 """Which message of a stream may be delivered next.
 
-A message is held up by an earlier live one that is leased (under another claim), or that waits for any reason. A
-message that is allowed to pass goes before those that wait, never before one that is leased. Order is seq, never a
-time.
+An earlier live message blocks the later ones while it is leased under another claim, or waits for any reason.
+A message that is allowed to pass may go before messages that wait, never before one that is leased. The order
+is that of seq, never of time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from fairlead.model.limits import MAX_LET_BY
 from fairlead.records.stream import SeqOf, Stream
 
-#: How far back a release looks for a message that waits.
+#: How many messages back a release looks for a message that waits.
 LOOK_BACK = 1000
 
 Is = Callable[[int], bool]
 
 
 def find_front(stream: Stream, seq_of: SeqOf, waits: Is) -> int:
-    """The first message that may be delivered; 0: none may. The cost does not grow with what is behind."""
+    """The first message that may be delivered, or 0 if none may. The cost does not grow with the messages
+    behind it.
+    """
     numbers = stream.numbers
     if not numbers or (stream.leased and stream.leased[0] == numbers[0]):
         return 0
@@ -48,14 +50,15 @@ def find_followers(
     *,
     nothing_waits_before: bool = False,
 ) -> Sequence[int]:
-    """Messages that may go out in the same claim as the head, in order and without a gap. `nothing_waits_before`:
-    everything before the head is in the same claim.
+    """Messages that may be delivered in the same claim as the head, in order and without a gap.
+
+    `nothing_waits_before`: all earlier messages of the stream are in the same claim.
     """
     numbers = stream.numbers
     start = stream.index_after(seq_of(head), seq_of)
     is_first = nothing_waits_before or numbers[0] == head
     after = numbers[(at := stream.index_after(stream.all_after, seq_of)) : at + 1]
-    # A message that passes as one of all passes what waits up to that seq, and nobody who began to wait since.
+    # "All may pass" covers messages that waited up to that seq, not messages that began to wait later.
     all_pass = stream.all_after and after and seq_of(after[0]) >= seq_of(head)
     found: list[int] = []
     for number in numbers[start : start + limit]:
@@ -69,16 +72,17 @@ def find_followers(
 
 
 def waits_before(stream: Stream, number: int, seq_of: SeqOf, waits: Is) -> bool:
-    """Whether an earlier message waits, among a bounded number."""
+    """Whether an earlier message waits, among a bounded number of them."""
     seq = seq_of(number)
     return any(seq_of(other) < seq and waits(other) for other in stream.numbers[:LOOK_BACK])
 
 
 def next_to_open(stream: Stream, seq_of: SeqOf, waits: Is) -> tuple[int, int] | None:
-    """For an operator who lets later messages pass the one that waits at the head: the seq after which all may
-    pass from now on, and a message that is allowed to pass by itself (0: none). None: nothing waits at the head.
+    """Find how an operator can let later messages pass the message that waits at the head.
 
-    Said again, it is about the next message, if that waits too.
+    Returns the seq after which all messages may pass from now on, and a message that is then allowed to pass
+    by itself (0: none); None if nothing waits at the head. A repeated call concerns the next message, if that
+    one waits too.
     """
     head = stream.numbers[0]
     if not waits(head):
@@ -92,5 +96,5 @@ def next_to_open(stream: Stream, seq_of: SeqOf, waits: Is) -> tuple[int, int] | 
 
 
 def has_room_to_pass(stream: Stream) -> bool:
-    """Whether one more message of the stream may be allowed to pass."""
+    """Whether the stream's list of messages that may pass has room for one more."""
     return len(stream.allowed_to_pass) < MAX_LET_BY

@@ -1,4 +1,4 @@
-"""How much one hold of the engine lock may change."""
+"""How many messages and bytes one hold of the engine lock may change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sized = TypeVar("Sized", bound=HasSize)
 
 
 def in_holds(candidates: Iterable[Sized]) -> Iterator[list[Sized]]:
-    """Parts that one hold of the lock may change."""
+    """The candidates in parts, each small enough for one hold of the lock."""
     part: list[Sized] = []
     size = 0
     for candidate in candidates:

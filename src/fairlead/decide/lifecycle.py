@@ -1,5 +1,5 @@
-"""The whole life of a message on one screen. The reducer refuses a step that is not in this table; the diagram in the
-docs and the exhaustive test derive from it too.
+"""The whole life of a message in one table. The reducer refuses any step that is not in it; the diagram in
+the docs and the exhaustive test derive from it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fairlead.model.message import MessageState
 
 
 class Where(StrEnum):
-    """A message is in exactly one of these places. A dead letter is `READY` in a `.dlq`; a held one is
-    `WAITING` without end.
+    """The state of a message: it is in exactly one of these. A dead letter is `READY` in a `.dlq`; a held
+    message is `WAITING` without an end.
     """
 
     READY = "ready"
@@ -23,7 +23,7 @@ class Where(StrEnum):
 
 NOWHERE = None
 
-#: event -> (places it may leave, places it may enter). None is "not stored".
+#: event -> (states it may leave, states it may enter). None means "not stored".
 TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] = {
     "enqueued": (frozenset({NOWHERE}), frozenset({Where.READY, Where.WAITING})),
     "quarantined": (frozenset({NOWHERE}), frozenset({Where.READY})),
@@ -43,7 +43,7 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "dropped": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
 }
 
-#: Each single step: event, the place that it leaves, the place that it enters.
+#: Each single step: the event, the state that it leaves, the state that it enters.
 _STEPS = frozenset(
     (event, source, target)
     for event, (sources, targets) in TRANSITIONS.items()
@@ -52,7 +52,7 @@ _STEPS = frozenset(
 )
 
 
-# Asked at each move of a message: a member of an enumeration takes longer to find than a name of the module.
+# Read at each move of a message. Looking up a member of an enumeration takes longer than a module's own name.
 _READY, _WAITING, _LEASED, _DONE = Where
 
 

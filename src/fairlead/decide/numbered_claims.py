@@ -32,7 +32,7 @@ from fairlead.model.limits import (
 from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 
-#: The error of a message that a worker began and left without an outcome. It counts like an expired lease.
+#: The error of a message that a worker started and left without an outcome. It counts like an expired lease.
 LEFT_BEGUN = "the process that ran it ended before it said how it went"
 
 # Arguments
@@ -73,8 +73,8 @@ def read_parts(parts: object) -> list[str]:
 
 
 class CheckedItems(NamedTuple):
-    """Items as they are stored: a record of each, the claim that its handle names, and by its place in the
-    list what an extend carries.
+    """The items in stored form: a record of each, the claim that its handle names, and the carries of
+    extensions by position in the list.
     """
 
     recorded: list[Recorded]
@@ -82,13 +82,15 @@ class CheckedItems(NamedTuple):
     carries: dict[int, bytes | None]
 
     def to_store(self) -> list[Recorded]:
-        """An extend that tells no progress is nothing to remember, beyond what it carries."""
+        """The records to store. An extension without progress needs none, because its carry goes into the
+        message's state.
+        """
         if not self.carries:
             return self.recorded
         return [one for one in self.recorded if one.progress or one.kind != "extend"]
 
     def in_steps(self, size: int) -> list[CheckedItems]:
-        """The same items in lists of at most `size`; at least one list."""
+        """The same items in lists of at most `size`; at least one list, which may be empty."""
         starts = range(0, max(1, len(self.recorded)), size)
         steps = [
             CheckedItems(self.recorded[start : start + size], self.claim_ids[start : start + size], {})
@@ -104,7 +106,7 @@ class CheckedItems(NamedTuple):
 
 
 def read_items(items: object, part: str) -> CheckedItems:
-    """One item that is wrong spoils the call, and nothing of it is recorded."""
+    """Check all items. One wrong item fails the whole call, and nothing of it is recorded."""
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest(
             "items",
@@ -156,7 +158,7 @@ def _to_record(item: Complete | Fail | Release | Start | Extend, raw_id: bytes) 
 
 
 def check_generation(record: ConsumerRecord, generation: int) -> None:
-    """Only the newest generation counts."""
+    """Raise `StaleConsumer` unless this is the newest generation."""
     if record.generation != generation:
         raise StaleConsumer(record.name, generation, record.generation)
 
@@ -169,7 +171,7 @@ def check_not_over(record: ConsumerRecord, number: int) -> None:
 
 
 def check_next(record: ConsumerRecord, generation: int, number: int) -> None:
-    """The number wanted must be the next one or the one in hand."""
+    """Check that the number is the next one, or that of the open claim."""
     check_generation(record, generation)
     check_not_over(record, number)
     if number != record.last_closed + 1:
@@ -177,7 +179,7 @@ def check_next(record: ConsumerRecord, generation: int, number: int) -> None:
 
 
 def check_opened(record: ConsumerRecord, generation: int, number: int) -> None:
-    """The claim in hand must have this number, and somebody was told of it."""
+    """Check that the open claim has this number, and that a caller has received the claim."""
     check_generation(record, generation)
     check_not_over(record, number)
     if record.phase != "open" or record.number != number:
@@ -185,14 +187,14 @@ def check_opened(record: ConsumerRecord, generation: int, number: int) -> None:
 
 
 def check_same_default_outcome(record: ConsumerRecord, default_outcome: DefaultOutcome) -> None:
-    """Whoever made the claim in hand relied on what becomes of messages without an outcome."""
+    """Refuse a change while a claim is open: the consumer that made the claim relied on this default outcome."""
     if record.in_hand and record.default_outcome != default_outcome:
         expected = f"{record.default_outcome!r} while claim {record.number} is open: close it, or let go of it ({_release_command(record)})"
         raise InvalidRequest("default_outcome", expected, default_outcome)
 
 
 def why_in_claim(record: ConsumerRecord) -> str:
-    """Why nobody else may move a member of the claim in hand."""
+    """Why no other caller may move a member of the open claim."""
     return f"in claim {record.number} of consumer {record.name!r}: `{_release_command(record)}` lets go of it"
 
 
@@ -216,7 +218,7 @@ def grant_turn(turns: tuple[int, ...], slice: int, slices: int) -> tuple[int, ..
 
 
 def has_begun(turns: tuple[int, ...], slice: int, slices: int) -> bool:
-    """Whether work on some of the slice began before."""
+    """Whether a task began part of the slice earlier."""
     return bool(turns) and (len(turns) != slices or turns[slice] > 0)
 
 
@@ -230,9 +232,9 @@ def check_turn(record: ConsumerRecord, slice: int, turn: int) -> None:
 
 
 def lose_queue(record: ConsumerRecord) -> ConsumerRecord:
-    """The consumer once its queue is deleted: the claim in hand is lost."""
+    """The consumer after its queue was deleted: its open claim is lost."""
     if not record.in_hand:
-        # Closed or let go of already; what was left of it has gone with the queue.
+        # The claim was closed or released already; the rest of it went with the queue.
         return record.without_claim()
     lost = msgspec.structs.replace(
         record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted"

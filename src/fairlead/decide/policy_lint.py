@@ -1,4 +1,4 @@
-"""What a retry policy implies, in words and numbers, before it meets a bad night."""
+"""What a retry policy implies, in words and numbers, before an outage shows it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fairlead.model.durations import show_ms
 from fairlead.model.policy import RetryPolicy, read_policy
 
 _HOUR_MS = 3_600_000
-#: Delays stop growing at the cap long before this; what follows is plain repetition.
-_LOOKED_AT = 10_000
+#: Delays reach the cap long before this many retries; after it the schedule only repeats.
+_MAX_RETRIES_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLint:
-    """`longest_ms` and `stream_blocked_ms` are None when a message may go on for ever.
+    """`longest_ms` and `stream_blocked_ms` are None when a message may be retried without an end.
 
-    `tries_per_hour` is the worst case for one message whose tries fail at once; None is "as fast as it is
-    handed out".
+    `tries_per_hour` is the worst case for one message whose tries fail at once; None means as fast as it is
+    delivered.
     """
 
     longest_ms: int | None
@@ -47,7 +47,7 @@ class PolicyLint:
 
 
 def lint_policy(policy: RetryPolicy | dict[str, object] | str, *, max_attempts: int = 0) -> PolicyLint:
-    """`max_attempts` is the queue's hard ceiling, if it has one."""
+    """Check a policy. `max_attempts` is the queue's hard ceiling; 0 means none."""
     read = read_policy(policy)
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 0:
         raise InvalidRequest("max_attempts", "a whole number from 0", max_attempts)
@@ -58,14 +58,14 @@ def lint_policy(policy: RetryPolicy | dict[str, object] | str, *, max_attempts: 
 
 
 def _waited_ms(policy: RetryPolicy, retries: int) -> int:
-    """Jitter only shortens a wait, so the worst case is without it."""
-    counted = min(retries, _LOOKED_AT)
+    """The total wait without jitter, which is the worst case because jitter only shortens a wait."""
+    counted = min(retries, _MAX_RETRIES_COUNTED)
     waited = sum(delay_ms(policy, attempt) for attempt in range(1, counted + 1))
-    return waited + (retries - counted) * delay_ms(policy, _LOOKED_AT)
+    return waited + (retries - counted) * delay_ms(policy, _MAX_RETRIES_COUNTED)
 
 
 def _tries_per_hour(policy: RetryPolicy, failures: int | None) -> int | None:
-    """Counted from the first try; jitter may draw 0 every time."""
+    """Tries in the first hour, counted from the first one. Full jitter may draw 0 every time."""
     if failures is not None and (policy.jitter == "full" or delay_ms(policy, 1) == 0):
         return failures
     if policy.jitter == "full" or delay_ms(policy, 1) == 0:
@@ -73,8 +73,8 @@ def _tries_per_hour(policy: RetryPolicy, failures: int | None) -> int | None:
     tries, at_ms = 1, 0
     while failures is None or tries < failures:
         wait_ms = delay_ms(policy, tries)
-        if wait_ms == delay_ms(policy, _LOOKED_AT):
-            # It grows no more: the rest of the hour is a division.
+        if wait_ms == delay_ms(policy, _MAX_RETRIES_COUNTED):
+            # The delay no longer grows, so the rest of the hour is one division.
             tries += max(0, _HOUR_MS - 1 - at_ms) // wait_ms
             return tries if failures is None else min(tries, failures)
         at_ms += wait_ms

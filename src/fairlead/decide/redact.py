@@ -1,9 +1,9 @@
-"""Messages as people may see them: named headers and JSON paths replaced, and what they held struck from
-error texts.
+"""Redaction of messages that people see: named headers and JSON paths are replaced, and their values are
+removed from error texts.
 
-Whoever wrote a payload decides how hard it is to look into, so the work of one answer has a bound. What
-cannot be looked into within it (too large, too deep, a name given twice, too many messages at once) is left
-out whole: in doubt nothing is shown.
+The sender of a payload decides how expensive it is to inspect, so the work for one answer is bounded. A value
+that cannot be inspected within the bound (too large, too deep, a duplicate name, too many messages at once)
+is left out completely: in doubt, nothing is shown.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ from fairlead.model.redaction import (
 )
 from fairlead.model.views import MessageInfo
 
-#: The largest payload that is looked into.
-MOST_JSON_BYTES = 1024 * 1024
-#: Bytes of JSON looked into, and characters of error text compared, for all messages of one answer.
-MOST_LOOKED_AT = 16 * 1024 * 1024
-#: Values of one message that are struck from its error texts; with more, the texts are left out.
-MOST_VALUES = 200
-#: Shorter ones would strike words that have nothing to do with them.
-LEAST_VALUE = 3
+#: The largest payload that is inspected.
+MAX_JSON_BYTES = 1024 * 1024
+#: Bytes of JSON inspected and characters of error text compared, for all messages of one answer.
+MAX_INSPECTED = 16 * 1024 * 1024
+#: Values of one message that are removed from its error texts. With more values, the texts are left out.
+MAX_VALUES = 200
+#: Shorter values would remove words that have nothing to do with them.
+MIN_VALUE = 3
 _LEAST_WORD = 8
-#: Stands for a struck value until all are struck, so that none is found inside the mark of another.
+#: Stands for a removed value until all are removed, so that no value matches inside the replacement of
+#: another.
 _STRUCK = "\0"
-#: A comparison is far cheaper than parsing; so many count as one byte of JSON.
+#: Comparing is far cheaper than parsing: this many compared characters count as one byte of JSON.
 _COMPARED_PER_BYTE = 32
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """Raises `InvalidRequest` for what is no name or path; never for what a message holds."""
+    """Raises `InvalidRequest` for an invalid header name or path, never because of a message's content."""
 
     headers: tuple[str, ...] = DEFAULT_HEADERS
     json_paths: tuple[str, ...] = ()
@@ -64,12 +65,12 @@ class Redaction:
         object.__setattr__(self, "_paths", _Paths({path: read_json_path(path) for path in self.json_paths}))
 
     def shown(self, infos: Sequence[MessageInfo]) -> list[MessageInfo]:
-        """The messages of one answer. `hidden` says what was left out of each."""
+        """The messages of one answer. `hidden` lists what was left out of each."""
         budget = _Budget()
         return [self._shown(info, budget)[0] for info in infos]
 
     def text(self, info: MessageInfo, text: str) -> str:
-        """What was said about that message, without what is redacted in it."""
+        """A text about that message, without the values that are redacted in it."""
         budget = _Budget()
         return _struck(text, self._shown(info, budget, collect=True)[1], budget)
 
@@ -105,7 +106,7 @@ class Redaction:
             lower = name.lower()
             if lower in self._exact or lower.startswith(self._beginnings):
                 values.add(value)
-                # Often "<scheme> <secret>", and an error quotes the secret alone.
+                # The value is often "<scheme> <secret>", and an error may quote the secret alone.
                 for word in value.split():
                     if len(word) >= _LEAST_WORD:
                         values.add(word)
@@ -120,15 +121,15 @@ class Redaction:
             return _left_out(what, hidden, values)
         if raw.lstrip(_BEFORE_JSON)[:1] not in (b"{", b"["):
             return raw
-        if len(raw) > MOST_JSON_BYTES or not budget.take(len(raw)):
+        if len(raw) > MAX_JSON_BYTES or not budget.take(len(raw)):
             return _left_out(what, hidden, values)
         try:
             tree = json.loads(_decoded(raw), object_pairs_hook=_members)
             met = self._paths.strike(tree, values)
             written = _encoded(tree) if met else raw
         except json.JSONDecodeError as wrong:
-            # Several values in a row, or one that was cut off, are no JSON either, and yet hold what a path
-            # is about.
+            # Several JSON values in a row, or a value that was cut off, are no valid JSON either, but may
+            # hold the value that a path names.
             return _left_out(what, hidden, values) if _WAS_MEANT_AS_JSON.match(wrong.doc) else raw
         except (ValueError, RecursionError, MemoryError):
             return _left_out(what, hidden, values)
@@ -137,26 +138,26 @@ class Redaction:
 
 
 def _left_out(what: str, hidden: list[str], values: _Values) -> bytes:
-    """Of what is left out whole any part may have been quoted."""
+    """Leave the payload out, and treat every part of it as a value that an error text may quote."""
     values.unknown = True
     hidden.append(what)
     return REDACTED.encode()
 
 
-#: Blanks, and what marks the kind of Unicode.
+#: Blanks, and the byte order marks of Unicode.
 _BEFORE_JSON = b" \t\r\n\0\xef\xbb\xbf\xff\xfe"
 _WAS_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"|\[\s*[\[{])')
 
 
 def _decoded(raw: bytes) -> str:
-    """As lenient as the readers of JSON are: one byte that is no UTF-8 must not be a way around."""
+    """Decode as leniently as JSON readers do: one byte of invalid UTF-8 must not bypass the redaction."""
     encoding = json.detect_encoding(raw)
     return raw.decode(encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name given twice Python keeps the last value, and the first would be shown as it stands in the
-    payload.
+    """Refuse duplicate names. Python keeps the last value of a name, and the first would be shown as it
+    stands in the payload.
     """
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -172,10 +173,10 @@ def _encoded(tree: object) -> bytes:
 
 
 class _Budget:
-    """Of one answer."""
+    """The remaining work for one answer."""
 
     def __init__(self) -> None:
-        self._left = MOST_LOOKED_AT
+        self._left = MAX_INSPECTED
 
     def take(self, size: int) -> bool:
         self._left -= size
@@ -183,8 +184,8 @@ class _Budget:
 
 
 class _Values:
-    """What was redacted in one message, to be struck from its error texts; `unknown` when it is not all
-    known.
+    """The values redacted in one message, for removal from its error texts. `unknown`: the payload could not
+    be inspected completely.
     """
 
     def __init__(self, *, wanted: bool) -> None:
@@ -193,12 +194,12 @@ class _Values:
         self.unknown = False
 
     def add(self, value: str) -> None:
-        if self._wanted and not self.unknown and len(value) >= LEAST_VALUE:
+        if self._wanted and not self.unknown and len(value) >= MIN_VALUE:
             self._found.add(value)
-            self.unknown = len(self._found) > MOST_VALUES
+            self.unknown = len(self._found) > MAX_VALUES
 
     def add_tree(self, value: object) -> None:
-        """Every text and number in it."""
+        """Add every text and number in the value."""
         left = [value]
         while left and self._wanted and not self.unknown:
             one = left.pop()
@@ -228,7 +229,7 @@ def _struck(text: str, values: _Values, budget: _Budget) -> str:
 
 
 class _Place:
-    """How far the paths have got at one value: where they go from here, and which of them end here."""
+    """The state of all paths at one value: the steps they may take from here, and the paths that end here."""
 
     __slots__ = ("elements", "ended", "members", "others")
 
@@ -243,7 +244,8 @@ _Reached = frozenset[tuple[str, int]]
 
 
 class _Paths:
-    """All paths at once: a tree is walked one time, with one look-up a member, however many paths there are.
+    """All paths at once: a tree is walked once, with one look-up for each member, whatever the number of
+    paths.
 
     There are no more places than steps, because `..` stands only at the beginning of a path.
     """
@@ -254,7 +256,7 @@ class _Paths:
         self.start = self._place(frozenset((path, 0) for path in steps)) or _Place()
 
     def strike(self, tree: Any, values: _Values) -> list[str]:
-        """Replace in place; which paths were met."""
+        """Replace values in place, and return the paths that matched."""
         met: dict[str, None] = {}
         left = [(tree, self.start)]
         while left:

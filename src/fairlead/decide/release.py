@@ -1,4 +1,6 @@
-"""What follows a release: back to its old place, in order or past those that wait, or the dead-letter queue."""
+"""The effect of a release: the message returns to its place, in order or past messages that wait, or goes to
+the dead-letter queue.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from fairlead.model.queue import QueueConfig
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """`asks_to_pass`: in its stream it goes on without the earlier ones that wait, if any do and as far as
-    the list goes.
+    """`asks_to_pass`: the message may pass earlier messages of its stream that wait, if there are any and
+    their number is within the limit.
     """
 
     rule: str
@@ -21,7 +23,9 @@ class GiveBack:
 def after_release(
     config: QueueConfig, deliveries: int, *, in_stream: bool, keep_order: bool, is_dead: bool
 ) -> GiveBack | Bury:
-    """`deliveries` counts the one that ends here. A dead letter can be handed out any number of times."""
+    """Decide what a release does. `deliveries` includes the delivery that ends here. A dead letter may be
+    delivered any number of times.
+    """
     if config.max_deliveries and deliveries >= config.max_deliveries and not is_dead:
         return Bury(
             f"handed out {deliveries} times without being settled, the limit is {config.max_deliveries}",

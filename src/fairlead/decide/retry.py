@@ -1,4 +1,4 @@
-"""What follows a failure: another delivery, or the dead-letter queue. Same arguments, same answer, for ever."""
+"""What a failure leads to: another delivery, or the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
 
-#: 2^60 ms is 36 million years: past it every policy is at its cap, and floats stay exact enough.
+#: 2^60 ms is 36 million years: every policy has reached its cap by then, and floats are still exact enough.
 _HIGHEST_POWER = 60
 
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """What `on_failure` returned. A hook that is missing, broken or switched off gives no answer at all."""
+    """What `on_failure` returned. A hook that is missing, broken or switched off gives no answer."""
 
     action: Literal["retry", "dlq"]
     delay_ms: int = 0
@@ -25,8 +25,8 @@ class HookAnswer:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """`attempts` counts this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle
-    call, if any.
+    """`attempts` includes this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle
+    call, if there is one.
     """
 
     attempts: int
@@ -38,14 +38,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RetryAt(msgspec.Struct, frozen=True):
-    """Again at `due_ms`; 0 is at once."""
+    """Deliver again at `due_ms`; 0 means at once."""
 
     due_ms: int
     rule: str
 
 
 class Bury(msgspec.Struct, frozen=True):
-    """`reason` is what the message as a whole died of, where that is not the reason of its last try."""
+    """`reason` is the reason of death, where it differs from the reason of the last failure."""
 
     why: str
     rule: str
@@ -53,8 +53,10 @@ class Bury(msgspec.Struct, frozen=True):
 
 
 def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
-    """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller
-    from [0, 1).
+    """Choose between another delivery and the dead-letter queue. The first of five rules that applies
+    decides, and the decision names it.
+
+    The caller draws `jitter` from [0, 1), so that a decision can be replayed.
     """
     if config.max_attempts and failure.attempts >= config.max_attempts:
         why = f"failed {show_times(failure.attempts)}, the ceiling is {config.max_attempts}"
@@ -73,8 +75,8 @@ def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter:
 
 
 def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]:
-    """Steps 4 and 5: a policy for the reason, else the queue's own, with one of its own for messages of a
-    stream.
+    """Rules 4 and 5: the policy for the failure reason, else the queue's policy, which may differ for
+    messages with a stream.
     """
     by_reason = config.retry_on.get(failure.reason.word) if config.retry_on else None
     if by_reason is not None:
@@ -85,7 +87,7 @@ def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]
 
 
 def has_jitter(config: QueueConfig) -> bool:
-    """Whether what is drawn may matter: without jitter, failures that are alike have the same outcome."""
+    """Whether the drawn number can matter. Without jitter, equal failures have equal outcomes."""
     policies = [config.retry, *config.retry_on.values(), config.retry_in_stream]
     return any(policy is not None and policy.jitter == "full" for policy in policies)
 
@@ -100,7 +102,7 @@ def _by_policy(policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitte
 
 
 def delay_ms(policy: RetryPolicy, attempts: int) -> int:
-    """How long after the `attempts`-th failure, before jitter."""
+    """The delay after the `attempts`-th failure, before jitter."""
     if policy.kind == "fixed":
         return policy.base_ms
     if policy.kind != "exponential":

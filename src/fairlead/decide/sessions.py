@@ -1,4 +1,4 @@
-"""Sessions: which names and numbers are right, and how long a session is remembered."""
+"""Valid session names and request numbers, and how long the broker remembers a session."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def check_numbers(number: object, arrived: object) -> None:
 
 
 def renews_from_ms(used_ms: int) -> int:
-    """From when on another use lets a session last longer. In whole hours, so that its end is rarely written."""
+    """The time from which another use extends the session. In whole hours, so that the end of a session is
+    rarely written.
+    """
     return (used_ms // _HOUR_MS + 1) * _HOUR_MS
 
 
 def session_ends_ms(used_ms: int) -> int:
-    """When a session is forgotten whose last use was at that time."""
+    """When the broker forgets a session that was last used at that time."""
     return renews_from_ms(used_ms) + SESSION_KEPT_MS

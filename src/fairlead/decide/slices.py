@@ -1,4 +1,4 @@
-"""Which slice of a numbered claim a message is in."""
+"""Which slice of a numbered claim a message belongs to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from zlib import crc32
 
 
 def slice_of(place: int, count: int, stream: str, slices: int) -> int:
-    """A stream is in one slice, so that one task has all of it in order. A message without one goes by its place among
-    the `count` members of the claim: its neighbours, which are stored together, are in the same slice.
+    """The slice of a member. A whole stream is in one slice, so that one task processes it in order.
 
-    Asked by tasks in other processes and on other machines: the same member must always get the same slice.
+    A message without a stream is assigned by its place among the `count` members of the claim, so that
+    messages stored together are read together. Tasks in other processes and on other machines compute this
+    too: the same member must always get the same slice.
     """
     if stream:
         return crc32(stream.encode()) % slices
@@ -17,5 +18,7 @@ def slice_of(place: int, count: int, stream: str, slices: int) -> int:
 
 
 def places_of(slice: int, count: int, slices: int) -> tuple[int, int]:
-    """The first place of a slice of members without a stream, and the one behind its last: as `slice_of` has it."""
+    """The first place of a slice of members without a stream, and the place after its last one; the inverse
+    of `slice_of`.
+    """
     return -(-slice * count // slices), -(-(slice + 1) * count // slices)

@@ -11,7 +11,7 @@ from fairlead.model.limits import MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS, PUBL
 from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.staging import Published, Publishing, StagedChunk, StagedWrite
 
-#: Tokens of writes that the broker makes for itself, which nobody sees.
+#: The prefix of tokens of writes that the broker makes itself. They are not shown.
 OWN_TOKENS = "\0"
 
 
@@ -47,7 +47,7 @@ def check_chunk_names(chunks: object) -> tuple[str, ...]:
 
 
 def expires_ms(chunks: Sequence[StagedChunk]) -> int:
-    """A write lives as long as its youngest chunk: it goes whole."""
+    """When the write expires: with its youngest chunk, because it is deleted as a whole."""
     return max((chunk.expires_ms for chunk in chunks), default=0)
 
 

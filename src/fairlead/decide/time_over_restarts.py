@@ -1,4 +1,4 @@
-"""How a store's time goes on when its data is opened again, and what a power cut may have taken."""
+"""How a store's time continues when its data is opened again, and what a power cut may have lost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from fairlead.model.clock_mark import ClockMark
 
 
 def continue_time(mark: ClockMark | None, *, wall_ms: int, steady_ms: int, origin: bytes) -> int:
-    """The store's time at open; it never goes back.
+    """The store's time at open. It never goes back.
 
-    While the machine runs on, steady time tells how long the store was closed. After a restart of the machine
-    only the wall clock can: a step ahead meanwhile counts as time that passed, and of a step back nothing is
-    believed.
+    While the machine keeps running, steady time tells how long the store was closed. After a restart of the
+    machine only the wall clock can tell: a step forward counts as time that passed, and a step back is
+    ignored.
     """
     if mark is None:
         return wall_ms
@@ -20,9 +20,9 @@ def continue_time(mark: ClockMark | None, *, wall_ms: int, steady_ms: int, origi
 
 
 def may_lack_commits(mark: ClockMark | None, *, origin: bytes, life: int) -> bool:
-    """Whether commits that were not synced may be missing, because the machine restarted under an open store.
+    """Whether unsynced commits may be missing because the machine restarted while the store was open.
 
-    Each life writes a mark with its first commit, so a store without one has lost no commit that anything
+    Each life writes a mark with its first commit, so a store without a mark has lost no commit that anything
     depends on.
     """
     if mark is None or (origin and mark.origin == origin):

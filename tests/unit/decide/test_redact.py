@@ -166,7 +166,7 @@ def test_a_dollar_alone_hides_every_payload() -> None:
         b'[{"password": "hunter2"},]',
         b'{"a":' * 100_000 + b'"hunter2"',
         b'{"n": ' + b"9" * 5000 + b', "password": "hunter2"}',
-        b'{"password": "hunter2", "x": "' + b"y" * redact.MOST_JSON_BYTES + b'"}',
+        b'{"password": "hunter2", "x": "' + b"y" * redact.MAX_JSON_BYTES + b'"}',
     ],
     ids=["several in a row", "cut off", "a comma too many", "deep", "a huge number", "large"],
 )
@@ -246,12 +246,12 @@ def test_a_value_that_begins_like_another_is_struck_whole() -> None:
 
 
 def test_a_message_with_very_many_redacted_values_shows_no_error_text() -> None:
-    payload = json.dumps({"all": [f"value{n}" for n in range(redact.MOST_VALUES + 1)]}).encode()
+    payload = json.dumps({"all": [f"value{n}" for n in range(redact.MAX_VALUES + 1)]}).encode()
     assert shown(info(payload, errors=("value7 is wrong",)), "$.all").failures[0].error == "[redacted]"
 
 
 def test_the_messages_of_one_answer_share_a_bound_and_what_is_beyond_is_left_out() -> None:
-    large = info(b'{"a": "' + b"x" * (redact.MOST_JSON_BYTES - 10) + b'"}')
+    large = info(b'{"a": "' + b"x" * (redact.MAX_JSON_BYTES - 10) + b'"}')
     found = Redaction(json_paths=("$.password",)).shown([large] * 20)
     assert [message.hidden for message in found] == [()] * 16 + [("payload",)] * 4
 
