@@ -39,10 +39,8 @@ def returned(
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
-    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(wanted, StructType):
-        raise InvalidRequest("schema", "a StructType, such as df.schema, or its text", type(schema))
-    check_rows_fit_json(wanted)
+    # Many branches for radon, which counts comprehensions: the function is a straight line.
+    wanted = _read_schema(schema)
     if message is not None and message in wanted.names:
         raise InvalidRequest("message", "a name that is no column of the rows", message)
     given = spelled_as_options(options)
@@ -78,3 +76,13 @@ def returned(
         for field in wanted.fields
     ]
     return rows.select(*columns, *([f.col("message").alias(message)] if message is not None else []))
+
+
+def _read_schema(schema: StructType | str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(wanted, StructType):
+        raise InvalidRequest("schema", "a StructType, such as df.schema, or its text", type(schema))
+    check_rows_fit_json(wanted)
+    return wanted

@@ -70,9 +70,7 @@ def session(
     from pyspark.sql import SparkSession
 
     config = dict(config or {})
-    if master is not None and master.startswith("sc://"):
-        advice = "Connect with SparkSession.builder.remote(...), then register(spark)"
-        raise SparkNotReady("a master to start a driver for", f"{master!r}, a Spark Connect server", advice)
+    _refuse_connect(master)
     running = SparkSession.getActiveSession()
     if running is not None:
         return _joined(running, master, {**({"spark.driver.memory": memory} if memory else {}), **config})
@@ -89,6 +87,12 @@ def session(
         master, memory=memory or DEFAULT_MEMORY, quiet=quiet, short_job=short_job, config=config
     )
     return builder.config(map={**chosen}).master(master).getOrCreate()
+
+
+def _refuse_connect(master: str | None) -> None:
+    if master is not None and master.startswith("sc://"):
+        advice = "Connect with SparkSession.builder.remote(...), then register(spark)"
+        raise SparkNotReady("a master to start a driver for", f"{master!r}, a Spark Connect server", advice)
 
 
 def settings(

@@ -338,17 +338,19 @@ class SparkWorker:
 
     def _raise_task_errors(self, number: int, rows: Sequence[SliceRow]) -> None:
         """A task that could not reach the broker ends the worker only if no task ever reached it."""
-        errors = [error_of(row.error) for row in rows if row.error is not None]
+        errors = _errors_of(rows)
         unavailable = [error for error in errors if isinstance(error, Unavailable)]
         self._was_reached = self._was_reached or len(unavailable) < len(rows)
-        if unavailable and self._was_reached:
+        if unavailable and not self._was_reached:
+            raise unavailable[0]
+        if unavailable:
             _log.warning(
                 "tasks could not reach the broker; their messages returned to the queue",
                 extra={"fields": {"claim": number, "why": str(unavailable[0])}},
             )
-            errors = [error for error in errors if not isinstance(error, Unavailable)]
-        if errors:
-            raise errors[0]
+        others = [error for error in errors if error not in unavailable]
+        if others:
+            raise others[0]
 
     def _count(self, rows: Sequence[SliceRow], settled: dict[str, int]) -> None:
         summary = self.summary
@@ -386,3 +388,7 @@ class SparkWorker:
         took_s = sum(seconds for _, seconds in self._rates)
         per_second = messages / took_s if took_s else 0.0
         self._on_progress(SparkWorkerProgress(replace(self.summary), per_second=per_second, **state))
+
+
+def _errors_of(rows: Sequence[SliceRow]) -> list[FairleadError]:
+    return [error_of(row.error) for row in rows if row.error is not None]

@@ -101,6 +101,7 @@ def run_worker(
     Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`,
     `StepNotLoaded`.
     """
+    # Many branches, but each is a default or a check of one argument.
     if found_version("pyspark") is None:
         raise EngineNotInstalled(name, "spark")
     _check_count("max_messages", max_messages, MAX_CLAIM)
@@ -123,20 +124,10 @@ def run_worker(
             spark = stack.enter_context(_session(name, master))
         _check_session(spark)
 
-        def changed() -> tuple[Job, str] | None:
-            runbook = None if follow is None else follow()
-            if runbook is None:
-                return None
-            try:
-                new = _make_job(runbook, name, folder, concurrency)
-                _check_same_queue(name, job.queue, new.queue)
-                return new, ship(spark, folder)
-            except Rejected as error:
-                _log.error(
-                    "the changed runbook is refused; the worker continues with the old one",
-                    extra={"fields": {"error": str(error)}},
-                )
-                return None
+        def prepare(runbook: Runbook) -> tuple[Job, str]:
+            new = _make_job(runbook, name, folder, concurrency)
+            _check_same_queue(name, job.queue, new.queue)
+            return new, ship(spark, folder)
 
         worker = SparkWorker(
             spark,
@@ -152,18 +143,10 @@ def run_worker(
             stop=stop or threading.Event(),
             hurry=hurry or threading.Event(),
             on_progress=on_progress or (lambda progress: None),
-            changed=changed,
+            changed=lambda: _follow_runbook(follow, prepare),
         )
-        try:
+        with _explained_errors(name, folder):
             return worker.run()
-        except StepNotLoaded as error:
-            error.add_note(
-                f"modules of steps are looked up in {folder} first, then in the packages of the executors' Python"
-            )
-            raise
-        except StaleConsumer as error:
-            error.add_note(f"another run of worker {name!r} took over")
-            raise
 
 
 def consumer_name(project: str | None, worker: str) -> str:
@@ -205,6 +188,37 @@ def _check_session(spark: Any) -> None:
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         advice = "Set spark.speculation to false: two tasks must not work on the same messages"
         raise SparkNotReady("a session without speculation", "spark.speculation = true", advice)
+
+
+def _follow_runbook(
+    follow: Callable[[], Runbook | None] | None, prepare: Callable[[Runbook], tuple[Job, str]]
+) -> tuple[Job, str] | None:
+    """The job of a changed runbook, if it changed and is valid."""
+    runbook = None if follow is None else follow()
+    if runbook is None:
+        return None
+    try:
+        return prepare(runbook)
+    except Rejected as error:
+        _log.error(
+            "the changed runbook is refused; the worker continues with the old one",
+            extra={"fields": {"error": str(error)}},
+        )
+        return None
+
+
+@contextmanager
+def _explained_errors(name: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except StepNotLoaded as error:
+        error.add_note(
+            f"modules of steps are looked up in {folder} first, then in the packages of the executors' Python"
+        )
+        raise
+    except StaleConsumer as error:
+        error.add_note(f"another run of worker {name!r} took over")
+        raise
 
 
 def _folder_of(runbook: str | Path | Runbook | None, base: str | Path | None) -> Path:

@@ -154,22 +154,27 @@ class SliceHandler:
         with self._changed:
             opened = self._open
             if opened is None:
-                return [_result_of(item, is_lost=True) for item in items]
-            is_lost = [not opened.queue.has_in_flight(item) for item in items]
-            own = [item for item, lost in zip(items, is_lost, strict=True) if not lost]
+                return [_lost(item) for item in items]
+            own = [item for item in items if opened.queue.has_in_flight(item)]
             recorded = [_to_record(item, opened) for item in own if not _is_heartbeat(item)]
             behind = opened.queue.behind_failures(recorded) if self._releases_streams else []
         if recorded:
             self._record(opened, [*recorded, *(Release(one, keep_order=False) for one in behind)])
+        if not self._count_all(opened, recorded, len(behind)):
+            return [_lost(item) for item in items]
+        own_ids = set(map(id, own))
+        return [_settled(item) if id(item) in own_ids else _lost(item) for item in items]
+
+    def _count_all(self, opened: _OpenSlice, recorded: Sequence[Settlement], released: int) -> bool:
+        """Count recorded outcomes. Returns False if the slice ended meanwhile."""
         with self._changed:
-            # The slice may have ended meanwhile.
             if self._open is not opened or opened.error is not None:
-                return [_result_of(item, is_lost=True) for item in items]
+                return False
             for item in recorded:
                 self._count(opened, item)
-            opened.tally.released += len(behind)
+            opened.tally.released += released
             self._changed.notify_all()
-        return [_result_of(item, is_lost=lost) for item, lost in zip(items, is_lost, strict=True)]
+            return True
 
     def _record(self, opened: _OpenSlice, items: Sequence[Settlement]) -> None:
         """Record the items, or end the slice here if it belongs to another task by now."""
@@ -230,8 +235,12 @@ def _is_heartbeat(item: Settlement) -> bool:
     return isinstance(item, Extend) and item.carry is None and not item.progress
 
 
-def _result_of(item: Settlement, *, is_lost: bool) -> SettleResult:
-    return SettleResult(raw_id_of(item.delivery), "lost_lease" if is_lost else _outcome_of(item))
+def _lost(item: Settlement) -> SettleResult:
+    return SettleResult(raw_id_of(item.delivery), "lost_lease")
+
+
+def _settled(item: Settlement) -> SettleResult:
+    return SettleResult(raw_id_of(item.delivery), _outcome_of(item))
 
 
 def _outcome_of(item: Settlement) -> Outcome:
