@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -306,6 +307,12 @@ def test_tests_that_run_side_by_side_do_not_take_the_same_port(monkeypatch: pyte
         monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
         places.append({port // 1000 for port in free_ports(5)})
     assert len(set[int]().union(*places)) == 3 == sum(map(len, places))
+
+
+def test_threads_that_start_servers_side_by_side_do_not_take_the_same_port() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        given = [port for ports in pool.map(free_ports, [5] * 80) for port in ports]
+    assert len(set(given)) == 400
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,10 @@ _BLOCK = 1_000
 #: Its own: Hypothesis gives every test the same random numbers, and so the tests of two processes the same
 #: ports.
 _chance = random.SystemRandom()
+#: The ports that this process took last. A port stays free until its server listens; without this record, two
+#: threads that start servers at the same time could take the same one.
+_last_ports: deque[int] = deque(maxlen=_BLOCK // 2)
+_ports_lock = threading.Lock()
 
 _SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "-o", "json")
 
@@ -209,14 +214,21 @@ def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, outside the range the system gives to outgoing connections.
 
     In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so
-    take the port. Tests that pytest-xdist runs side by side look in different places: between the look and
-    the server two of them could take the same port, and gRPC lets two servers share one without a word.
+    take the port. Tests that pytest-xdist runs side by side look in different places, and a process does not
+    take one of its last ports again: between the look and the server two tests could take the same port, and
+    gRPC lets two servers share one without an error.
     """
+    with _ports_lock:
+        return [_free_port() for _ in range(count)]
+
+
+def _free_port() -> int:
     first = _FIRST_PORT + _neighbour() % _BLOCKS * _BLOCK
-    found: list[int] = []
     deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count:
+    while True:
         port = _chance.randrange(first, first + _BLOCK)
+        if port in _last_ports:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -224,9 +236,8 @@ def free_ports(count: int) -> list[int]:
                 if time.monotonic() > deadline:
                     raise
                 continue
-        if port not in found:
-            found.append(port)
-    return found
+        _last_ports.append(port)
+        return port
 
 
 def _neighbour() -> int:
