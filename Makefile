@@ -21,6 +21,8 @@ ARGS ?=
 # One more than there are cores, because many tests wait for processes. What is chosen with ARGS runs in one process, whose
 # output comes as it is printed and where a debugger works; JOBS=4 runs that side by side too.
 JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
+# Of sweeps and random tests `make test` runs a sample, and `.ci/run`, which sets this to nothing, every case.
+SAMPLE ?= --sample
 # A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
 SPARK_JOBS ?= $(if $(ARGS),0,2)
 
@@ -32,8 +34,8 @@ help: ## Show this list
 demo: $(STAMP) ## Tell the whole story on Spark: orders, failures of several kinds, a fix, a redrive, an audit (2 min); ARGS=--quick: less
 	@$(RUN) -m examples.demo $(ARGS)
 
-test: $(STAMP) ## Run the tests side by side, but for test-crash and test-spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
-	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not rounds")
+test: $(STAMP) ## Run the tests side by side, of sweeps a part, but for test-crash and test-spark; SAMPLE=: all; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
+	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not rounds" $(SAMPLE))
 
 test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn anew: 35 kills; damage a sample of files
 	@$(RUN) -m pytest tests/crash tests/faults -m rounds -n $(JOBS) --dist worksteal $(ARGS)

@@ -13,6 +13,11 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.ci import last_run
 from tests.ci.last_run import pytest_sessionstart  # noqa: F401 - a hook
+from tests.sampling import (  # noqa: F401 - hooks
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+)
 
 # No deadline: a shared two-core machine stalls now and then, and a slow step is not a wrong one.
 _SLOW_IS_FINE = {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 SUITES = {
     "engines": [
         "tests/conformance/engines",
-        "--ignore=tests/conformance/engines/test_damage_and_kills.py",
         "--ignore=tests/conformance/engines/test_missing.py",
     ],
     "turn": ["tests/simulation/turn"],

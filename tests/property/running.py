@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from fairlead.testing import Storage
+from tests.sampling import sampled
 
 
 class OnMemoryStore:
@@ -46,9 +47,16 @@ class OnRocksStore:
 
 
 def hold(machine: type[RuleBasedStateMachine], name: str, *, examples: int, steps: int) -> None:
+    """Try `examples` sequences of steps, or a quarter of that with `--sample`.
+
+    FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try instead
+    FAIRLEAD_PROPERTY_SEED=12345       replay a run, with the same number of sequences
+    """
     number = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
+    wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
+    count = int(wanted) if wanted else sampled(-(-examples // 4), of=examples)
     chosen = settings(
-        max_examples=examples,
+        max_examples=count,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -60,7 +68,6 @@ def hold(machine: type[RuleBasedStateMachine], name: str, *, examples: int, step
     try:
         run_state_machine_as_test(seed(number)(machine), settings=chosen)
     except BaseException as error:
-        wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
-        setting = f"FAIRLEAD_PROPERTY_EXAMPLES={wanted} " if wanted else ""
-        error.add_note(f"replay: {setting}FAIRLEAD_PROPERTY_SEED={number} make test ARGS='-k {name}'")
+        settings_of_run = f"FAIRLEAD_PROPERTY_EXAMPLES={count} FAIRLEAD_PROPERTY_SEED={number}"
+        error.add_note(f"replay: {settings_of_run} make test ARGS='-k {name}'")
         raise

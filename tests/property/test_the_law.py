@@ -3,14 +3,10 @@ after every step.
 
 Random traffic drives a real broker, on both stores, beside the in-memory specification. A failing run prints
 the shortest sequence of steps that fails, and the command that replays it.
-
-    FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
-    FAIRLEAD_PROPERTY_SEED=12345       replay a run
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -613,18 +609,8 @@ class OnDisk(OnRocksStore, TheLaw):
 
 
 def test_the_law_holds_in_memory() -> None:
-    hold(
-        InMemory,
-        "the_law_holds_in_memory",
-        examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "400")),
-        steps=40,
-    )
+    hold(InMemory, "the_law_holds_in_memory", examples=400, steps=40)
 
 
 def test_the_law_holds_on_disk() -> None:
-    hold(
-        OnDisk,
-        "the_law_holds_on_disk",
-        examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "240")) // 4),
-        steps=30,
-    )
+    hold(OnDisk, "the_law_holds_on_disk", examples=60, steps=30)

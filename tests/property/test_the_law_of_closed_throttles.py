@@ -183,6 +183,7 @@ class Law:
         )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_only_probes_of_a_closed_key_go_out_and_all_of_them_do(seed: int, tmp_path: Path) -> None:
     random = Random(seed)

@@ -4,14 +4,10 @@ step and store by store.
 Order within a stream is broken by nobody but an explicit release or an operator; no automatic retry resets a
 count; every dead letter has its record; a repeated request has no second effect. A failing run prints the
 shortest sequence that fails and the command that replays it.
-
-    FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
-    FAIRLEAD_PROPERTY_SEED=12345       replay a run
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -360,7 +356,7 @@ def test_the_law_of_failure_holds_in_memory() -> None:
     hold(
         InMemory,
         "law_of_failure_holds_in_memory",
-        examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "300")),
+        examples=300,
         steps=30,
     )
 
@@ -369,6 +365,6 @@ def test_the_law_of_failure_holds_on_disk() -> None:
     hold(
         OnDisk,
         "law_of_failure_holds_on_disk",
-        examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "120")) // 4),
+        examples=30,
         steps=25,
     )

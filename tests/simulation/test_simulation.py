@@ -9,11 +9,12 @@ import random
 
 import pytest
 
+from tests.sampling import sampled
 from tests.simulation.__main__ import live, replay_command
 
 #: Every run draws other lives; FAIRLEAD_SIM_FIRST fixes them.
 FIRST = int(os.environ.get("FAIRLEAD_SIM_FIRST") or random.SystemRandom().randrange(1 << 31))
-LIVES = int(os.environ.get("FAIRLEAD_SIM_LIVES", "600"))
+LIVES = int(os.environ.get("FAIRLEAD_SIM_LIVES") or sampled(150, of=600))
 GROUPS = 6
 
 

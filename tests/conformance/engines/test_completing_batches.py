@@ -49,6 +49,7 @@ def settled(seed: int, handle: Callable[[Delivery], Handle]) -> tuple[list[Settl
     return results, [str(one.payload) for one in engine.do(Claim("q", 20))]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_both_ways_answer_the_same_and_leave_the_same(seed: int) -> None:
     short = settled(seed, lambda delivery: delivery)

@@ -96,12 +96,14 @@ def _removes(request: Request[Any] | Called) -> bool:
 
 
 #: In the last two, requests are refused that have read messages.
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", [*range(12), 100_019, 100_023])
 def test_a_disk_that_is_full_at_every_step_loses_and_doubles_nothing(seed: int) -> None:
     with memory_sizes(seed):
         assert run_on_full_disk(seed, DictionaryStore()) > 20
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [3000, 3001])
 def test_a_disk_that_is_full_at_every_step_loses_nothing_on_rocksdb(tmp_path: Path, seed: int) -> None:
     with memory_sizes(seed):

@@ -31,12 +31,14 @@ def new_side(store: KeyValueStore) -> tuple[Side, Engine]:
     return Side(engine.do, clock), engine
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(40), ids=lambda seed: f"seed{seed}-")
 def test_requests_of_one_transaction_end_like_single_ones(seed: int) -> None:
     with memory_sizes(seed):
         compare_joined(seed, DictionaryStore())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(4000, 4003), ids=lambda seed: f"seed{seed}-")
 def test_requests_of_one_transaction_end_like_single_ones_on_rocksdb(tmp_path: Path, seed: int) -> None:
     with memory_sizes(seed):

@@ -59,6 +59,7 @@ def payloads(engine: Engine) -> list[bytes]:
     return [one.payload for one in engine.do(Claim("q", 1000))]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(12), ids=lambda seed: f"seed{seed}-")
 def test_runs_with_large_enqueues_end_like_those_without(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

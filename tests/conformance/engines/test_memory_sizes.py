@@ -115,16 +115,19 @@ def _is_alike(got: Any, expected: Any) -> bool:
     return bool(got == expected) or _BEHIND.sub("", repr(got)) == _BEHIND.sub("", repr(expected))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
 def test_what_memory_holds_changes_no_answer(seed: int) -> None:
     run_with_little_in_memory(seed, DictionaryStore())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(1000, 1004), ids=lambda seed: f"seed{seed}-")
 def test_what_memory_holds_changes_no_answer_on_rocksdb(tmp_path: Path, seed: int) -> None:
     run_with_little_in_memory(seed, RocksKeyValueStore.open(tmp_path / "data"), laws_every=10)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
 def test_chunks_that_become_cold_change_no_answer(seed: int) -> None:
     run_with_chunks_made_cold(seed, DictionaryStore())

@@ -121,6 +121,7 @@ def alone(both: BothWays, together: Counter[str]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(RUNS), ids=lambda seed: f"seed{seed}-")
 def test_messages_that_move_together_end_as_if_each_moved_by_itself(seed: int) -> None:
     together = Counter[str]()

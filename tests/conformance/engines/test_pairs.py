@@ -78,6 +78,7 @@ from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 from tests.conformance.engines.rich_scene import make_rich
 from tests.conformance.engines.running import RUNBOOKS, Called, Side
+from tests.sampling import sampled
 
 QUEUES = ("ordered", "plain", "consumed", "staged")
 #: A transaction reads the payloads that it staged once it is written, so requests on staged writes do not join.
@@ -246,7 +247,7 @@ def test_every_verb_is_in_a_pair() -> None:
     assert known == {verb.__name__ for verb in (*WORK, *WORK_IN_STEPS)}
 
 
-EVERY_PAIR = int(os.environ.get("EVERY_PAIR", "12"))
+EVERY_PAIR = int(os.environ.get("EVERY_PAIR") or sampled(36, of=12))
 
 
 def open_side(scene: Scene) -> tuple[Side, Engine]:

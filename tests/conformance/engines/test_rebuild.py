@@ -214,6 +214,7 @@ def test_all_rows_of_any_table_may_be_lost(rich: Rows, table: Table) -> None:
     check(store)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_any_rows_may_be_lost_and_nothing_is_invented(rich: Rows, seed: int) -> None:
     random, left = Random(seed), {table: dict(rows) for table, rows in rich.items()}

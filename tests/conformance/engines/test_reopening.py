@@ -187,18 +187,21 @@ def drain(engine: Engine, side: Side, ledger: Ledger) -> None:
                 ledger.note(request, side.carry_out(request))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_with_reopenings_loses_and_doubles_nothing(seed: int) -> None:
     with memory_sizes(seed), eager_evacuation():
         run_and_reopen(seed, DictionaryData())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(2000, 2010))
 def test_a_reopened_engine_goes_on_with_streams_of_which_it_holds_a_part(seed: int) -> None:
     with memory_sizes(seed), eager_evacuation():
         run_and_reopen(seed, DictionaryData(), in_streams=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_a_run_with_reopenings_on_rocksdb_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     with memory_sizes(seed), eager_evacuation():

@@ -137,6 +137,7 @@ def flip_somewhere(file: Path) -> None:
 CHANGES: dict[str, Callable[[Path], None]] = {"delete": Path.unlink, "cut": cut, "flip": flip_somewhere}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "change"),
     [

@@ -351,6 +351,7 @@ def shown(delivery: Delivery) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(30), ids=lambda seed: f"seed{seed}-")
 def test_ten_turns_as_transactions_deliver_in_the_order_of_as_many_single_requests(seed: int) -> None:
     with memory_sizes(seed):

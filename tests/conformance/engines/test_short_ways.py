@@ -234,6 +234,7 @@ def add_cold_messages(both: BothWays) -> None:
     both.do(lambda _: Enqueue("other", b"later", delay="1h", fairness_key="a"))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(RUNS), ids=lambda seed: f"seed{seed}-")
 def test_a_short_way_ends_like_a_transaction(seed: int) -> None:
     # With little memory most messages are cold.

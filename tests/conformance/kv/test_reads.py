@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fairlead.store.kv.port import Batch, KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from tests.conformance.kv.backends import ALL, BACKENDS, make_backend, put_all
+from tests.sampling import sampled
 
 TABLE = Table.RUNS
 ENDLESS = b"\xff" * 40
@@ -54,7 +55,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     store.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sampled(20, of=60), deadline=None)
 @given(
     rounds=st.lists(changes, min_size=1, max_size=3),
     questions=st.lists(st.tuples(keys, st.none() | keys, st.integers(0, 6), st.booleans()), max_size=6),
@@ -99,7 +100,7 @@ def grouped_keys(draw: st.DrawFn, suffix_length: int) -> list[bytes]:
     return draw(st.lists(st.tuples(names, suffixes).map(b"".join), max_size=25, unique=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sampled(20, of=60), deadline=None)
 @given(data=st.data(), suffix_length=st.integers(1, 9), limit=st.integers(1, 4))
 def test_first_rows_of_groups_equal_those_of_a_model(
     shared: Numbered, data: st.DataObject, suffix_length: int, limit: int

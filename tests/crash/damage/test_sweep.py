@@ -1,4 +1,4 @@
-"""A sample of the sweep, drawn anew on every run. `make torture` has all of it."""
+"""A small sample of the sweep, drawn anew on every run; `make test-crash` has a large one, `make torture` all of it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 from .victim import ROOT
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.rounds)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.rounds)])
 def test_a_damaged_file_gives_exact_data_or_a_refusal_that_names_it(count: int) -> None:
     sweep("--sample", str(count))
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.rounds)])
+@pytest.mark.parametrize("count", [15, pytest.param(300, marks=pytest.mark.rounds)])
 def test_a_damaged_file_of_a_checkpoint_gives_exact_data_or_a_refusal_that_names_it(count: int) -> None:
     sweep("--of", "checkpoint", "--sample", str(count))
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.rounds)])
+@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.rounds)])
 def test_a_damaged_table_of_many_gives_exact_data_or_a_refusal_that_names_it(count: int) -> None:
     sweep("--of", "tables", "--sample", str(count))
 
 
 @pytest.mark.parametrize("system", ["restarted", "no-boot-id"])
-@pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.rounds)])
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.rounds)])
 def test_after_a_power_cut_only_what_no_sync_covered_is_missing(count: int, system: str) -> None:
     sweep("--power", system, "--sample", str(count))
 

@@ -7,11 +7,12 @@ import random
 
 import pytest
 
+from tests.sampling import sampled
 from tests.simulation.turn.__main__ import live, replay_command
 
 #: Every run draws other seeds; FAIRLEAD_SIM_FIRST fixes them.
 FIRST = int(os.environ.get("FAIRLEAD_SIM_FIRST") or random.SystemRandom().randrange(1 << 31))
-SEEDS = int(os.environ.get("FAIRLEAD_SIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("FAIRLEAD_SIM_SEEDS") or sampled(50, of=200))
 GROUPS = 4
 
 
