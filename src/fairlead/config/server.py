@@ -10,7 +10,7 @@ from typing import Literal, NewType
 from fairlead.config.engine import HookSettings, Settings
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.addresses import is_loopback_host, split_address
-from fairlead.model.redaction import DEFAULT_HEADERS, MOST_NAMES, read_header_name, read_json_path
+from fairlead.model.redaction import DEFAULT_HEADERS, MAX_NAMES, read_header_name, read_json_path
 
 _MAX_NUMBER = 1 << 62
 
@@ -115,9 +115,9 @@ class RedactSettings:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            if len(given := getattr(self, setting.name)) > MOST_NAMES:
+            if len(given := getattr(self, setting.name)) > MAX_NAMES:
                 raise InvalidRequest(
-                    f"redact.{setting.name}", f"a list of at most {MOST_NAMES}", f"{len(given)} names"
+                    f"redact.{setting.name}", f"a list of at most {MAX_NAMES}", f"{len(given)} names"
                 )
         for name in self.headers:
             read_header_name(name)

@@ -19,7 +19,7 @@ import msgspec
 from fairlead.errors import InvalidRequest
 from fairlead.model.redaction import (
     DEFAULT_HEADERS,
-    MOST_NAMES,
+    MAX_NAMES,
     REDACTED,
     Each,
     Member,
@@ -57,8 +57,8 @@ class Redaction:
 
     def __post_init__(self) -> None:
         for what, given in (("headers", self.headers), ("json_paths", self.json_paths)):
-            if not isinstance(given, (tuple, list)) or len(given) > MOST_NAMES:
-                raise InvalidRequest(f"redact.{what}", f"a list of at most {MOST_NAMES}", given)
+            if not isinstance(given, (tuple, list)) or len(given) > MAX_NAMES:
+                raise InvalidRequest(f"redact.{what}", f"a list of at most {MAX_NAMES}", given)
         names = [read_header_name(name) for name in self.headers]
         object.__setattr__(self, "_exact", frozenset(name for name in names if not name.endswith("*")))
         object.__setattr__(self, "_beginnings", tuple(name[:-1] for name in names if name.endswith("*")))

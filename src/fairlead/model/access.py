@@ -1,6 +1,4 @@
-"""Who may do what: rights on queue patterns, the keys that hold them, and the record of what was done with
-them.
-"""
+"""Rights on queue patterns, the API keys that have them, and the audit entry of a call."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Right(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One right on every queue that a pattern matches. A queue's dead letters belong to it, so no pattern
+    """One right on every queue that the pattern matches. Dead letters belong to their queue, so no pattern
     names a `.dlq`.
     """
 
@@ -42,13 +40,15 @@ class Grant(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.right}:{self.pattern}"
 
 
-#: What makes a key all-powerful; there is no other flag for it.
+#: The grants that make a key all-powerful. No other flag does.
 EVERY_RIGHT = tuple(Grant(right, EVERYTHING) for right in Right)
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A key as it is stored: of its secret only the SHA-256 digest, which is enough for 256 random bits. An operator
-    who chooses a secret is told to draw it at random.
+    """A key as it is stored. Of its secret only the SHA-256 digest is stored, which is enough for 256 random
+    bits.
+
+    An operator may choose the secret; the documentation says to draw it at random.
     """
 
     key_id: str
@@ -66,7 +66,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A key as it is shown. `expires_at` and `last_used_at` are None for never; the second may lag by a
+    """A key as it is shown. `expires_at` and `last_used_at` are None for never; `last_used_at` may lag by a
     minute.
     """
 
@@ -81,17 +81,17 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """The only time that `secret` is shown: give it to its user, it is not stored."""
+    """A new key with its `secret`, which is shown only here and never stored."""
 
     info: KeyInfo
     secret: str = field(repr=False)
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """`outcome` is "asked" until the act is over, then "done" or the code of an error: a crash leaves "asked"
-    behind.
+    """One entry of the audit. `outcome` is "asked" until the call ends, then "done" or the code of an error;
+    a crash leaves "asked".
 
-    `who` is the id of a key, "anonymous" where keys are off, or "local:<user>" for one who opened the
+    `who` is the id of a key, "anonymous" where keys are off, or "local:<user>" for a process that opened the
     directory itself.
     """
 
@@ -108,7 +108,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 def read_grants(given: object) -> tuple[Grant, ...]:
-    """From `Grant`s or texts like "produce:orders.*", sorted, each once."""
+    """Read `Grant`s or texts such as "produce:orders.*". The result is sorted and has each grant once."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidRequest("grants", 'a list such as ["produce:orders.*", "consume:orders.*"]', given)
     grants = tuple(sorted({_read_grant(one) for one in given}))

@@ -1,4 +1,4 @@
-"""Where a server listens or is reached: `host:port`, an IPv6 address in brackets."""
+"""Addresses of servers: `host:port`, with an IPv6 address in brackets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _ADDRESS = re.compile(
 
 
 def split_address(address: object, *, may_pick_port: bool = False) -> tuple[str, int]:
-    """Host without brackets, and port. Port 0 is for who listens there, and may pick any that is free."""
+    """The host without brackets, and the port. Port 0 is valid only for a server that may listen on any free
+    port.
+    """
     found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     port = int(found[3]) if found is not None else -1
     if found is None or not (0 if may_pick_port else 1) <= port <= 65535:

@@ -1,4 +1,4 @@
-"""API keys by value: how a secret is made and read, how a key is shown, and the checks of changes to it."""
+"""API keys: creating and reading secrets, checking them, and checking changes to a key."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.model.access import Grant, KeyInfo, KeyRecord, read_grants
 from fairlead.model.durations import Duration, to_ms
 
-#: In place of an id in the rows of keys: the bootstrap key as it was last taken from its operator. No key has such
-#: an id.
+#: Stands in place of an id in the rows of keys, for the bootstrap key as the operator last gave it. No key
+#: has this id.
 ADOPTED = "adopted"
-#: How far behind the stored time of last use may be: a use is no reason to write.
+#: How far the stored time of last use may lag, because a use alone is not worth a write.
 MAX_USE_LAG_MS = 60_000
 
-#: Characters of a secret that an operator chose. Fewer could be guessed, and it travels in a header.
+#: Length of a secret that an operator chose. A shorter one could be guessed, and a secret travels in a header.
 MIN_CHOSEN_SECRET, MAX_CHOSEN_SECRET = 32, 256
 
 _TOKEN = re.compile(r"fl_([a-z2-7]{12})_([A-Za-z0-9_-]{43})")
@@ -45,9 +45,9 @@ def read_token(token: object) -> tuple[str, bytes]:
 
 
 def read_secret(secret: str) -> tuple[str | None, bytes]:
-    """As `read_token`, and None with a digest for a secret that an operator chose, which names no id.
+    """Read a secret as `read_token` does. A secret that an operator chose names no id: the id is None.
 
-    Raises `InvalidRequest` without the secret in it.
+    The `InvalidRequest` that it raises does not contain the secret.
     """
     if _TOKEN.fullmatch(secret):
         return read_token(secret)
@@ -68,7 +68,7 @@ def _why_not_chosen(secret: str) -> str:
 
 
 def read_credential(token: str) -> tuple[str | None, bytes]:
-    """As `read_secret`, for a token that a caller shows: raises `Unauthenticated`."""
+    """Read a secret that a caller presents. Raises `Unauthenticated` if it has no valid form."""
     try:
         return read_secret(token)
     except InvalidRequest:
@@ -76,10 +76,11 @@ def read_credential(token: str) -> tuple[str | None, bytes]:
 
 
 def check_secret(record: KeyRecord | None, digest: bytes) -> KeyRecord:
-    """The key; raises `Unauthenticated` unless the key exists and the digest is that of its secret. Only the holder of the
-    secret learns what is wrong with a key.
+    """The key. Raises `Unauthenticated` unless the key exists and the digest matches.
+
+    Only the holder of the secret learns what is wrong with a key.
     """
-    # Compared also when there is no key, so that the time taken tells nothing.
+    # Compared even if there is no key, so that the time taken reveals nothing.
     is_same = hmac.compare_digest(record.digest if record is not None else bytes(32), digest)
     if record is None or not is_same:
         raise Unauthenticated(_UNKNOWN)
@@ -87,7 +88,7 @@ def check_secret(record: KeyRecord | None, digest: bytes) -> KeyRecord:
 
 
 def check_valid(record: KeyRecord | None, now_ms: int) -> KeyRecord:
-    """Raise `Unauthenticated` for a key that was revoked or is over."""
+    """Raise `Unauthenticated` for a key that was revoked or has expired."""
     if record is None:
         raise Unauthenticated(_UNKNOWN)
     if record.is_over(now_ms):
@@ -96,15 +97,17 @@ def check_valid(record: KeyRecord | None, now_ms: int) -> KeyRecord:
 
 
 def is_use_unrecorded(record: KeyRecord, now_ms: int) -> bool:
-    """Whether the stored time of last use is so far off that a use is worth a write."""
+    """Whether the stored time of last use is old enough that a use is worth a write."""
     return abs(now_ms - record.last_used_ms) > MAX_USE_LAG_MS
 
 
 def change_grants(
     has: tuple[Grant, ...], *, add: Iterable[Grant], remove: Iterable[Grant]
 ) -> tuple[Grant, ...]:
-    """Some rights more and some less. A right that is removed must be there, word for word: a part of a wider
-    right cannot be taken out, and must not look as if it had been.
+    """The grants after adding some and removing others.
+
+    A removed grant must be there word for word: a part of a wider grant cannot be removed, and must not
+    appear to have been.
     """
     removed = set(remove)
     for grant in sorted(removed):
@@ -117,8 +120,8 @@ def change_grants(
 def read_end(
     now_ms: int, expires_in: Duration | None, *, field: str = "expires_in", expires_at: int | None = None
 ) -> int:
-    """When a key ends, 0 for never: `expires_at` itself, or `expires_in` from now. `field` is how the caller
-    calls the duration.
+    """When a key expires: at `expires_at`, or `expires_in` from now; 0 for never. `field` is the caller's
+    name of the duration.
     """
     if expires_at is not None:
         if expires_in is not None:
@@ -147,5 +150,5 @@ def show_key(record: KeyRecord) -> KeyInfo:
 
 
 def show_keys(records: Iterable[KeyRecord]) -> list[KeyInfo]:
-    """In the order they were made."""
+    """The keys as they are shown, in the order of their creation."""
     return sorted(map(show_key, records), key=lambda info: (info.created_at, info.id))

@@ -1,6 +1,7 @@
-"""New messages, checked once: what passes here is right, on whichever side of the network it is checked.
+"""Checks of new messages. A message that passed them is valid on either side of the network and is not
+checked again.
 
-A refusal quotes names and keys, never a payload or the value of a header: errors end up in logs.
+An error quotes names and keys, but never a payload or the value of a header, because errors end up in logs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fairlead.model.message import NewMessage, pack_headers, unpack_headers
 
 
 class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`ttl_ms` below 0: the queue's own."""
+    """One message that passed the checks. A negative `ttl_ms` means the queue's own time to live."""
 
     lane: bytes
     weight: int
@@ -42,7 +43,7 @@ class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Enqueued(Protocol):
-    """The fields of one message, as a request or as a `NewMessage` has them."""
+    """The fields of one message, as a request or a `NewMessage` has them."""
 
     @property
     def payload(self) -> bytes: ...
@@ -65,7 +66,9 @@ class Enqueued(Protocol):
 
 
 class MessageColumns(NamedTuple):
-    """Checked messages by column. A column that no message needs is None. `ttls` as in `CheckedMessage`."""
+    """Checked messages by column. A column is None if no message needs it. `ttls` has the meaning of
+    `CheckedMessage.ttl_ms`.
+    """
 
     payloads: Sequence[bytes]
     keys: Sequence[str]
@@ -93,7 +96,9 @@ class MessageColumns(NamedTuple):
 
 
 class CheckedColumns(Sequence[NewMessage]):
-    """New messages that came by column and were found good. They are made one by one only where somebody asks."""
+    """New messages that arrived by column and passed the checks. An object for a message is made only on
+    access.
+    """
 
     def __init__(self, columns: MessageColumns) -> None:
         self.columns = columns
@@ -102,7 +107,7 @@ class CheckedColumns(Sequence[NewMessage]):
         return self.columns.length
 
     def __eq__(self, other: object) -> bool:
-        """Also to a list of the same messages."""
+        """Also equal to a list of the same messages."""
         return isinstance(other, Sequence) and [*self] == [*other]
 
     __hash__ = None  # type: ignore[assignment]
@@ -153,12 +158,12 @@ def by_column(messages: Sequence[CheckedMessage]) -> MessageColumns:
 
 
 def is_bare(message: Enqueued) -> bool:
-    """Whether a message is nothing but a payload with a key and a weight, and good at a glance."""
+    """Whether a message has only a payload, a key and a weight, and all three are valid by a quick check."""
     return message.delay is None and is_bare_but_delay(message)
 
 
 def is_bare_but_delay(message: Enqueued) -> bool:
-    """`is_bare` for a message that may also have a delay, good or not."""
+    """`is_bare` for a message that may also have a delay, valid or not."""
     if message.headers or message.throttle_keys:
         return False
     if not (message.stream is message.dedup_key is message.ttl is None):
@@ -199,7 +204,9 @@ def check_columns(messages: object) -> MessageColumns:
 
 
 def find_plain(message: Enqueued) -> MessageColumns | None:
-    """`find_columns` for one message without headers, delay and time to live, and with at most one throttle key."""
+    """`find_columns` for one message without headers, delay and time to live, and with at most one throttle
+    key.
+    """
     if message.headers or not (message.delay is message.ttl is None):
         return None
     payload, weight = message.payload, message.weight
@@ -234,19 +241,21 @@ def find_plain(message: Enqueued) -> MessageColumns | None:
 
 
 def _is_simple(text: object, most_bytes: int) -> bool:
-    """Whether it is a text that is good at a glance."""
+    """Whether the value is a text that a quick check finds valid."""
     return type(text) is str and 0 < 4 * len(text) <= most_bytes and text.isascii()
 
 
 def find_columns(messages: object) -> MessageColumns | None:
-    """The columns of messages that are good as they are, found by a few passes over columns; None for others:
-    `check_messages`, message by message, says what is wrong or puts it right.
+    """The columns of messages that are valid as they are, found by a few passes over columns.
+
+    None for other messages: `check_messages` then names the first invalid one, or corrects values message by
+    message.
     """
     if type(messages) is not list:
         return messages.columns if isinstance(messages, CheckedColumns) else None
     if not 0 < len(messages) <= MAX_BATCH_MESSAGES or set(map(type, messages)) != {NewMessage}:
         return None
-    # A comprehension for each column makes no object for a message, as a tuple of its fields would be.
+    # One comprehension for each column makes no object for a message; a tuple of its fields would.
     payloads = (*[message.payload for message in messages],)
     keys = [message.fairness_key for message in messages]
     weights = [message.weight for message in messages]
@@ -287,36 +296,38 @@ def find_columns(messages: object) -> MessageColumns | None:
     except NotPlain:
         return None
     except (InvalidRequest, TypeError):
-        # The long way finds the first message that is wrong. A value that cannot be hashed is one.
+        # The slow way finds the first invalid message. A value that cannot be hashed is one.
         return None
 
 
 class NotPlain(Exception):
-    """A value is not good as it is."""
+    """A value is not valid as it is."""
 
 
 def are_plain(payloads: Sequence[bytes], keys: Collection[str], weights: Collection[int]) -> bool:
-    """Whether these columns, of one message at least, are good as they are."""
+    """Whether these columns, of at least one message, are valid as they are."""
     size = sum(map(len, payloads))
-    # Payloads that are small enough together are so each.
+    # If all payloads together are small enough, so is each.
     if size > MAX_PAYLOAD_BYTES and (size > MAX_BATCH_BYTES or max(map(len, payloads)) > MAX_PAYLOAD_BYTES):
         return False
-    # Most messages have the same few.
+    # Most messages share a few values.
     weights, keys = set(weights), set(keys)
     has_good_weights = weights == {1} or (min(weights) >= 1 and max(weights) <= MAX_WEIGHT)
     return has_good_weights and _fit(keys, MAX_KEY_BYTES)
 
 
 def good_headers(packed: Sequence[bytes]) -> Sequence[bytes]:
-    """Headers as they travel. Most messages have the same few, so each different one is looked at once."""
+    """Packed headers that arrived over the network. Most messages share a few, so each distinct value is
+    checked once.
+    """
     good = {one: _headers(unpack_headers(one), "") if one else b"" for one in set(packed)}
     return [good[one] for one in packed]
 
 
 def _fit(texts: Collection[str], most_bytes: int) -> bool:
-    """Whether no text is empty, may be too long or cannot be written as UTF-8."""
+    """Whether every text is non-empty, within the bound and valid as UTF-8."""
     together = "".join(texts)
-    # One character is at most four bytes. Texts that are short enough together are so each.
+    # A character takes at most four bytes. If all texts together are short enough, so is each.
     if "" in texts or (4 * len(together) > most_bytes and 4 * max(map(len, texts)) > most_bytes):
         return False
     if together.isascii():
@@ -356,7 +367,9 @@ def good_throttle_keys(given: Sequence[Sequence[str]]) -> Sequence[tuple[str, ..
 
 
 def check_messages(messages: object) -> list[CheckedMessage]:
-    """Refuses the whole batch at the first bad message, by its index and field: nothing of it is stored."""
+    """Check all messages. The first invalid one rejects the whole batch, by its index and field; nothing is
+    stored.
+    """
     messages = _sequence(messages)
     return _within_bounds(
         [
@@ -377,8 +390,8 @@ def _sequence(messages: object) -> Sequence[object]:
 
 
 def check_each(messages: object) -> tuple[list[CheckedMessage], list[tuple[int, InvalidRequest]]]:
-    """The good ones, and of each bad one its row and what is wrong with it. The bounds of a batch still hold
-    for the whole.
+    """The valid messages, and for each invalid one its row and what is wrong. The bounds of a batch apply to
+    all of them together.
     """
     checked, refused = [], []
     for at, message in enumerate(_sequence(messages)):
@@ -407,9 +420,9 @@ def _within_bounds(checked: list[CheckedMessage]) -> list[CheckedMessage]:
     return checked
 
 
-#: Lanes of fairness keys that were found good, so that a key met before is neither checked nor packed again.
+#: Packed lanes of valid fairness keys, so that a known key is neither checked nor packed again.
 _known_lanes: dict[str, bytes] = {}
-_MOST_KNOWN_LANES = 200_000
+_MAX_KNOWN_LANES = 200_000
 
 
 def _where(at: int, messages: Sequence[object]) -> str:
@@ -417,8 +430,8 @@ def _where(at: int, messages: Sequence[object]) -> str:
 
 
 def _check_plain(message: object) -> CheckedMessage | None:
-    """The short way for a message that is nothing but a payload with a key that was met before; None: go the
-    long way.
+    """The fast way for a message with only a payload and a known fairness key; None means to use the slow
+    way.
     """
     if type(message) is not NewMessage:
         return None
@@ -438,7 +451,7 @@ def _check_plain(message: object) -> CheckedMessage | None:
 
 
 def _remember(key: str, lane: bytes) -> bytes:
-    if len(_known_lanes) >= _MOST_KNOWN_LANES:
+    if len(_known_lanes) >= _MAX_KNOWN_LANES:
         _known_lanes.clear()
     _known_lanes[key] = lane
     return lane
@@ -457,7 +470,8 @@ def _check(message: object, at: str) -> CheckedMessage:
     weight = message.weight
     if type(weight) is not int:
         raise InvalidRequest(f"{at}weight", f"a whole number from 1 to {MAX_WEIGHT}", weight)
-    # The design corrects a weight to its bound instead of refusing it; the delivery shows what counted.
+    # A weight out of range is corrected to the bound, not refused. The delivery shows the weight that
+    # counted.
     weight = 1 if weight < 1 else MAX_WEIGHT if weight > MAX_WEIGHT else weight
     throttle_keys = _throttle_keys(message.throttle_keys, at) if message.throttle_keys else ()
     key = check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES)
@@ -479,7 +493,7 @@ def _check(message: object, at: str) -> CheckedMessage:
 def check_text(value: object, field: str, most_bytes: int, *, may_be_empty: bool = False) -> str:
     if not isinstance(value, str) or (not value and not may_be_empty):
         raise InvalidRequest(field, "text" if may_be_empty else "text that is not empty", value)
-    # One character is at most four bytes: encode only what could be too long.
+    # A character takes at most four bytes: encode only a text that could be too long.
     if len(value) * 4 > most_bytes or not value.isascii():
         try:
             size = len(value.encode())
@@ -487,7 +501,7 @@ def check_text(value: object, field: str, most_bytes: int, *, may_be_empty: bool
             raise InvalidRequest(field, "text that can be written as UTF-8", value) from None
         if size > most_bytes:
             raise InvalidRequest(field, f"at most {most_bytes} bytes", f"{size} bytes")
-    # A kind of text of the caller's own, such as a member of an enum, is kept as plain text.
+    # A subclass of str, such as a member of an enum, is stored as plain text.
     return value if type(value) is str else str.__str__(value)
 
 
@@ -509,7 +523,7 @@ def _headers(headers: object, at: str) -> bytes:
 
 
 def _throttle_keys(keys: object, at: str) -> tuple[str, ...]:
-    """Sorted and each once, so that the same set is always the same lane."""
+    """The keys, sorted and without duplicates, so that the same set is always the same lane."""
     field = f"{at}throttle_keys"
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence):
         raise InvalidRequest(field, "a list of texts", keys)

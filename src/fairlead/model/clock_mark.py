@@ -1,4 +1,4 @@
-"""What a store remembers of the time."""
+"""The times that a store remembers over a restart."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class ClockMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Three readings of one moment: the store's own time, the wall clock, and steady time counted from
     `origin`.
 
-    `origin` is empty where nothing names the boot of the machine. `life` is the store's boot number. `closed`
-    says that this life ended here, with nothing after the mark.
+    `origin` is empty if nothing identifies the boot of the machine. `life` is the store's boot number.
+    `closed` means that this life ended here, with nothing after the mark.
     """
 
     store_ms: int

@@ -1,4 +1,4 @@
-"""The keys of the runtime configuration that mean something to the engine; all others are the users' own."""
+"""The keys of the runtime configuration that the engine interprets. All other keys belong to users."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from fairlead.model.names import check_queue_name
 
 THROTTLE = "throttle:"
 WEIGHT = "weight:"
-#: Fila's spelling of a throttle: `throttle.<key>` = `<rate>,<burst>`. Every door takes it, and stores ours.
+#: Fila's spelling of a throttle: `throttle.<key>` = `<rate>,<burst>`. Every door accepts it and stores our
+#: two keys.
 FILA_THROTTLE = "throttle."
 
 _MOST = 1e9
-_MOST_RETURNS = 1_000_000
+_MAX_RETURNS = 1_000_000
 
 
 def throttle_entries(throttle_key: str) -> tuple[str, str]:
-    """The keys of its rate and of its burst."""
+    """The configuration keys of the throttle's rate and burst."""
     return f"{THROTTLE}{throttle_key}:rate", f"{THROTTLE}{throttle_key}:burst"
 
 
 def closing_entries(throttle_key: str) -> tuple[str, str]:
-    """The keys of the longest time that a message may close it, and of how often a message may come back."""
+    """The configuration keys of the longest time that a message may close the throttle, and of how often a
+    message may return.
+    """
     return f"{THROTTLE}{throttle_key}:max_closed", f"{THROTTLE}{throttle_key}:max_returns"
 
 
 def stored_keys(key: str) -> tuple[str, ...]:
-    """The keys under which a value is stored: of a throttle in Fila's spelling, those of its rate and burst."""
+    """The keys under which a value is stored. A throttle in Fila's spelling has two: its rate and its burst."""
     if not key.startswith(FILA_THROTTLE):
         return (key,)
     name = key.removeprefix(FILA_THROTTLE)
@@ -39,8 +42,9 @@ def stored_keys(key: str) -> tuple[str, ...]:
 
 
 def stored_entries(key: str, value: str) -> dict[str, str]:
-    """What is stored for a key and its value, checked. The burst comes before the rate: a new throttle begins
-    with its rate, and then has its burst.
+    """The checked entries to store for a key and its value.
+
+    The burst comes before the rate: a new throttle starts with `rate` tokens, and then has its burst.
     """
     if not key.startswith(FILA_THROTTLE):
         check_meaning(key, value)
@@ -57,7 +61,7 @@ def stored_entries(key: str, value: str) -> dict[str, str]:
 
 
 def check_meaning(key: str, value: str) -> None:
-    """Refuses a throttle or a weight that is none; what other keys hold is not looked at."""
+    """Refuse an invalid throttle or weight. Values of other keys are not checked."""
     if key.startswith(THROTTLE):
         name, _, field = key.removeprefix(THROTTLE).rpartition(":")
         if not name or field not in ("rate", "burst", "max_closed", "max_returns"):
@@ -66,7 +70,7 @@ def check_meaning(key: str, value: str) -> None:
         if field == "max_closed":
             to_ms(value, key)
         elif field == "max_returns":
-            _check_whole(key, value, 0, _MOST_RETURNS)
+            _check_whole(key, value, 0, _MAX_RETURNS)
         else:
             lowest = 0 if field == "rate" else 1
             if not lowest <= _number(value) <= _MOST:
@@ -80,7 +84,7 @@ def check_meaning(key: str, value: str) -> None:
 
 
 def _check_whole(key: str, value: str, lowest: int, highest: int) -> None:
-    # A text of more than four thousand digits is no number to Python.
+    # Python refuses to convert texts of more than four thousand digits.
     if not value.isascii() or not value.isdigit() or len(value) > 10 or not lowest <= int(value) <= highest:
         raise InvalidRequest(key, f"a whole number from {lowest} to {highest}", value)
 

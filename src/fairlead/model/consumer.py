@@ -1,5 +1,5 @@
-"""A durable consumer takes its messages in numbered claims: each can be asked for again, and stays as it is
-until it is closed.
+"""Durable consumers and their numbered claims. A consumer can ask for a claim again by its number; the claim
+does not change until it is closed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import msgspec
 
 from fairlead.model.names import Scoped
 
-#: What is going on with the claim of a consumer that is not over. "filling": it is being put together, and
-#: nobody was told of it yet. "closing" and "releasing": it is over, and its messages follow step by step.
+#: The state of a consumer's claim. "filling": the claim is being assembled, and no caller has received it.
+#: "closing" and "releasing": the claim has ended, and its messages follow step by step.
 Phase = Literal["idle", "filling", "open", "closing", "releasing"]
 
-#: What the close of a claim does with members that nobody spoke of: they are done, or they go back to their
-#: places.
+#: What closing a claim does with members that have no outcome: complete them, or return them to their places.
 DefaultOutcome = Literal["complete", "release"]
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of a consumer, and of the one claim that it may have in hand.
+    """The stored state of a consumer and of its open claim, if it has one.
 
-    `recorded` counts the values of outcomes stored so far. `queue` is the name it was registered for, which a
-    deleted queue no longer has; with `name` it identifies the consumer. `turns` has the latest turn granted for
+    `recorded` counts the stored values of outcomes. `queue` is the name it was registered for, which outlives
+    a deleted queue; together with `name` it identifies the consumer. `turns` has the latest turn granted for
     each slice of the claim, 0 before the first; it is empty until a slice begins.
     """
 
@@ -55,12 +54,12 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def in_hand(self) -> bool:
-        """There is a claim that can still be closed or let go of."""
+        """Whether there is a claim that can still be closed or released."""
         return self.phase in ("filling", "open")
 
     @property
     def under_way(self) -> bool:
-        """A close or release has steps left."""
+        """Whether a close or a release has steps left."""
         return self.phase in ("closing", "releasing")
 
     def without_claim(self) -> ConsumerRecord:
@@ -79,9 +78,10 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was said about one member of a claim, as it is stored until the claim is closed.
+    """What a consumer recorded about one member of a claim, stored until the claim is closed.
 
-    "start" and "extend" are no outcomes: work on it began; its progress (and carry) went into its state.
+    "start" and "extend" are no outcomes. A start says that work began; the progress and carry of an extension
+    are in the message's state.
     """
 
     id: bytes
@@ -95,11 +95,12 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`generation` fences: whoever registers gets a new one, and everybody with an older one is refused.
+    """A durable consumer as it is shown. Each registration gets a new `generation`, and calls with an older
+    one are refused.
 
-    `open` is the number of the claim that is not closed yet (0: none), with its `messages` and `bytes`.
-    `lost` is the last claim that was let go of without being closed (0: none): by an operator, or because
-    `expires_at` had come. `default_outcome` is what a close does with messages without an outcome.
+    `open` is the number of the open claim (0: none), with its `messages` and `bytes`. `lost` is the last
+    claim that ended without being closed (0: none), because an operator released it or `expires_at` passed.
+    `default_outcome` is what a close does with messages without an outcome.
     """
 
     name: str
@@ -117,7 +118,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumberedClaim(msgspec.Struct, frozen=True):
-    """`count` 0: nothing was there to hand out, and nothing was made."""
+    """A claim with its number. `count` is 0 if nothing was ready; then no claim was made."""
 
     number: int
     count: int
@@ -125,9 +126,11 @@ class NumberedClaim(msgspec.Struct, frozen=True):
 
 
 class SliceBegun(msgspec.Struct, frozen=True):
-    """`again`: work on some of the slice began earlier, under the same claim number. `failed` counts the
-    messages that were begun then and have no outcome. `turn` is what `record` must show for this slice: a later
-    `begin_slice` of it grants a higher one and ends this one.
+    """`again`: work on part of the slice began earlier, under the same claim number. `failed` counts the
+    messages that were started then and have no outcome.
+
+    `record` must present `turn` for this slice. A later `begin_slice` of the slice grants a higher turn and
+    ends this one.
     """
 
     again: bool
@@ -136,8 +139,8 @@ class SliceBegun(msgspec.Struct, frozen=True):
 
 
 class CloseResult(msgspec.Struct, frozen=True):
-    """`settled` counts what became of the messages, by outcome. The last closed claim gives the same when it
-    is closed again, so that a lost answer can be asked for; those before it give nothing.
+    """`settled` counts the messages by outcome. Closing the last closed claim again returns the same counts,
+    so that a caller can repeat the call after a lost answer; earlier claims return none.
     """
 
     last_closed: int

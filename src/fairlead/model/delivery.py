@@ -1,4 +1,4 @@
-"""A message as a consumer gets it."""
+"""A message as a consumer receives it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNTOUCHED = MessageState(queue_id=0)
 
 
 class StoredMessages(Protocol):
-    """Messages of an engine by their numbers, made when they are asked for."""
+    """The messages of an engine by number, built on access."""
 
     def message(self, number: int) -> Message: ...
 
@@ -28,17 +28,17 @@ class StoredMessages(Protocol):
     def payload(self, number: int) -> bytes: ...
 
     def columns_of(self, deliveries: Sequence[Delivery]) -> DeliveryColumns:
-        """The columns of deliveries of the same engine, also of messages that are elsewhere."""
+        """The columns of deliveries of the same engine, wherever their messages are stored."""
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One message under one lease. Times are epoch milliseconds.
 
-    Thin on purpose: what the message is and how it fared is read from the stored records when asked for,
-    because a batch of 500 is built far more often than all its fields are looked at.
+    The object holds little on purpose: the fields of the message are read from the stored records on access,
+    because batches of 500 are built far more often than all their fields are read.
     """
 
-    #: The message itself, or where the message with that number is found.
+    #: The message, or the source that finds the message by its number.
     stored: Message | StoredMessages
     state: MessageState | None
     queue: str
@@ -94,7 +94,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def seq(self) -> int:
-        """Its order in its stream; 0 without one."""
+        """The message's order in its stream; 0 without a stream."""
         return seq_of(self.message, self.state)
 
     @property
@@ -103,7 +103,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def attempts(self) -> int:
-        """Failed tries so far in this life of the message: 0 on the first delivery."""
+        """Failed tries so far in the message's current life: 0 on the first delivery."""
         return (self.state or _UNTOUCHED).attempts
 
     @property
@@ -133,5 +133,5 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
         return hash(self._compared())
 
     def __repr__(self) -> str:
-        # No payload: it may be large, and it may be secret.
+        # Without the payload, which may be large or secret.
         return f"Delivery(id={self.id!r}, queue={self.queue!r}, fairness_key={self.fairness_key!r}, attempts={self.attempts})"

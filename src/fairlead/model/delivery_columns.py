@@ -1,4 +1,6 @@
-"""Deliveries by column, for doors that tell them as Arrow batches: no object per row where nothing asks for one."""
+"""Deliveries by column, for doors that send them as Arrow batches. No object is made for a row unless a
+caller accesses it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,17 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.lane import lane_key, lane_throttle_keys
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
 
-#: Queue names and how many rows each has, in the order of the rows.
+#: Queue names with their number of rows, in the order of the rows.
 Runs = list[tuple[str, int]]
 
 
 class DeliveryColumns(NamedTuple):
-    """A column that has nothing but defaults may be None, and so may those of a claim where there is none. `ids` are 16
-    bytes each, one behind the other; `seqs` are 0, and `streams` empty, for messages without a stream; `states` are None
-    for messages that nothing happened to. Keys, weights and seqs are already those of the states.
+    """Columns of deliveries. A column may be None if all its values are defaults, or if its values belong to
+    a claim and there is none.
+
+    `ids` has 16 bytes for each row, without separators. `seqs` are 0 and `streams` empty for messages without
+    a stream. `states` are None for messages that did not change since their enqueue. Keys, weights and seqs
+    already follow the states.
     """
 
     runs: Runs
@@ -43,7 +48,7 @@ class DeliveryColumns(NamedTuple):
 
 
 class SharedTerms(NamedTuple):
-    """What all deliveries of a page have in common."""
+    """The fields that all deliveries of a page share."""
 
     queue: str
     claim_id: int
@@ -55,11 +60,11 @@ class StoredChunk(Protocol):
     """Messages that were enqueued together. Compared by identity."""
 
     def all_columns(self) -> DeliveryColumns:
-        """Of all its messages as they were enqueued; columns of a claim are None."""
+        """The columns of all its messages as they were enqueued. Columns that belong to a claim are None."""
 
 
 class Span(NamedTuple):
-    """Messages that follow each other in a chunk."""
+    """Consecutive messages of a chunk."""
 
     stored: StoredChunk
     start: int
@@ -67,7 +72,7 @@ class Span(NamedTuple):
 
 
 class DeliveryPage(Sequence[Delivery]):
-    """Deliveries that are made when they are asked for."""
+    """Deliveries that are built on access."""
 
     shared: SharedTerms
 
@@ -76,15 +81,17 @@ class DeliveryPage(Sequence[Delivery]):
 
     @abstractmethod
     def spans(self) -> list[Span]:
-        """From the first message of the page in a chunk to the last one, chunk by chunk."""
+        """For each chunk, the span from the page's first message in it to its last."""
 
     @abstractmethod
     def places(self) -> list[int] | None:
-        """Where each message of the page is, counted through all spans; None: they are the messages of the spans."""
+        """The position of each message of the page, counted through all spans; None if the page has exactly
+        the messages of the spans.
+        """
 
     @abstractmethod
     def touched(self) -> list[int]:
-        """The rows to which something happened since they were enqueued."""
+        """The rows of messages that changed since they were enqueued."""
 
 
 def columns_of(deliveries: Sequence[Delivery]) -> DeliveryColumns:

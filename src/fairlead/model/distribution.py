@@ -1,4 +1,4 @@
-"""A histogram: how many values fell between which bounds, and their sum."""
+"""A histogram: the number of values between bounds, and their sum."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 
 class Distribution:
-    """A histogram that takes many equal values at once. `counts` has one more entry than `bounds`, for what
-    is above all.
+    """A histogram that adds many equal values at once. `counts` has one more entry than `bounds`, for values
+    above the last bound.
     """
 
     __slots__ = ("bounds", "counts", "sum")

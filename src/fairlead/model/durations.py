@@ -1,4 +1,6 @@
-"""Durations at the edges ("30s", "2m", timedelta) become whole milliseconds inside; times as texts."""
+"""Durations as callers write them ("30s", "2m", timedelta), read as whole milliseconds, and durations as
+text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _WHOLE = re.compile(rf"(?:{_TOKEN.pattern})+")
 
 
 def to_ms(value: object, field: str) -> int:
-    """Read a duration. A bare number is refused, because nobody can tell its unit."""
+    """Read a duration. A bare number is refused, because its unit is unknown."""
     if isinstance(value, timedelta):
         ms = round(value.total_seconds() * 1000)
     else:
@@ -35,13 +37,13 @@ def to_ms(value: object, field: str) -> int:
 def _read_text(text: str) -> int | None:
     if not _WHOLE.fullmatch(text.strip()):
         return None
-    # Four hundred digits are a float's infinity, which does not round.
+    # A number of four hundred digits becomes an infinite float, which cannot be rounded.
     return round(
         min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(text)), MAX_DURATION_MS + 1.0)
     )
 
 
-#: The same few texts come with each of many messages.
+#: Many messages bring the same few texts.
 _read_short = lru_cache(maxsize=256)(_read_text)
 _SHORT = 16
 

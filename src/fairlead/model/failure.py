@@ -1,4 +1,4 @@
-"""Why work fails, and what is remembered about each failure."""
+"""Failure reasons, progress, and the record of each failure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FailureReason(IntEnum):
 
 
 class Progress(IntFlag):
-    """Steps already done, as bits that only ever grow within a life. Bits not named here belong to pipeline
-    steps.
+    """Completed steps as bits, which are only ever added within a life. Bits without a name here belong to
+    pipeline steps.
     """
 
     NONE = 0
@@ -51,7 +51,7 @@ def read_reason(value: object, field: str = "reason") -> FailureReason:
 
 
 class FailureRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One failed try. `rule` names what decided about it; `due_ms` is 0 unless it was told to wait."""
+    """One failed try. `rule` names the rule that decided; `due_ms` is 0 unless the message has to wait."""
 
     at_ms: int
     attempt: int
@@ -66,7 +66,7 @@ _CUT = " [cut by fairlead: error text is kept to 8 KiB]"
 
 
 def bounded_error(text: str) -> str:
-    """Error text cut at 8 KiB of UTF-8, and marked so; whole characters only."""
+    """The error text, cut at 8 KiB of UTF-8 with a mark that says so. Characters stay whole."""
     if type(text) is str and text.isascii() and len(text) <= MAX_ERROR_BYTES:
         return text
     raw = text.encode("utf-8", "replace")
@@ -79,7 +79,7 @@ _CUT_SHORT = " [cut by fairlead: the disk is below its reserve]"
 
 
 def short_error(text: str) -> str:
-    """Error text as it is kept while the disk is below its reserve; whole characters only."""
+    """The error text as it is stored while the disk is below its reserve. Characters stay whole."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= MAX_SHORT_ERROR_BYTES:
         return text
@@ -89,7 +89,7 @@ def short_error(text: str) -> str:
 def remember_failure(
     kept: tuple[FailureRecord, ...], record: FailureRecord
 ) -> tuple[tuple[FailureRecord, ...], int]:
-    """The records to keep, and how many were let go: the first and the last 31 stay in full."""
+    """The records to keep, and the number of records dropped: the first and the last 31 are kept in full."""
     grown = (*kept, record)
     if len(grown) <= KEPT_LAST_FAILURES + 1:
         return grown, 0

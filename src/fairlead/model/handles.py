@@ -1,4 +1,4 @@
-"""Reading what names a delivery, and what is said about it: checked alike on both sides of the network."""
+"""Reading and checking settlements and the handles of their deliveries, alike on both sides of the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_PROGRESS = (1 << 63) - 1
 
 
 def read_handle(handle: object) -> tuple[bytes, int]:
-    """The raw id and the claim that a `Delivery`, `DeliveryRef` or `LeaseRef` stands for."""
+    """The raw id and the claim number that a `Delivery`, `DeliveryRef` or `LeaseRef` stands for."""
     if isinstance(handle, Delivery):
         return handle.raw_id, handle.claim_id
     if isinstance(handle, LeaseRef):
@@ -30,7 +30,7 @@ def read_handle(handle: object) -> tuple[bytes, int]:
     try:
         return raw_id, int(getattr(handle, "lease", ""), 16)
     except (TypeError, ValueError):
-        # A token that is none of ours fences like any other stale one.
+        # A token in an unknown form is fenced like a stale one.
         return raw_id, -1
 
 

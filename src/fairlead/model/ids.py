@@ -1,6 +1,6 @@
 """Message ids: UUIDv7, time-ordered, strictly increasing within a process.
 
-16 bytes inside, the usual 36 characters outside, the last 8 characters in lists.
+An id is 16 bytes inside, 36 characters outside, and its last 8 characters in lists.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 
 
 class IdSource:
-    """Makes ids from a time given by the caller; a clock that steps back never makes an id that sorts before
-    an earlier one.
+    """Makes ids from a time that the caller gives. If that time steps back, new ids still sort after all
+    earlier ones.
     """
 
     def __init__(self, random_bytes: Callable[[int], bytes] = urandom) -> None:
@@ -35,7 +35,7 @@ class IdSource:
         for random in struct.unpack(f">{count}Q", self._random_bytes(8 * count)):
             counter += 1
             if counter >= _COUNTER_LIMIT:
-                # More than 4095 ids in this millisecond: borrow from the next.
+                # More than 4095 ids in this millisecond: continue in the next.
                 ms, counter = ms + 1, 0
             ids.append(pack(ms << 16 | 0x7000 | counter, random & _RANDOM_BITS | _VARIANT))
         self._ms, self._counter = ms, counter
@@ -48,12 +48,13 @@ class IdSource:
 
 
 def first_id_of(ms: int) -> bytes:
-    """No id of that millisecond or a later one sorts before it."""
+    """The smallest id of that millisecond."""
     return (ms << 80).to_bytes(16, "big")
 
 
 def show_id(raw: bytes) -> str:
-    # Dashes come after each second byte: one too many in front, and none is wanted in the last six bytes.
+    # `hex` puts a dash before each second byte: one too many at the front, and none may be in the last six
+    # bytes.
     h = raw[:10].hex("-", 2)
     return h[:4] + h[5:] + "-" + raw[10:].hex()
 
@@ -63,7 +64,7 @@ def short_id(shown: str) -> str:
 
 
 def find_id(text: object) -> bytes | None:
-    """The raw id a full textual id stands for, or None when the text is not one."""
+    """The raw id of a full textual id, or None if the text is no id."""
     if not isinstance(text, str):
         return None
     lowered = text.lower()

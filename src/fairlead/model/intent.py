@@ -1,4 +1,4 @@
-"""A purge, a deletion or a redrive that takes several transactions."""
+"""The stored state of a purge, a deletion or a redrive that takes several transactions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A long operation in durable, bounded steps.
 
-    `cutoff` freezes the selection: only what had a place up to it is touched. `cursor` is how far it has
-    come.
+    `cutoff` freezes the selection: the operation changes only messages with a place up to it. `cursor` is the
+    position that it has reached.
     """
 
     intent_id: int

@@ -1,7 +1,7 @@
 """Packed lanes: one value for a fairness key and throttle keys.
 
-A *lane* is a (fairness key, throttle keys) pair. Its packed form is injective and self-delimiting, so that a key of a
-row can go on behind it, and all lanes of a fairness key sort together.
+A *lane* is a (fairness key, throttle keys) pair. Its packed form is injective and self-delimiting, so that
+the key of a row can continue behind it, and all lanes of a fairness key sort together.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ def lane_throttle_keys(lane: bytes) -> tuple[str, ...]:
 
 
 def lane_end(raw: bytes, start: int) -> int:
-    """Where a lane that begins at `start` ends."""
+    """The end of the lane that begins at `start`."""
     at = start + 2 + int.from_bytes(raw[start : start + 2], "big")
     return at + 2 + int.from_bytes(raw[at : at + 2], "big")

@@ -1,6 +1,4 @@
-"""What there is to measure at one moment: plain values for metrics, cheap enough to be asked for every few
-seconds.
-"""
+"""Measurements of one moment for metrics: plain values, cheap enough to collect every few seconds."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from fairlead.model.views import ThrottleStats
 
 
 class QueueMeasures(msgspec.Struct, frozen=True):
-    """A queue and its dead letters, which have no entry of their own.
+    """A queue together with its dead letters, which have no entry of their own.
 
-    `oldest_ready_ms` is when the oldest message at the head of a lane was enqueued (wall clock): None when
-    nothing is ready, or when there are too many lanes to look at. `parked_lanes` wait for tokens now; `holds`
-    counts how often one began to, since the queue was last loaded. The breakers say whether they are open
-    now.
+    `oldest_ready_ms` is the enqueue time (wall clock) of the oldest message at the head of a lane; None if
+    nothing is ready, or if there are too many lanes to search. `parked_lanes` are waiting for tokens now;
+    `holds` counts how often a lane began to wait since the queue was last loaded. The breakers tell whether
+    they are open now.
     """
 
     queue_id: int
@@ -36,18 +34,18 @@ class QueueMeasures(msgspec.Struct, frozen=True):
     holds: int
     hook_breakers: dict[str, bool]
     failure_breakers: dict[str, bool]
-    #: Durable consumers of the queue, what they hold in numbered claims, and when the first that holds
-    #: something is given up.
+    #: Durable consumers of the queue, what their numbered claims hold, and when the first of these claims
+    #: expires.
     durable_consumers: int = 0
     numbered_claims: int = 0
     numbered_messages: int = 0
     gives_up_ms: int | None = None
-    #: Changes of the fronts of streams, since the queue was last loaded; empty in an engine that tells them as facts.
+    #: Changes of stream fronts since the queue was last loaded.
     stream_fronts: dict[str, int] = {}
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """`now_ms` is the wall clock they were taken by. `intents` counts long operations under way, by kind."""
+    """`now_ms` is the wall-clock time of the measurement. `intents` counts running long operations by kind."""
 
     now_ms: int
     queues: list[QueueMeasures]

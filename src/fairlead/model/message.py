@@ -1,6 +1,4 @@
-"""A message in its three forms: as the producer gives it, as it is stored once, and what has happened to it
-since.
-"""
+"""A message in three forms: as the producer gives it, as it is stored, and what happened to it since."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureRecord, remember_failure
 from fairlead.model.lane import DEFAULT_KEY
 
-#: The due time of a held message: waiting with no end of its own.
+#: The due time of a held message, which waits until an operator acts.
 HELD = (1 << 63) - 1
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """What a producer hands in. `ttl` beats the queue's own time to live."""
+    """A message as a producer gives it. `ttl` overrides the queue's own time to live."""
 
     payload: bytes
     headers: Mapping[str, str] | None = None
@@ -30,16 +28,16 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     ttl: Duration | None = None
 
     def __repr__(self) -> str:
-        # Neither payload nor headers: they may be secret, and what is shown somewhere ends up in a log.
+        # Neither payload nor headers: they may be secret, and representations end up in logs.
         return f"NewMessage(fairness_key={self.fairness_key!r}, stream={self.stream!r}, dedup_key={self.dedup_key!r})"
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Written once at enqueue and never changed; where it is now and how it fared is its `MessageState`.
+    """Written once at enqueue and never changed. Its current location and history are in `MessageState`.
 
-    `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see
-    `pack_headers`). `seq` is its order in its stream, 0 when no stream orders it (then `stream` is only
-    data).
+    `place` is 0 for a message that started in waiting (`due_ms`). `headers` is the packed form (see
+    `pack_headers`). `seq` is its order in its stream, or 0 if no stream orders it; then `stream` is only
+    data.
     """
 
     id: bytes
@@ -65,11 +63,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What happened to a message since it was enqueued; absent until it first moves somewhere but forward.
+    """What happened to a message since its enqueue. It is absent until the message first does anything but
+    move forward.
 
-    `queue_id` is where it is now (a dead letter's is the `.dlq`). Exactly one of `place` (ready there),
-    `due_ms` (waiting; `HELD` has no end) and `done_ms` (retained) is set, unless it is leased: then `place`
-    is where a release returns it to.
+    `queue_id` is the queue that holds the message now (the `.dlq` for a dead letter). Exactly one of `place`
+    (ready), `due_ms` (waiting; `HELD` has no end) and `done_ms` (retained) is set, unless the message is
+    leased: then `place` is where a release returns it.
     """
 
     queue_id: int
@@ -86,18 +85,17 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failures_cut: int = 0
     source_queue_id: int = 0
     dead_since_ms: int = 0
-    #: How often it was brought back from the dead; a redriven message has no time to live and no dedup key
-    #: any more.
+    #: How often it was redriven. A redriven message has no time to live and no dedup key.
     redrives: int = 0
-    #: Its order in its stream since the last redrive; 0: the one it was enqueued with.
+    #: Its order in its stream since the last redrive; 0: the order of its enqueue.
     seq: int = 0
-    #: What `on_enqueue` said when it was redriven; empty and 0: as it was enqueued.
+    #: The result of `on_enqueue` at its redrive; empty and 0: as it was enqueued.
     lane: bytes = b""
     weight: int = 0
 
 
 def with_failure(state: MessageState, record: FailureRecord, **changes: object) -> MessageState:
-    """The state after one more failure, which also says the reason and the rule of the message as a whole."""
+    """The state after one more failure, which also sets the reason and the rule of the message as a whole."""
     failures, cut = remember_failure(state.failures, record)
     return msgspec.structs.replace(
         state,
@@ -110,13 +108,13 @@ def with_failure(state: MessageState, record: FailureRecord, **changes: object) 
 
 
 def record_bytes(state: MessageState | None) -> int:
-    """About what the record has in bytes: error texts and the carried value are all that can be large."""
+    """The approximate size of the record. Only error texts and the carry can be large."""
     return 0 if state is None else len(state.carry) + sum([len(failure.error) for failure in state.failures])
 
 
 def lane_of(message: Message, state: MessageState | None) -> bytes:
-    """The lane of this life; a dead letter's is the one it last had, while its row stands in that of all dead
-    letters.
+    """The lane in the message's current life. A dead letter reports its last lane, although its row is in the
+    lane of all dead letters.
     """
     return (state.lane if state is not None else b"") or message.lane
 
@@ -126,7 +124,7 @@ def weight_of(message: Message, state: MessageState | None) -> int:
 
 
 def seq_of(message: Message, state: MessageState | None) -> int:
-    """Its order in its stream; 0 when no stream orders it."""
+    """The message's order in its stream; 0 if no stream orders it."""
     return state.seq if state is not None and state.redrives else message.seq
 
 

@@ -1,4 +1,4 @@
-"""The grammar of names: `[project/]name`, and the `.dlq` that belongs to each queue."""
+"""The grammar of names: `[project/]name`, and the `.dlq` of each queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_QUEUE_NAME
 
 DEAD_LETTER_SUFFIX = ".dlq"
-#: What workers have taken from an external queue is here, so that nobody takes it twice.
+#: Suffix of the queue that holds items taken from an external queue, so that no item is taken twice.
 TAKEN_SUFFIX = ".taken"
 
 NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
@@ -20,7 +20,7 @@ _PROJECT = re.compile(NAME_PART)
 class Scoped(NamedTuple):
     """A name that belongs to one queue: of a durable consumer, or the token of a staged write.
 
-    The same name in another queue is another thing, so callers without a right in common never meet.
+    The same name in another queue is another object, so callers without a common right never collide.
     """
 
     queue: str
@@ -35,7 +35,7 @@ def check_queue_name(name: object) -> str:
 
 
 def check_project(project: object) -> str:
-    """The name of a project; "" stands for no project."""
+    """The name of a project; "" means no project."""
     is_text = isinstance(project, str) and len(project) <= MAX_QUEUE_NAME
     if not is_text or (project and not _PROJECT.fullmatch(str(project))):
         expected = 'the name of a project: letters, digits, "_", "-", ".", or "" for none'

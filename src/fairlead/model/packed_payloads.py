@@ -1,4 +1,4 @@
-"""Payloads as they are stored: one behind the other."""
+"""Payloads in their stored form: concatenated."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import overload
 
 
 class PackedPayloads(Sequence[bytes]):
-    """A payload is cut out when somebody asks for it; who copies columns takes all of them as they are."""
+    """A payload is sliced out on access. Code that copies whole columns uses the bytes as they are."""
 
     __slots__ = ("bounds", "raw")
 
     def __init__(self, raw: bytes, sizes: Sequence[int]) -> None:
-        """Raises `ValueError` if these are not the sizes of the payloads."""
+        """Raises `ValueError` if the sizes do not add up to the payloads."""
         self.raw = raw
-        #: Where each payload begins, and the end of the last one.
+        #: The start of each payload, and the end of the last one.
         self.bounds = [0, *accumulate(sizes)]
         if self.bounds[-1] != len(raw):
             raise ValueError(f"expected payloads of {self.bounds[-1]} bytes, got {len(raw)}")

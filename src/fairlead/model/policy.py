@@ -1,6 +1,4 @@
-"""Retry policies as data. What they decide is in `decide/retry.py`, what they imply in
-`decide/policy_lint.py`.
-"""
+"""Retry policies as data. `decide/retry.py` applies them; `decide/policy_lint.py` shows their consequences."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import read_reason
 
-#: Which fields each kind of policy has, beside `policy` and `attempts`.
+#: The fields of each kind of policy, beside `policy` and `attempts`.
 _FIELDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "immediate": (),
@@ -25,10 +23,11 @@ _MAX_FACTOR = 100
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`attempts = N` dies on the N-th failure (0 and 1 alike); None is no limit.
+    """`attempts = N` means that the message dies on the N-th failure (0 and 1 alike); None means no limit.
 
     `base_ms` is the cooldown of `fixed`. `exponential` waits base x factor^1 after the first failure, base x
-    factor^2 after the second, and never more than `cap_ms`. Jitter `full` draws evenly between 0 and that.
+    factor^2 after the second, and never more than `cap_ms`. Jitter `full` draws uniformly between 0 and that
+    delay.
     """
 
     kind: str = "immediate"
@@ -91,7 +90,7 @@ def _timing(kind: str, value: Mapping[str, object], field: str) -> dict[str, Any
 
 
 def read_policies_by_reason(value: object, field: str = "retry_on") -> dict[str, RetryPolicy]:
-    """Read {"serialization_error": {"policy": "none"}}; a reason that does not exist is refused."""
+    """Read {"serialization_error": {"policy": "none"}}. An unknown reason is refused."""
     if not isinstance(value, Mapping):
         raise InvalidRequest(
             field, 'a mapping of failure reason to policy, such as {"serialization_error": "none"}', value
@@ -103,8 +102,8 @@ def read_policies_by_reason(value: object, field: str = "retry_on") -> dict[str,
 
 
 class FailureBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """After `failures` of one reason within `window_ms`, further ones wait at least until `pause_ms` later.
-    0: off.
+    """After `failures` of one reason within `window_ms`, further ones wait until at least `pause_ms` later.
+    `failures` 0 means off.
     """
 
     failures: int = 0
@@ -113,7 +112,7 @@ class FailureBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_breaker(value: object, field: str = "failure_breaker") -> FailureBreaker:
-    """Read {"failures": 50, "within": "1m", "pause": "5m"}; None switches it off."""
+    """Read {"failures": 50, "within": "1m", "pause": "5m"}; None switches the breaker off."""
     if value is None:
         return FailureBreaker()
     if not isinstance(value, Mapping) or set(value) != {"failures", "within", "pause"}:
@@ -129,7 +128,7 @@ def read_breaker(value: object, field: str = "failure_breaker") -> FailureBreake
 
 
 def _some_time(value: object, field: str) -> int:
-    """A window or a pause of nothing would be a breaker that never opens."""
+    """A duration greater than 0: a breaker with an empty window or pause would never open."""
     ms = to_ms(value, field)
     if not ms:
         raise InvalidRequest(field, "longer than nothing; None as a whole switches the breaker off", value)

@@ -1,4 +1,4 @@
-"""A queue: its configuration, its record, and its counters."""
+"""A queue's configuration, record and counters."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fairlead.model.policy import (
     read_policy,
 )
 
-#: What may be changed about a dead-letter queue; the rest follows from its source.
+#: Options of a dead-letter queue that may be changed; the others follow from its source.
 DEAD_LETTER_OPTIONS = frozenset({"visibility_timeout", "max_unsettled_per_consumer"})
 
 
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Durations in ms; 0 switches a bound or retention off.
+    """Durations are in milliseconds; 0 switches a bound or a retention off.
 
-    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live; with
-    `dedup_kept` also as long as it is kept after its completion. `expired_to_dead` sends messages past their
-    time to live to the `.dlq` instead of dropping them.
+    `dedup_window_ms` 0 means live: a dedup key is remembered while its message is live, and with `dedup_kept`
+    also while the completed message is retained. `expired_to_dead` moves messages past their time to live to
+    the `.dlq` instead of dropping them.
     """
 
     visibility_timeout_ms: int = 30_000
@@ -67,7 +67,7 @@ class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
 
 
-#: How the options of create_queue and update_queue read: option -> (field, reader)
+#: How the options of create_queue and update_queue are read: option -> (field, reader).
 _DURATIONS = {
     "visibility_timeout": "visibility_timeout_ms",
     "ttl": "ttl_ms",
@@ -102,10 +102,10 @@ QUEUE_OPTIONS = (
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """What a queue made through the API or CLI has when nothing is said, written out so that nothing stays
+    """The defaults of a queue created through the API or the command, written out so that nothing stays
     implicit.
 
-    With an `on_failure` hook and no `retry`, an open breaker must mean: again at once. So there is no
+    With an `on_failure` hook and no `retry`, an open breaker must mean a retry with no delay. So there is no
     `retry_in_stream`.
     """
     if "retry" in options or "retry_in_stream" in options or options.get("on_failure"):
@@ -114,7 +114,7 @@ def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_queue_options(options: dict[str, Any], base: QueueConfig) -> QueueConfig:
-    """`base` with the given options laid over it; the first bad one is refused by name."""
+    """`base` with the given options applied. The first invalid option is refused by name."""
     changes: dict[str, Any] = {}
     for option, value in options.items():
         if option in _DURATIONS:

@@ -1,8 +1,8 @@
-"""What nobody gets to see where people look at messages: headers by name, and values in JSON by path.
+"""The parts of messages that are hidden from people: headers by name, and values in JSON payloads by path.
 
-A path is `$` and then any of `.name` (a member of an object) and `[*]` (every element of a list); right after
-`$` also `..name` (a member of that name at any depth). A name has none of `. [ ] * $ , ' "` and no blanks.
-`$` alone is the whole, JSON or not.
+A path is `$`, followed by any of `.name` (a member of an object) and `[*]` (every element of a list);
+directly after `$` also `..name` (a member of that name at any depth). A name contains none of `. [ ] * $ , '
+"` and no blanks. `$` alone is the whole payload, JSON or not.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fairlead.errors import InvalidRequest
 
 REDACTED = "[redacted]"
 DEFAULT_HEADERS = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
-#: What can be redacted at all: names and paths come from whoever runs a server, and are asked about every
+#: Names and paths that may be redacted. The operator of the server sets them, and each is tested on every
 #: message shown.
-MOST_NAMES = 100
-_MOST_CHARACTERS = 200
+MAX_NAMES = 100
+_MAX_CHARACTERS = 200
 
 _NAME = r"""[^.\[\]*$,'"\s]+"""
 _STEP = re.compile(rf"\.\.(?P<below>{_NAME})|\.(?P<member>{_NAME})|(?P<each>\[\*\])")
@@ -42,7 +42,7 @@ Step = Member | Below | Each
 
 
 def read_json_path(given: object) -> tuple[Step, ...]:
-    if not isinstance(given, str) or not given.startswith("$") or len(given) > _MOST_CHARACTERS:
+    if not isinstance(given, str) or not given.startswith("$") or len(given) > _MAX_CHARACTERS:
         raise InvalidRequest("redact.json_paths", _EXPECTED, given)
     steps: list[Step] = []
     at = 1
@@ -57,10 +57,10 @@ def read_json_path(given: object) -> tuple[Step, ...]:
 
 
 def read_header_name(given: object) -> str:
-    """In lower case. A `*` at the end stands for any ending."""
+    """The name in lower case. A `*` at the end stands for any ending."""
     if (
         not isinstance(given, str)
-        or not 0 < len(given) <= _MOST_CHARACTERS
+        or not 0 < len(given) <= _MAX_CHARACTERS
         or "*" in given[:-1]
         or "," in given
         or given != given.strip()

@@ -1,4 +1,6 @@
-"""What a caller is told of a session: its numbered requests, remembered so that a repeat has no second effect."""
+"""A session as callers see it: numbered requests whose answers are remembered, so that a repeat has no second
+effect.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import msgspec
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
-    """`arrived`: all answers up to this number have arrived, as the client said. `last`: the highest number that was
-    carried out, as far as the broker knows; the next request may have the number behind it.
+    """`arrived`: the client has received all answers up to this number. `last`: the highest number that was
+    carried out, as far as the broker knows; the next request may have the number after it.
     """
 
     session: str

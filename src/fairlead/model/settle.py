@@ -1,4 +1,4 @@
-"""What a consumer can say about a delivery, and what it is told in return."""
+"""The outcomes that a consumer reports for deliveries, and their results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fairlead.model.ids import show_id
 
 
 class Handle(Protocol):
-    """Whatever names one delivery: a `Delivery`, a `DeliveryRef` rebuilt from its two strings, a `LeaseRef`
-    off the wire.
+    """Anything that names one delivery: a `Delivery`, a `DeliveryRef` rebuilt from its two strings, or a
+    `LeaseRef` from the network.
     """
 
     @property
@@ -29,10 +29,9 @@ class DeliveryRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseRef(msgspec.Struct, frozen=True, gc=False):
-    """A delivery by what its two strings stand for, so that a door makes no text of an id for the engine to
-    read again.
+    """A delivery named by decoded values, so that a door does not format an id for the engine to parse again.
 
-    Its parts are checked where it is settled, item by item, and not here.
+    The values are checked when the item is settled, one by one, and not here.
     """
 
     raw_id: bytes
@@ -48,17 +47,17 @@ class LeaseRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """The work is done; the message is gone."""
+    """The work is done, and the message is deleted or retained."""
 
     delivery: Handle
     progress: int = 0
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
-    """The work failed. `retry_in` and `dead` beat the queue's policy (but not its ceiling `max_attempts`).
+    """The work failed. `retry_in` and `dead` override the queue's policy, but not its ceiling `max_attempts`.
 
-    With `close`, one of the message's throttle keys, nobody gets a message of that key for the time `retry_after`. The
-    message comes back then, and no attempt is counted.
+    `close` names one of the message's throttle keys: for the time `retry_after`, no consumer receives a
+    message of that key. The message returns after it, and no attempt is counted.
     """
 
     delivery: Handle
@@ -72,14 +71,14 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give it back unworked, at its old place; no attempt is counted."""
+    """Return the message to its place without work; no attempt is counted."""
 
     delivery: Handle
     keep_order: bool = False
 
 
 class Extend(msgspec.Struct, frozen=True, gc=False):
-    """A heartbeat: the lease now ends `duration` from now (the queue's visibility timeout when None)."""
+    """A heartbeat: the lease now ends `duration` from now (None: the queue's visibility timeout)."""
 
     delivery: Handle
     duration: Duration | None = None
@@ -87,12 +86,12 @@ class Extend(msgspec.Struct, frozen=True, gc=False):
     carry: bytes | None = None
 
     def __repr__(self) -> str:
-        # Not the carry: it may be secret.
+        # Without the carry, which may be secret.
         return f"Extend({self.delivery!r}, duration={self.duration!r}, progress={self.progress})"
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """Work on an unstarted delivery begins: from here on its expiry is a failure."""
+    """Work on an unstarted delivery begins: from now on its expiry is a failure."""
 
     delivery: Handle
 
@@ -116,8 +115,8 @@ Outcome = Literal[
 
 
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
-    """One item's result. `rule` names the deciding rule of a failure, `due_ms` when it comes back (0: at
-    once).
+    """The result of one item. `rule` names the rule that decided about a failure; `due_ms` is when the
+    message returns (0: at once).
     """
 
     raw_id: bytes
@@ -129,7 +128,7 @@ class SettleResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> str:
-        """The message's id; "" when the item did not name one."""
+        """The message's id; "" if the item did not name one."""
         return show_id(self.raw_id) if self.raw_id else ""
 
     @property

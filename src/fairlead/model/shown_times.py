@@ -1,7 +1,7 @@
-"""Times as people read them: the store's time plus what the wall clock is ahead of it.
+"""Conversion of times in answers from the store's time to the wall clock.
 
-The engine makes its answers in the store's time; this is the last thing that is done to them. As long as
-nobody stepped the wall clock the two are the same, and nothing is changed.
+The engine answers in the store's time, and this conversion is the last step. The two times are equal, and
+nothing changes, unless the wall clock was stepped.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def shown_pages(pages: Iterator[Sequence[Delivery]], ahead_ms: int) -> Iterator[
 
 
 def shown_ms(at_ms: int, ahead_ms: int) -> int:
-    """0 and times without an end stay as they are."""
+    """The wall-clock time. 0 and times without an end stay as they are."""
     return at_ms + ahead_ms if 0 < at_ms < HELD else at_ms
 
 
 def _shift(answer: Any, ahead_ms: int) -> Any:
     if isinstance(answer, (list, tuple)):
         return type(answer)([_shift(part, ahead_ms) for part in answer])
-    # A record may be of a class that adds to one of these.
+    # The answer may be an instance of a subclass.
     fields = next((TIMES[kind] for kind in type(answer).__mro__ if kind in TIMES), None)
     if fields is None:
         return answer

@@ -1,4 +1,4 @@
-"""A staged write: chunks of messages that nobody sees until all of them are published at once."""
+"""Staged writes: chunks of messages that are invisible until all of them are published at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.names import Scoped
 
-#: Why a message is staged as a dead letter: a reason, and the text of the error.
+#: Why a message is staged as a dead letter: a reason, and the error text.
 Dead = tuple[FailureReason | str | int, str]
 
 
@@ -29,14 +29,14 @@ class StageResult(msgspec.Struct, frozen=True):
 
 
 class PublishResult(msgspec.Struct, frozen=True):
-    """`already`: this token was published before, with so many messages; nothing was done."""
+    """`already`: this token was published before, with this number of messages; the call changed nothing."""
 
     outcome: Literal["published", "already"]
     count: int
 
 
 class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """`expires_at` is when it is discarded, or, once published, forgotten."""
+    """`expires_at` is when the write is discarded or, after it was published, forgotten."""
 
     token: str
     published: bool
@@ -49,11 +49,11 @@ class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a chunk without reading it. `bytes` are those of its messages, `stored_bytes` what it
-    takes on disk.
+    """What is known about a chunk without reading it. `bytes` is the size of its messages, `stored_bytes` its
+    size on disk.
 
-    `lanes` counts the different ones among its messages. Those of a `dead` one become dead letters of its
-    queue.
+    `lanes` counts the distinct lanes of its messages. The messages of a `dead` chunk become dead letters of
+    its queue.
     """
 
     token: str
@@ -67,7 +67,7 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     staged_ms: int
     expires_ms: int
     dead: bool = False
-    #: The number and count of each part of its messages.
+    #: The number and the message count of each part.
     parts: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -76,8 +76,8 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Publishing(msgspec.Struct, frozen=True, array_like=True):
-    """A write that is decided: sooner or later all of it is messages. `chunks` are those still to come, the
-    first one from `offset` on.
+    """A write whose publication is decided: all of it will become messages. `chunks` are the remaining ones,
+    the first of them from `offset` on.
     """
 
     token: str
@@ -96,7 +96,7 @@ class Publishing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True):
-    """A write that is done, remembered so that it is not done twice."""
+    """A published write, remembered so that it is not published twice."""
 
     token: str
     chunk_count: int
@@ -120,7 +120,7 @@ class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def read_deaths(given: object, count: int) -> list[Death]:
-    """What a caller says of a chunk of dead messages: (reason, error) of all, or one for each."""
+    """Read a caller's (reason, error) for all messages of a chunk, or one for each."""
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         if len(given) == 2 and isinstance(given[0], (str, int)):
             return [_read_death(given)]

@@ -1,4 +1,4 @@
-"""How long something took: for metrics only, nothing is decided by it."""
+"""Durations for metrics. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ TimedWork = Literal["commit", "sync", "on_enqueue", "on_failure"]
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False):
-    """`queue_id` and the counts are those of one batch of hook calls, the wait for its turn included; else 0."""
+    """`queue_id` and the counts describe one batch of hook calls, including the wait for its turn; otherwise
+    they are 0.
+    """
 
     what: TimedWork
     seconds: float

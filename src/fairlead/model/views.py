@@ -1,4 +1,4 @@
-"""What the broker shows to people: plain frozen values, times in epoch milliseconds."""
+"""Frozen values that the broker shows to people. Times are epoch milliseconds."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyStats:
-    """`pending` is counted up to 10,000, or less where there are many keys; `more` says that there are more.
+    """`pending` is counted up to 10,000, or less if there are many keys; `more` says that there are more.
 
-    A stream counts as the one message at its front. `delivered` grows with each delivery, and may begin anew
-    at any time.
+    A stream counts as the one message at its front. `delivered` grows with each delivery, and may restart
+    from 0 at any time.
     """
 
     key: str
@@ -47,9 +47,9 @@ class ThrottleStats:
 
 class HookStats(msgspec.Struct, frozen=True):
     """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while
-    closed.
+    the breaker is closed.
 
-    `corrected` counts results of which something was corrected or ignored; `last_note` says what.
+    `corrected` counts results in which a value was corrected or ignored; `last_note` describes the last one.
     """
 
     function: str
@@ -65,7 +65,7 @@ class HookStats(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What passed since the broker was opened. `failed` counts failed tries, leases that ran out among them."""
+    """Counts since the broker was opened. `failed` counts failed tries, including leases that expired."""
 
     enqueued: int = 0
     delivered: int = 0
@@ -75,8 +75,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The message counts are exact, also after a crash. `bytes` is of all that are not done. `consumers`
-    counts those waiting in a claim or holding a lease.
+    """The message counts are exact, also after a crash. `bytes` is the size of all messages that are not
+    done. `consumers` counts consumers that wait in a claim or hold a lease.
     """
 
     queue: str
@@ -98,10 +98,10 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """`where` is ready, waiting, leased or done; a dead letter is ready in a `.dlq`. `place` is its position
+    """`where` is ready, waiting, leased or done; a dead letter is ready in a `.dlq`. `place` is the position
     in its lane.
 
-    `seq` is its order in its stream; 0 when no stream orders it.
+    `seq` is the order in its stream, or 0 if no stream orders it.
     """
 
     id: str
@@ -131,15 +131,14 @@ class MessageInfo:
     source: str | None
     dead_since: int | None
     done_at: int | None = None
-    #: What is left out here, because the one who looks may not read it, or nobody may: "payload", "headers",
-    #: ...
+    #: Fields that are left out because the caller may not read them, or nobody may: "payload", "headers", ...
     hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveResult:
-    """`matched` is the exact number selected (so far, when an intent goes on); `intent_id` is set while it
-    goes on.
+    """`matched` is the exact number of selected messages; while an intent is running, the number so far.
+    `intent_id` is set while it is running.
     """
 
     matched: int
@@ -149,8 +148,8 @@ class RedriveResult:
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """Ids that were changed, and (id, why) of those that were not. `more`: a filter selects more than one
-    call may touch.
+    """Ids that were changed, and (id, why) of those that were not. `more`: the filter selects more messages
+    than one call may change.
     """
 
     changed: tuple[str, ...]
@@ -160,7 +159,7 @@ class OperatorResult:
 
 @dataclass(frozen=True, slots=True)
 class BlockedStream:
-    """`blocker` has held up `behind` messages since it last failed (or was enqueued), until its due time, if
+    """`blocker` has held up `behind` messages since its last failure (or its enqueue), until its due time if
     it has one.
     """
 
@@ -173,8 +172,8 @@ class BlockedStream:
 
 @dataclass(frozen=True, slots=True)
 class PoisonCandidate:
-    """A live message with at least `poison_after` attempts. `due_at` is None unless it waits for its next one.
-    Its errors are in `find`.
+    """A live message with at least `poison_after` attempts. `due_at` is None unless the message waits for its
+    next try. Its errors are in `find`.
     """
 
     id: str
@@ -186,14 +185,14 @@ class PoisonCandidate:
 
 @dataclass(frozen=True, slots=True)
 class FailureMetrics:
-    """Live messages by attempts and by the reason of their last failure; retries that are scheduled; what
-    looks like poison; who is held up.
+    """Live messages by attempts and by the reason of their last failure, scheduled retries, poison
+    candidates, and blocked streams.
 
-    `poison_candidates` have the most attempts first, then the oldest; held messages are not among them: an
-    operator has dealt with those. `blocked_count` counts blocked streams that are not listed too.
+    `poison_candidates` are sorted by attempts (most first), then by age. Held messages are not among them,
+    because an operator has dealt with them. `blocked_count` includes blocked streams that are not listed.
 
-    `complete` is False when the queue holds more than the 100,000 messages that are looked at; then
-    `latest_due` is that of anything that waits.
+    `complete` is False if the queue holds more than the 100,000 messages that are scanned; then `latest_due`
+    covers all waiting messages.
     """
 
     queue: str
@@ -210,9 +209,7 @@ class FailureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that keeps a message or queue from being delivered. `until_ms` is when that ends by itself,
-    if it does.
-    """
+    """One reason why a message or queue is not delivered. `until_ms` is when it ends by itself, if it does."""
 
     code: str
     text: str
@@ -221,7 +218,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why something is not being delivered. No reasons means that nothing stands in the way."""
+    """Why something is not delivered. An empty list of reasons means that nothing prevents the delivery."""
 
     subject: str
     summary: str
