@@ -1,8 +1,8 @@
 """fairlead: a durable work queue that takes failure seriously.
 
-`fairlead.open("./data")` gives a `Broker` in this process, with no server, like SQLite does for tables.
-`fairlead.connect("host:5554")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect`
-its asyncio form.
+`fairlead.open("./data")` returns a `Broker` in this process, without a server.
+`fairlead.connect("host:5554")` returns a `Client` with the same verbs over the network, and
+`fairlead.aio.connect` its asyncio form.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fairlead.salvage.repair import repair
     from fairlead.salvage.report import RepairReport
 else:
-    # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait
-    # for the engine, and a queue in process needs no pyarrow.
+    # Loaded on access: a process that only runs a step, or only talks to a server, does not wait for the
+    # engine, and a queue in process needs no pyarrow.
     _MODULES = {
         "aio": (),
         "client.client": ("Client",),
@@ -103,7 +103,7 @@ def open(
     clock: Clock | None = None,
     settings: Settings | None = None,
 ) -> Broker:
-    """Open a data directory, making it if there is none. One process at a time: a second one gets
+    """Open a data directory, and create it if there is none. A second process that opens it gets
     `StoreLocked`.
     """
     from fairlead.config import Settings
@@ -124,20 +124,21 @@ def connect(
     tls: TlsChoice = None,
     flight: str | None = None,
 ) -> Client:
-    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within
-    `retry_for`.
+    """Connect to the server at `address`, and return a client once the server has answered. Raises
+    `ServerUnreachable` if it has not within `retry_for`.
 
-    `address` is `host:port`, `host` for port 5554, `fairleads://host:port` for TLS with the authorities that the system
-    trusts, or `unix:///path`.
+    `address` is `host:port`, `host` for port 5554, `fairleads://host:port` for TLS with the authorities that
+    the system trusts, or `unix:///path`.
 
-    `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any
-    later call goes on trying when the server cannot be reached. `timeout` is how long one request may go
-    unanswered before its connection counts as dead. `heartbeat_cap` is how long a delivery is kept alive
-    after it was handed out; None: not at all. `tracing` makes OpenTelemetry spans of what is enqueued,
-    wherever this program sends its own, and needs `fairlead[otel]`. `api_key` goes with every call. `tls` is
-    True (the authorities that the system trusts), the path of an authority's certificate, or a
-    `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once. Record batches travel by Arrow Flight, at the
-    address that the server tells, or at `flight` where that cannot be reached; they need `fairlead[bulk]`.
+    `consumer` is the client's name at the server; the default consists of host, process and a random part.
+    `retry_for` is how long a later call keeps trying while the server cannot be reached. `timeout` is how
+    long a request may stay unanswered before its connection counts as dead. `heartbeat_cap` is how long the
+    client keeps a delivery's lease alive after its claim; None: not at all. `api_key` is sent with every
+    call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate, or a
+    `fairlead.Tls`; a wrong value raises `TlsFailed` at once. `tracing` creates OpenTelemetry spans for
+    enqueues, exported as this program exports its own, and needs `fairlead[otel]`. Record batches travel by
+    Arrow Flight, at the address that the server names, or at `flight` if that one cannot be reached; they
+    need `fairlead[bulk]`.
     """
     from fairlead.client.finding import find_connect
 

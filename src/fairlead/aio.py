@@ -1,4 +1,4 @@
-"""The asyncio face of the client: `async with await fairlead.aio.connect("host:5554") as client`."""
+"""The asyncio client: `async with await fairlead.aio.connect("host:5554") as client`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def connect(
     tls: TlsChoice = None,
     flight: str | None = None,
 ) -> AsyncClient:
-    """As `fairlead.connect`, on the event loop alone: without blocking it, and without threads."""
+    """As `fairlead.connect`, on the event loop alone: it neither blocks the loop nor starts threads."""
     return await find_async_connect()(
         address,
         consumer=consumer,

@@ -1,9 +1,9 @@
-"""The one door to time.
+"""The only source of time.
 
-Two readings. `now_ms` is the wall clock: what people read and other machines compare with; somebody may step
-it at any moment. `monotonic_ms` is steady: it counts the time since `origin` and no step moves it. Whatever
-is due is measured with steady time; `engine/store_time.py` carries that on over restarts. `ManualClock` in
-`fairlead.testing` is the other implementation.
+A clock has two readings. `now_ms` is the wall clock: people read it and other machines compare with it, and
+an operator may step it at any moment. `monotonic_ms` is steady: it counts the time since `origin`, and no
+step moves it. Due times are measured with steady time; `engine/store_time.py` continues it over restarts.
+`ManualClock` in `fairlead.testing` is the other implementation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-#: Linux has a steady clock that goes on while the machine sleeps; elsewhere time asleep does not count.
+#: Linux has a steady clock that continues while the machine sleeps; elsewhere, time asleep does not count.
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    #: True when time passes by itself, so that a broker needs a thread to notice due work.
+    #: True if time passes by itself, so that a broker needs a thread to notice due work.
     ticks: bool
-    #: Names where `monotonic_ms` counts from, so that readings of two processes can be compared. None: the
+    #: Identifies the origin of `monotonic_ms`, so that readings of two processes can be compared. None: the
     #: boot of this machine.
     origin: bytes | None
 
@@ -33,7 +33,9 @@ class Clock(Protocol):
         ...
 
     def subscribe(self, on_advance: Callable[[], None]) -> Callable[[], None]:
-        """Be called after time was moved by hand; returns the unsubscribe call. A ticking clock never calls."""
+        """Call `on_advance` after time was moved by hand; returns the function that unsubscribes. A ticking
+        clock never calls it.
+        """
         ...
 
 

@@ -1,8 +1,8 @@
-"""What the fields of requests mean, and within which bounds; the reference and the command line show it.
+"""The meanings and bounds of request fields, for the reference and the command line.
 
 A field is `Annotated` with its meaning. `ge`, `gt` and `le` bound a number, `max_length` the items of a list
-or the bytes of a text in UTF-8; the bounds of a duration are made by `lasting`. A record is built without
-checks: the engine refuses a value outside with `InvalidRequest`.
+or the bytes of a text in UTF-8; `lasting` makes the bounds of a duration. A record is built without checks:
+the engine refuses a value out of bounds with `InvalidRequest`.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ WriteToken = Annotated[
 
 
 class Field(NamedTuple):
-    """A field of a request as the reference and the command line need it."""
+    """A field of a request, as the reference and the command line need it."""
 
     name: str
     kind: Any
-    #: `msgspec.NODEFAULT` when the field must be given.
+    #: `msgspec.NODEFAULT` if the field is required.
     default: Any
     meta: Meta
 
@@ -144,7 +144,7 @@ class Field(NamedTuple):
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The kinds of value it takes, None left out."""
+        """The kinds of value that it accepts, without None."""
         if get_origin(self.kind) in (Union, UnionType):
             return tuple(kind for kind in get_args(self.kind) if kind is not type(None))
         return (self.kind,)
@@ -155,12 +155,12 @@ class Field(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words it takes, if it takes only certain words."""
+        """The words that it accepts, if it accepts only certain words."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def bounds(self) -> str:
-        """In words; "" without bounds."""
+        """The bounds in words; "" without bounds."""
         meta = self.meta
         if meta.extra:
             return _duration_bounds(**meta.extra)
@@ -182,7 +182,7 @@ def _duration_bounds(at_least_ms: int, at_most_ms: int) -> str:
 
 
 def fields_of(record: type) -> list[Field]:
-    """The fields of a request, or of another record whose fields are annotated in the same way."""
+    """The fields of a request, or of another record with fields annotated in the same way."""
     hints = get_type_hints(record, include_extras=True)
     defaults = _defaults_of(record)
     found = []

@@ -1,8 +1,8 @@
-"""How many bytes of messages all looks (`peek`, `drain`, `find`) may hold together.
+"""A bound on the bytes of messages that all running looks (`peek`, `drain`, `find`) hold together.
 
 A look asks for room before it reads. It gets at most a quarter of what is free when it begins, so that many
-looks at a time have shorter pages instead of more memory. A look whose first message has no room waits until
-others have given theirs back.
+simultaneous looks have shorter pages instead of more memory. A look whose first message does not fit waits
+until others have returned their room.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 
 from fairlead.errors import Overloaded
 
-#: A look that gets no room in this time is refused.
+#: A look that gets no room within this time is refused.
 _PATIENCE_S = 10.0
 _RETRY_AFTER_MS = 200
-#: Of what is free, a look gets at most this part.
+#: A look gets at most one part in this many of what is free.
 _SHARE = 4
 
 
 class LookBudget:
     def __init__(self, limit: int, check: Callable[[], None]) -> None:
-        """`check` raises when nobody may wait any longer."""
+        """`check` raises when waiting is no longer allowed."""
         self.limit = limit
         self.held = 0
-        #: The most that was ever held.
+        #: The maximum that was ever held.
         self.peak = 0
         self._check = check
         self._changed = threading.Condition()
@@ -34,7 +34,7 @@ class LookBudget:
 
     @contextmanager
     def look(self) -> Iterator[Look]:
-        """The room of one look, given back at its end; within `keep`, at the end of that."""
+        """The room of one look, returned at its end; within `keep`, at the end of that."""
         kept: list[Look] | None = getattr(self._keeping, "looks", None)
         look = Look(self)
         if kept is not None:
@@ -47,8 +47,8 @@ class LookBudget:
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """For a door that has yet to write the answer: what this thread's looks hold stays held until the
-        end.
+        """For a door that has yet to write the answer: this thread's looks keep their room until the end of
+        the block.
         """
         looks = self._keeping.looks = list[Look]()
         try:
@@ -58,13 +58,13 @@ class LookBudget:
             self._give_back(sum(look.held for look in looks))
 
     def wake(self) -> None:
-        """Those who wait look again whether they may."""
+        """Let waiting looks check again whether they may continue."""
         with self._changed:
             self._changed.notify_all()
 
     def take_first(self, size: int) -> int:
-        """Take room for one message, and tell what its look may hold. It gets in alone if it is larger than
-        everything.
+        """Take room for one message, and return what its look may hold. A message larger than the whole bound
+        gets in when nothing else is held.
         """
         deadline = time.monotonic() + _PATIENCE_S
         with self._changed:
@@ -96,7 +96,7 @@ class LookBudget:
 
 
 class Look:
-    """What one look holds. Used by one thread."""
+    """The room that one look holds. Used by one thread."""
 
     def __init__(self, budget: LookBudget) -> None:
         self.held = 0

@@ -1,8 +1,8 @@
-"""The one shape of a call: a request is a record that carries its right, its audit entry and its work.
+"""The one shape of a call: a request is a record with its right, its audit entry and its answer type.
 
 `VERBS` is the table of all requests, filled by the modules of `fairlead.verbs`. Everything that handles
 requests for a caller is a `Handler`: the engine, and each layer around it. So a verb is spelled once; the
-doors, the command, the table of rights and the reference pages read it from here.
+doors, the command, the table of rights and the reference pages read the table.
 """
 
 from __future__ import annotations
@@ -47,23 +47,27 @@ class Room(Enum):
 
 
 class Caller(NamedTuple):
-    """Who calls. A caller without a `key_id` has every right: keys are off, or it opened the directory."""
+    """The caller of a request. A caller without a `key_id` has every right: keys are off, or it opened the
+    directory.
+    """
 
     key_id: str | None
     name: str
     source: str
-    #: The session that the request belongs to; None: its answer is not remembered.
+    #: The session of the request; None: its answer is not remembered.
     session: str | None = None
     #: The number of the request in its session, from 1 on.
     number: int = 0
-    #: All answers up to this number have arrived. The broker forgets them.
+    #: The client has received all answers up to this number, so the broker forgets them.
     arrived: int = 0
-    #: Bytes that the request takes in memory, as its door counts them.
+    #: Bytes that the request takes in memory, counted by its door.
     size: int = 0
 
     @property
     def claim_token(self) -> str | None:
-        """Of a claim in a session. No caller with a key can say it: the id of its key stands before its own tokens."""
+        """The token of a claim in a session. No caller with a key can send this token, because its own tokens
+        get a prefix with the id of its key.
+        """
         return None if self.session is None else f"session:{self.key_id or ''}:{self.session}:{self.number}"
 
     @property
@@ -101,9 +105,9 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     #: Whether the answer waits until the effect is as durable as the broker is set to. A verb that writes is
     #: durable unless its class says why not; a call without an effect, such as a dry run, waits for nothing.
     durable: ClassVar[bool]
-    #: Whether a door with an event loop hands it to a pool: it scans, asks a hook host, or has many steps.
+    #: Whether a door with an event loop passes it to a pool: it scans, calls a hook, or takes many steps.
     slow: ClassVar[bool] = False
-    #: Whether the answer is an iterator of pages, which are read while the caller takes them.
+    #: Whether the answer is an iterator of pages, which are read while the caller consumes them.
     paged: ClassVar[bool] = False
     #: The field that names the queue the request is about; "" when none does.
     queue_field: ClassVar[str] = "queue"
@@ -176,7 +180,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 
 
 def details_of(fields: Mapping[str, Any]) -> dict[str, object]:
-    """Options as they were given, the number of ids, scripts by their length; a header's value is left out."""
+    """Options as they were given, the number of ids, the length of scripts. Values of headers are left out."""
     told: dict[str, object] = {}
     for field, value in fields.items() if isinstance(fields, Mapping) else ():
         if value is None or field == "messages":
@@ -193,7 +197,9 @@ def details_of(fields: Mapping[str, Any]) -> dict[str, object]:
 
 
 def patience_of(wait: object) -> int:
-    """0 for a `wait` that is no duration: the engine refuses it, after the layers."""
+    """The duration in milliseconds; 0 if `wait` is no duration, because the engine refuses it after the
+    layers.
+    """
     try:
         return 0 if wait is None else to_ms(wait, "wait")
     except InvalidRequest:
@@ -205,7 +211,7 @@ class Handler(Protocol):
 
 
 class Verb(NamedTuple):
-    """A line of the table."""
+    """An entry of the table."""
 
     name: str
     request: type[Request[Any]]

@@ -1,9 +1,9 @@
-"""Which ends of a directory's files no sync confirmed.
+"""Find the ends of a directory's files that no sync confirmed.
 
-After a power failure the disk may hold later pages and not earlier ones, or records of the next log and not
-the end of the log before. The data up to the mark is there, but the open is refused, because damage looks the
-same. `find_cuts` cuts every log at the first defect behind the mark and drops everything later. A defect
-before the mark is damage, and refused.
+After a power failure the disk may hold later pages without earlier ones, or records of the next log without
+the end of the log before it. The data up to the mark is complete, but the broker refuses to open it, because
+damage looks the same. `find_cuts` cuts every log at the first defect after the mark and drops everything
+later. A defect before the mark is damage, and is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairlead.store.rocks.salvage import readable_records
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many bytes of each file are kept; a file that is not named is kept whole, one with 0 bytes is left
+    """The number of bytes kept of each file. A file without an entry is kept whole; one with 0 bytes is left
     out.
     """
 
@@ -40,7 +40,7 @@ class _Log:
 
 
 def find_cuts(path: Path) -> Kept:
-    """Raises `StoreCorrupt` if a defect lies before the mark, or if there is no mark or manifest to go by."""
+    """Raises `StoreCorrupt` if a defect lies before the mark, or if the mark or the manifest is missing."""
     mark = read_mark(path)
     file, number = current_manifest(path, mark)
     manifest, walk = read_manifest(file.read_bytes())
@@ -60,7 +60,8 @@ def _cut_logs(path: Path, manifest: Manifest, mark: Mark, kept: Kept) -> None:
     )
     following, cut = 0, ""
     for log in logs:
-        # RocksDB notes a closed log in the manifest only after it has synced the log and all logs before.
+        # RocksDB records a closed log in the manifest only after it has synced that log and all logs before
+        # it.
         synced_bytes = manifest.closed_logs.get(int(log.stem), 0)
         if cut:
             if synced_bytes:
@@ -81,7 +82,7 @@ def _cut_logs(path: Path, manifest: Manifest, mark: Mark, kept: Kept) -> None:
 
 
 def _walk(log: Path, following: int) -> _Log:
-    """Up to the first defect of the format, of the order, or of a checksum."""
+    """Read the log up to the first defect of its format, its order or a checksum."""
     size = log.stat().st_size
     if not size:
         return _Log(0, 0, 0, "")
@@ -104,7 +105,7 @@ def _walk(log: Path, following: int) -> _Log:
 
 
 def _count(log: Path, start: int) -> tuple[int, int]:
-    """Batches and rows of the records that can be read from `start` on."""
+    """The batches and rows in the records that can be read from `start` on."""
     if not log.stat().st_size:
         return 0, 0
     with open(log, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY) as data:

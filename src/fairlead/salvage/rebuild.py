@@ -1,13 +1,13 @@
-"""Make a lawful store out of the rows that are left of a directory of the key-value store.
+"""Build a valid store from the rows that are left of a damaged directory.
 
-A message is saved if the head of its chunk and its page of payloads are. Nothing is invented:
+A message is saved if the head of its chunk and its page of payloads can be read. Nothing is invented:
 
-* A message whose state says that it has a row of its own, and whose row is lost, is ready again without its history.
-* A message whose page is lost is gone, and so are all messages of a chunk whose head is lost.
+* A message whose state names a row of its own, and whose row is lost, is ready again without its history.
+* A message whose page is lost is lost, and so are all messages of a chunk whose head is lost.
 * A lease is kept if its row is; a message that a lost lease held is ready again.
 * Counters are counted anew. Dedup keys of live messages come from the chunks.
 * A numbered claim is kept with all of its members and outcomes, or not at all; a staged chunk with all of its
-  messages. What is left of a published write becomes messages, because its publisher was told so.
+  messages. The rest of a published write becomes messages, because the broker confirmed the publication.
 * A queue whose record is lost gets a new one with default settings, under the name `recovered-<queue id>`.
 """
 
@@ -55,11 +55,11 @@ from fairlead.store.stored_messages import count_messages, index_rows
 #: The fence is a row of the default family: version, epoch, commit number.
 LAYOUT = SalvageLayout(tuple(map(family_name, Table)), b"\x05fence\x19\x01", commit_offset=8)
 
-#: Commits that the damage hid may have given out numbers: ids and leases must not repeat them.
+#: Commits that the damage hides may have issued numbers, which new ids and leases must not repeat.
 _SKIPPED_COMMITS = 1_000_000
 _EPOCH_SHIFT = 44
 _BATCH_BYTES = 8 << 20
-#: Made anew, or part of the messages.
+#: Tables that are rebuilt, or that belong to the messages.
 _NOT_COPIED = {
     Table.QUEUES,
     Table.COUNTERS,
@@ -79,7 +79,7 @@ _NOT_COPIED = {
 def rebuild(
     source: Salvage, store: RocksKeyValueStore, report: RepairReport, *, step: Callable[[str, int], None]
 ) -> None:
-    """Write everything that `source` has into an empty store, and note in `report` what is gone."""
+    """Write everything that `source` holds into an empty store, and record in `report` what is lost."""
     _RowsRebuild(source, store, report, step).run()
 
 
@@ -95,11 +95,11 @@ class _RowsRebuild:
         self._queues: dict[int, QueueRecord] = {}
         self._own: dict[bytes, OwnState] = {}
         self._chunks: dict[int, Chunk] = {}
-        #: Key and bytes of the payloads.
+        #: Key of a lost page, and the bytes of its payloads.
         self._lost_pages: dict[bytes, int] = {}
-        #: The queue and the number that pages of saved messages, published or only staged, are stored under.
+        #: The queue and the number under which pages of saved messages, published or staged, are stored.
         self._bodies: set[tuple[int, int]] = set()
-        #: How many messages of each queue are gone.
+        #: The number of lost messages of each queue.
         self._gone: dict[int, int] = {}
         self._epoch = self._commit = 0
         self._batch = Batch()
@@ -132,7 +132,7 @@ class _RowsRebuild:
     # Rows in, rows out
 
     def _decoded(self, table: Table) -> Iterator[tuple[bytes, Any, bytes]]:
-        """Key, value and raw value of each row of a table that can be read."""
+        """Key, value and raw value of each readable row of a table."""
         name = family_name(table)
         self._step(name, 0)
         for row in self._source.rows(name):
@@ -173,7 +173,7 @@ class _RowsRebuild:
     # Messages
 
     def _save_chunks(self, pages: dict[bytes, int]) -> None:
-        """`pages` has the bytes of the payloads of each page that can be read."""
+        """Save the chunks. `pages` has the bytes of the payloads of each readable page."""
         states = {key: bytearray(value) for key, value, _ in self._decoded(Table.STATES)}
         stale = {row.key for row in self._source.rows(family_name(Table.STATES)) if row.stale}
         for key, head, is_cold in self._heads():
@@ -195,7 +195,9 @@ class _RowsRebuild:
             self._lose_headless(key, len(lost) - lost.count(GONE))
 
     def _heads(self) -> Iterator[tuple[bytes, Head, bool]]:
-        """Each with whether it is cold. A chunk never becomes hot again, so its cold head is the later one."""
+        """Each head, with whether it is cold. A chunk never becomes hot again, so its cold head is the later
+        one.
+        """
         cold = set()
         for key, head, _ in self._decoded(Table.COLD):
             cold.add(key)
@@ -205,8 +207,10 @@ class _RowsRebuild:
                 yield key, head, False
 
     def _put_head(self, key: bytes, chunk: Chunk, head: Head, *, is_cold: bool) -> None:
-        """A chunk whose states are lost has implied messages again, which need rows of their lanes. Of a stream only
-        the end may be cold, and the chunk may stand anywhere, so that all chunks with streams become cold.
+        """Write the head of a chunk.
+
+        A chunk whose states are lost has implied messages again, which need rows of their lanes. Only the end
+        of a stream may be cold, and the chunk may be anywhere in it, so all chunks with streams become cold.
         """
         is_ordered = self._queues[chunk.queue_id].config.ordering != "none"
         is_cold = is_cold or (is_ordered and chunk.columns.streams is not None)
@@ -216,7 +220,7 @@ class _RowsRebuild:
         )
 
     def _save_pages(self) -> None:
-        """Zeros take the place of payloads that are gone."""
+        """Save the pages, with zeros in place of lost payloads."""
         for key, _, raw in self._decoded(Table.PAGES):
             if _body_of(key) in self._bodies and key not in self._lost_pages:
                 self._put(Table.PAGES, key, raw)
@@ -257,7 +261,9 @@ class _RowsRebuild:
                 )
 
     def _forget_sessions(self) -> None:
-        """A session with an answer missing would carry out its request again. One that is not known refuses it."""
+        """Drop sessions with a missing answer. Such a session would carry out its request again; an unknown
+        session refuses it.
+        """
         sessions = {session_of_end(key) for key, _, _ in self._decoded(Table.SESSION_ENDS)}
         sessions |= {session_of_answer(key) for key, _, _ in self._decoded(Table.ANSWERS)}
         if sessions:
@@ -272,13 +278,13 @@ class _RowsRebuild:
             self._report.other.append(f"chunk {head.first} of queue {queue_id}: its states are lost")
             states = None
         if head.left is not None:
-            # Nothing is left of the others, whatever older states say.
+            # The other messages are gone, whatever older states say.
             left, known = set(head.left), states or bytearray(count)
             states = bytearray([known[index] if index in left else GONE for index in range(count)])
         return Chunk.of(queue_id, head, head.inline, states)
 
     def _lose_pages(self, chunk: Chunk, pages: dict[bytes, int]) -> None:
-        """Messages without payloads are gone."""
+        """Count messages without payloads as lost."""
         for page in find_missing_pages(chunk, lambda key, size: pages.get(key) == size):
             numbers, key = payload_range(chunk, page)
             for number in numbers:
@@ -303,12 +309,14 @@ class _RowsRebuild:
         )
 
     def _fit_own_rows(self, chunk: Chunk) -> None:
-        """The states of a chunk and the rows of its messages may be of different times, or one of them lost."""
+        """Reconcile a chunk's states with its messages' own rows: they may be of different times, or some of
+        them lost.
+        """
         for number in chunk.numbers:
             state, row = chunk.state_of(number), self._own.get(own_key(chunk, number))
             if state == OWN and row is None:
                 self._report.lost_history.append(_shown(chunk, number))
-                # Not implied: a lease that it has left may still list it.
+                # Not implied, because a lease that the message has left may still list it.
                 self._own[own_key(chunk, number)] = OwnState(chunk.queue_id, number)
             elif state == IMPLIED and row is not None:
                 chunk.mark([number], OWN)
@@ -325,15 +333,16 @@ class _RowsRebuild:
         self._report.other.append(f"the settings of queue {queue_id} are lost; it is called {name!r} now")
 
     def _find(self, number: int) -> Chunk | None:
-        """The chunk of a message that was saved."""
+        """The chunk of a saved message, or None."""
         chunk = self._chunks.get(number >> BLOCK_SHIFT)
         if chunk is None or number & BLOCK_MASK >= chunk.count or chunk.state_of(number) == GONE:
             return None
         return chunk
 
     def _save_leases(self) -> None:
-        """A member that several rows of a claim list belongs to the latest one. A lease without members goes, and so
-        does one of a numbered claim that is not kept.
+        """Save the leases. A member that several rows of a claim list belongs to the latest one.
+
+        A lease without members is dropped, and so is a lease of a numbered claim that is not kept.
         """
         held: set[int] = set()
         kept: dict[bytes, tuple[LeaseRow, list[int]]] = {}
@@ -356,7 +365,7 @@ class _RowsRebuild:
                 self._own[key] = replace(state, claim_id=0)
 
     def _is_held(self, number: int, claim_id: int) -> bool:
-        """Whether a claim that lists the message holds it, as far as the message knows."""
+        """Whether, according to the message's own row, the claim that lists the message holds it."""
         chunk = self._find(number)
         if chunk is None:
             return False
@@ -364,7 +373,7 @@ class _RowsRebuild:
         return state is None or state.claim_id == claim_id
 
     def _save_consumers(self, leases: dict[bytes, tuple[LeaseRow, list[int]]]) -> set[int]:
-        """Returns the claims that are not kept."""
+        """Save the consumers, and return the claims that are not kept."""
         members: dict[int, list[Member]] = {}
         for row, numbers in leases.values():
             if row.terms.is_numbered:
@@ -408,7 +417,7 @@ class _RowsRebuild:
                 self._put(Table.OWN, key, encode_value(state))
 
     def _save_streams(self) -> None:
-        """What is known of a stream beside its messages, as long as one of them lives in its queue."""
+        """Save what is known about a stream beside its messages, while one of them is live in its queue."""
         live = {
             (chunk.queue_id, chunk.stream_of(number))
             for chunk in self._chunks.values()
@@ -421,7 +430,7 @@ class _RowsRebuild:
                 self._put(Table.STREAMS, key, encode_value(replace(row, allowed_to_pass=allowed)))
 
     def _is_in_queue(self, chunk: Chunk, number: int) -> bool:
-        """Whether a message lives in the queue that it was enqueued into."""
+        """Whether a message is live in the queue that it was enqueued into."""
         state = self._own.get(own_key(chunk, number))
         return chunk.state_of(number) != GONE and (state is None or state.queue_id == chunk.queue_id)
 
@@ -443,7 +452,7 @@ class _RowsRebuild:
                     self._put(Table.DEDUP, key, encode_value(row))
 
     def _owns_key(self, queue_id: int, row: DedupRow) -> bool:
-        """Whether the key stands for a message that lives its first life in this queue."""
+        """Whether the key belongs to a message in its first life in this queue."""
         number = find_number(row.raw_id)
         chunk = None if number is None else self._find(number)
         if number is None or chunk is None or id_of(chunk.prefix, number) != row.raw_id:
@@ -469,7 +478,7 @@ class _RowsRebuild:
             saved, gone = counts.messages + counts.done, self._gone.get(queue_id, 0)
             name = self._queues[queue_id].name
             self._report.queues.append(QueueReport(name, counted, saved, gone))
-            # Messages of dead-letter queues are gone from the queue that they were enqueued into.
+            # Messages of dead-letter queues are counted as lost in the queue that they were enqueued into.
             if counted is not None and counted != saved and not self._gone:
                 self._report.other.append(f"queue {name!r} counted {counted} messages, and {saved} are saved")
         self._write()

@@ -1,4 +1,6 @@
-"""Numbered claims and staged writes among the rows of a damaged directory: whole ones are kept, the rest is listed."""
+"""Numbered claims and staged writes among the rows of a damaged directory: complete ones are kept, the others
+are listed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Where = tuple[int, int]
 
 
 def why_broken(record: ConsumerRecord, members: Sequence[Member], said: Said) -> str | None:
-    """Why the claim of a consumer cannot be kept; None: it can."""
+    """Why a consumer's claim cannot be kept, or None if it can."""
     if record.phase == "idle" or not record.number:
         return "its record contradicts itself"
     if record.in_hand and len(members) != record.messages:
@@ -48,7 +50,9 @@ def why_broken(record: ConsumerRecord, members: Sequence[Member], said: Said) ->
 
 
 def lose_claim(record: ConsumerRecord, why: str, report: RepairReport) -> ConsumerRecord:
-    """As when a queue is deleted: the number counts as closed, and the consumer is told."""
+    """The consumer without its claim, as after a deleted queue: the number counts as closed, and the consumer
+    learns of the loss.
+    """
     lost = replace(
         record, last_closed=record.number, lost=record.number, lost_why=f"the data was repaired: {why}"
     )
@@ -59,7 +63,7 @@ def lose_claim(record: ConsumerRecord, why: str, report: RepairReport) -> Consum
 
 @dataclass
 class StagedRows:
-    """Rows of staged writes by their keys, and parts by queue and number."""
+    """The rows of staged writes by key, and parts by queue and number."""
 
     chunks: dict[bytes, StagedChunk]
     parts: dict[Where, StagedPart]
@@ -74,7 +78,7 @@ def keep_staged(
     has_pages: Callable[[Where, StagedPart], bool],
     report: RepairReport,
 ) -> StagedRows:
-    """What can be kept. `used` are parts that have become messages."""
+    """The rows that can be kept. `used` are parts that have become messages."""
     done = {record.write for record in found.published.values()}
     begun = {record.write: record for record in found.publishing.values() if record.write not in done}
     kept = StagedRows({}, {}, {}, found.published)
@@ -82,10 +86,10 @@ def keep_staged(
     cut_off: set[Where] = set()
     for key, chunk in found.chunks.items():
         parts = _parts_left(chunk, begun.get(chunk.write))
-        # A write that is done has no chunks any more: these are left over from before.
+        # A finished write has no chunks; these are left over from before.
         if chunk.write in done:
             continue
-        # What an enqueue of many steps had staged when it was cut off: nobody publishes it.
+        # A large enqueue had staged these when it was interrupted. No caller can publish them.
         if chunk.token.startswith(OWN_TOKENS) and chunk.write not in begun:
             cut_off |= {(chunk.queue_id, number) for number, _ in chunk.parts}
             continue
@@ -137,12 +141,12 @@ def _is_whole(
         return False
     if bool(part.deaths) != chunk.dead or len(part.deaths) not in (0, 1, count):
         return False
-    # The pages of a queue that was deleted went with it.
+    # The pages of a deleted queue were deleted with it.
     return part.inline is not None or chunk.queue_id not in queue_ids or has_pages(where, part)
 
 
 def _what_is_left(record: Publishing, names: Collection[str], report: RepairReport) -> Publishing:
-    """What is left of a write that was published becomes messages, because its publisher was told so."""
+    """The rest of a published write, which becomes messages because the broker confirmed the publication."""
     chunks = tuple(name for name in dict.fromkeys(record.chunks) if name in names)
     missing = [name for name in record.chunks if name not in chunks]
     if missing:

@@ -1,10 +1,9 @@
 """The order of a repair.
 
-1. Refuse a directory that is open, and a target that is not new or empty.
-2. `cut_unsynced`: copy the files without the ends that no sync confirmed (`cut.py`).
-   Otherwise, a directory that `verify` finds sound is copied as it is.
-   Otherwise, read every row that can be read (`store/rocks/salvage.py`) and make a lawful store of them (`rebuild.py`).
-3. Verify the result, then give it its name in one step.
+1. Refuse a directory that is open, and a target that is neither new nor empty. 2. `cut_unsynced`: copy the
+files without the ends that no sync confirmed (`cut.py`). Otherwise, copy a directory that `verify` finds
+sound as it is. Otherwise, read every readable row (`store/rocks/salvage.py`) and build a valid store from
+them (`rebuild.py`). 3. Verify the result, then give it its name in one step.
 
 All writing happens in one directory beside the target. Memory: some hundred bytes for each message.
 """
@@ -28,9 +27,9 @@ from fairlead.store.rocks.marks import hold_unchanged
 from fairlead.store.rocks.salvage import Damage, Salvage
 from fairlead.store.rows import read_counts, read_queues
 
-#: RocksDB makes these anew; they say nothing about messages.
+#: RocksDB creates these anew; they hold nothing about messages.
 _LEFT_OUT = ("LOCK", "LOG")
-#: What is done now, how much of it there is (0: not known), and how much of it is done.
+#: The current work, its size (0: unknown), and how much of it is done.
 Progress = Callable[[str, int, int], None]
 
 
@@ -41,12 +40,12 @@ def repair(
     cut_unsynced: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Save what can be read of `damaged` into the new directory `new`; `damaged` is not written to.
+    """Copy everything readable from `damaged` into the new directory `new`; `damaged` is never written to.
 
     `cut_unsynced` is for a healthy directory that is refused after a power failure: it drops everything from
-    the first defect behind the last confirmed sync on, and refuses a directory with a defect before it.
-    Raises `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `FormatTooOld`, `StoreFull`, and `StoreCorrupt` if nothing can be
-    saved.
+    the first defect after the last confirmed sync, and refuses a directory with a defect before it. Raises
+    `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `FormatTooOld`, `StoreFull`, and `StoreCorrupt` if
+    nothing can be saved.
     """
     source, target = Path(damaged).resolve(), Path(new).resolve()
     told = progress or (lambda what, total, done: None)
@@ -108,8 +107,8 @@ def _copy(source: Path, finished: Path, told: Progress, *, cut_unsynced: bool) -
 
 
 def _open_once(finished: Path) -> None:
-    """The new directory has marks and a manifest of its own, and no closed log that the manifest expects
-    longer than it is.
+    """Open and close the new directory, so that it has marks and a manifest of its own that expect no log to
+    be longer than it is.
     """
     RocksKeyValueStore.open(finished).close()
 
@@ -145,7 +144,7 @@ def _count(finished: Path) -> list[QueueReport]:
 
 
 def _check_source(source: Path) -> list[Damage]:
-    """What is wrong with the file that says that the directory is ours."""
+    """Damage to the file that identifies the directory as fairlead's."""
     if not source.is_dir():
         raise InvalidRequest("damaged", "a data directory", str(source))
     try:

@@ -1,4 +1,4 @@
-"""What a repair found, what it saved and what is gone."""
+"""What a repair found, saved and lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.store.rocks.salvage import Damage, Gap
 
 @dataclass(frozen=True, slots=True)
 class GoneMessage:
-    """A message that a row names and whose body cannot be read. `where` says in which state that row had it."""
+    """A message that a row names and whose body cannot be read. `where` is its state according to that row."""
 
     id: str
     queue: str
@@ -19,8 +19,8 @@ class GoneMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """`counted`: the messages that the queue's own counters had, in the last state that could be read; None
-    if they are lost.
+    """`counted`: the number of messages according to the queue's own counters in the last readable state;
+    None if the counters are lost.
     """
 
     queue: str
@@ -42,13 +42,13 @@ class DroppedEnd:
 
 @dataclass(slots=True)
 class RepairReport:
-    """`ok`: nothing that was confirmed is gone.
+    """The result of a repair. `ok`: nothing that was confirmed is lost.
 
-    `damages`: parts of files that are missing or cannot be read. `gaps`: commits that are in no log any more;
-    messages that they enqueued are gone, messages that they completed may come back. `gone`: messages that
+    `damages`: parts of files that are missing or cannot be read. `gaps`: commits that no log contains;
+    messages that they enqueued are lost, and messages that they completed may return. `gone`: messages that
     are known and lost. `redelivered`: ids of saved messages that may have been completed, released or failed
-    later than the rows that are left say. `lost_history`: ids of saved messages whose attempts and failures
-    are lost. `other`: everything else that is lost, as sentences.
+    later than the remaining rows say. `lost_history`: ids of saved messages whose attempts and failures are
+    lost. `other`: every other loss, as a sentence.
     """
 
     damages: list[Damage] = field(default_factory=list)

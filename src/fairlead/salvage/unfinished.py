@@ -1,4 +1,6 @@
-"""A directory in the making: beside its final name, ours alone, and gone afterwards unless it was renamed."""
+"""The working directory of a repair: beside the final name, locked, and deleted afterwards unless it was
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _CHUNK = 1024 * 1024
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """An empty directory. What a killed repair left in it is cleared away."""
+    """An empty directory. Files that a killed repair left in it are deleted first."""
     folder = target.with_name(f".{target.name}.fairlead-repair")
     folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -35,7 +37,9 @@ def unfinished(target: Path) -> Iterator[Path]:
 
 
 def give_name(finished: Path, target: Path) -> None:
-    """Takes the place of an empty directory too, and refuses one that is not empty any more."""
+    """Rename the directory to its final name. It replaces an empty directory, and refuses one that is not
+    empty any more.
+    """
     try:
         os.rename(finished, target)
     except OSError as trouble:
@@ -46,7 +50,7 @@ def give_name(finished: Path, target: Path) -> None:
 
 
 def copy_file(source: Path, target: Path, size: int, copied: Callable[[int], None]) -> None:
-    """The first `size` bytes, synced."""
+    """Copy the first `size` bytes, and sync them."""
     with open(source, "rb") as reading, open(target, "xb", opener=open_private) as writing:
         while size and (chunk := reading.read(min(_CHUNK, size))):
             writing.write(chunk)
@@ -57,7 +61,9 @@ def copy_file(source: Path, target: Path, size: int, copied: Callable[[int], Non
 
 
 def _lock(handle: int, folder: Path, target: Path) -> None:
-    """The lock ends with the process, so that the next repair can take over what a killed one left behind."""
+    """Lock the directory. The lock ends with the process, so that the next repair can replace what a killed
+    one left.
+    """
     busy = InvalidRequest("new", "a directory that no other repair is writing", str(target))
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,12 +1,14 @@
-"""Tools for testing programs that use fairlead, used by our own tests as well.
+"""Tools for testing programs that use fairlead; our own tests use them too.
 
-What lives here: a clock that a test moves (`manual_clock.py`), brokers without a disk and questions about
-their inside (`engine.py`), data that can be watched, restarted and made to fail (`storage.py`), what a broker
-is about to write (`steps.py`), the sizes of its steps and pages (`sizes.py`), server processes (`server.py`),
-certificates (`authority.py`), a key-value store that fails at a chosen step and counts its reads
-(`faulty.py`). Promises: no test needs to sleep to make time
-pass, and none outside `tests/unit` and `tests/conformance` imports the engine. Must not: be imported by the
-engine. Start at `ManualClock`, then `open_in_memory`; `run_server` for tests against a server process.
+`manual_clock.py` has a clock that a test moves, `engine.py` brokers without a disk and questions about their
+inside, `storage.py` data that a test can watch, restart and make fail, `steps.py` and `changes.py` what a
+broker is about to write, `between.py` code that runs between two steps, `sizes.py` the sizes of steps and
+pages, `server.py` server processes, `authority.py` certificates, `faulty.py` a key-value store that fails at
+a chosen step and counts its reads, `stored.py` counts of stored records, and `verbs.py` replaced verbs.
+
+Guarantees: no test needs to sleep to make time pass, and no test outside `tests/unit` and `tests/conformance`
+imports the engine. The engine must not import this folder. Start at `ManualClock`, then `open_in_memory`;
+`run_server` is for tests against a server process.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from fairlead.testing.steps import Step, stop_before
     from fairlead.testing.storage import Storage
 else:
-    # Loaded when it is asked for: who only starts a server or moves a clock does not wait for the engine.
+    # Loaded on access: a test that only starts a server or moves a clock does not wait for the engine.
     _MODULE_OF = {
         "Durability": "engine",
         "Step": "steps",

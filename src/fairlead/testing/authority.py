@@ -1,6 +1,4 @@
-"""An authority of one's own that signs certificates: for trying TLS out, and for tests of it. Not for what
-matters.
-"""
+"""A certificate authority for trying TLS out and for tests. It is not meant for production."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: Browsers and phones accept no certificate of a server that lives longer.
+#: Browsers and phones refuse server certificates with a longer lifetime.
 DAYS = 397
-#: So that a machine whose clock is a little behind accepts what was just made.
+#: So that a machine whose clock is slightly behind accepts a new certificate.
 _EARLIER = timedelta(hours=1)
 
 
@@ -46,8 +44,8 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """Lives ten years unless told otherwise: whoever trusts it should not have to be told again with each
-    certificate.
+    """Signs certificates. Valid for ten years by default, so that clients need not be given a new one with
+    each server certificate.
     """
 
     def __init__(self, name: str = "fairlead local authority", *, days: int = 3650) -> None:
@@ -60,7 +58,7 @@ class Authority:
 
     @classmethod
     def load(cls, cert: bytes, key: bytes) -> Authority:
-        """One that was made before. Raises `ValueError` for what is none."""
+        """An authority that was made before. Raises `ValueError` if the bytes are none."""
         found = cls.__new__(cls)
         found.certificate = x509.load_pem_x509_certificate(cert)
         loaded = load_pem_private_key(key, None)
@@ -74,7 +72,7 @@ class Authority:
 
     @property
     def issued(self) -> Issued:
-        """Its own: `cert` is what others trust."""
+        """Its own certificate and key. `cert` is what clients trust."""
         return Issued(self.certificate.public_bytes(Encoding.PEM), _pem(self._key))
 
     def for_server(
@@ -84,7 +82,7 @@ class Authority:
         days: int = DAYS,
         begin: datetime | None = None,
     ) -> Issued:
-        """For whoever is reached under one of `hosts`: names or addresses."""
+        """A certificate for a server that is reached under one of `hosts`, which are names or addresses."""
         return self._sign(
             hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, days, begin, [_host(host) for host in hosts]
         )
@@ -117,7 +115,7 @@ class Authority:
 
 
 def hosts_of(cert: bytes) -> list[str]:
-    """The names and addresses that a certificate is for. Raises `ValueError` for what is none."""
+    """The names and addresses that a certificate is for. Raises `ValueError` if the bytes are no certificate."""
     try:
         names = (
             x509.load_pem_x509_certificate(cert)

@@ -1,6 +1,6 @@
-"""Do something between two steps of a verb, when the lock is free, as another caller might; and measure a step.
+"""Run code between two steps of a verb, while the lock is free, as another caller might; and measure steps.
 
-A step is one transaction: the lock is held from its begin to its end.
+A step is one transaction. It holds the lock from beginning to end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.engine.broker import Broker
 from fairlead.engine.transaction import Transaction
 from fairlead.testing.steps import Step
 
-#: Methods that read messages, and how many one call of each reads, from its arguments and its answer.
+#: Methods that read messages, and how many messages one call reads, from its arguments and its answer.
 _READS: dict[str, Callable[[Any, Any], int]] = {
     "bring": lambda numbers, _: len(numbers),
     "bring_chunks": lambda numbers, _: len(numbers),
@@ -29,7 +29,7 @@ _READS: dict[str, Callable[[Any, Any], int]] = {
 
 @contextmanager
 def between_steps(broker: Broker, run: Callable[[], object]) -> Iterator[None]:
-    """Call `run` after each step, once this thread holds the lock no more. Steps of `run` itself are not
+    """Call `run` after each step, once this thread has released the lock. Steps of `run` itself are not
     interrupted.
     """
     engine, is_running = broker.engine, False
@@ -54,7 +54,7 @@ def between_steps(broker: Broker, run: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def after_the_first_look(broker: Broker, run: Callable[[], object]) -> Iterator[None]:
-    """Call `run` once, between two steps, when a step has read messages."""
+    """Call `run` once, between two steps, after a step has read messages."""
     waiting, meter = [run], StepMeter()
 
     def interrupt() -> None:
@@ -66,7 +66,7 @@ def after_the_first_look(broker: Broker, run: Callable[[], object]) -> Iterator[
 
 
 class StepMeter:
-    """`most` has the most that one step did: messages that each kind of read gave, and `moved` ones."""
+    """`most` has the maximum of one step: messages that each kind of read returned, and `moved` ones."""
 
     def __init__(self) -> None:
         self.most: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class StepMeter:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Inside the `with` block, steps of every broker count."""
+        """Inside the `with` block, the steps of every broker are measured."""
         with ExitStack() as stack:
             for name, count in _READS.items():
                 stack.enter_context(patch.object(Transaction, name, self._counted(name, count)))

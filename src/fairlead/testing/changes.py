@@ -1,4 +1,4 @@
-"""What the facts of a transaction change, in words."""
+"""The changes that the facts of a transaction make, as words."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ What = Literal[
     "evacuate",
 ]
 
-#: By table: the word for a record that is saved, and the word for a record that goes. None: another change of
-#: the same step says it.
+#: By table: the word for a saved record, and the word for a deleted one. None: another change of the same
+#: step covers it.
 _RECORDS: dict[Table, tuple[What | None, What | None]] = {
     Table.META: ("mark clock", None),
     Table.API_KEYS: ("save key", "drop key"),
@@ -87,16 +87,16 @@ _RECORDS: dict[Table, tuple[What | None, What | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that a step changes."""
+    """One change of a step."""
 
     what: What
-    #: How many messages it changes; 0 for a change of something else.
+    #: The number of changed messages; 0 if the change concerns something else.
     count: int = 0
-    #: The record that it saves: of a queue, consumer, API key, audit entry, publication.
+    #: The saved record: of a queue, consumer, API key, audit entry or publication.
     record: Any = None
-    #: Reads the payloads of the messages that are new.
+    #: Reads the payloads of new messages.
     find_payloads: Callable[[], Sequence[bytes]] = tuple
-    #: Of a message that moves: how, why, and where to ("ready", "waiting", "done" or "gone").
+    #: For a message that moves: how, why, and where to ("ready", "waiting", "done" or "gone").
     move: tuple[str, str, str] | None = None
     #: (queue, token, chunks) of a change that drops chunks of a staged write.
     chunks: tuple[str, str, list[str]] | None = None
@@ -168,7 +168,7 @@ _WORDS: dict[type, What | None] = {
     f.KeysForgotten: "forget dedup",
     f.WindowsEnded: "forget dedup",
     f.LivesEnded: "forget ttl",
-    # The staged chunk, or its end, says it.
+    # Covered by the staged chunk, or by the end of the write.
     f.PagesStaged: None,
 }
 
@@ -184,7 +184,7 @@ def _records(fact: f.RecordsChanged) -> Iterator[Change]:
 
 
 def _dropped(key: bytes) -> tuple[str, str, list[str]]:
-    """From the key of a staged chunk, see `store/rows.py`."""
+    """Read from the key of a staged chunk; see `store/rows.py`."""
     queue, _, rest = key.partition(b"\0")
     token_end = 2 + int.from_bytes(rest[:2], "big")
     return queue.decode(), rest[2:token_end].decode(), [rest[token_end:].decode()]

@@ -1,6 +1,6 @@
-"""A broker without a disk, and questions about the inside of a broker that no verb answers.
+"""A broker without a disk, and questions about a broker's inside that no verb answers.
 
-Only this folder knows how the engine is built: a test that needs more of the inside asks for it here.
+Only this folder knows the structure of the engine. A test that needs more of the inside asks for it here.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from fairlead.testing.storage import Storage
 def open_in_memory(
     *, clock: Clock | None = None, durability: Durability = "fsync", settings: Settings | None = None
 ) -> Broker:
-    """A broker that keeps everything in this process and loses it on exit. Has every verb but `checkpoint`."""
+    """A broker that keeps everything in this process and loses it on exit. It has every verb but
+    `checkpoint`.
+    """
     return Broker(DictionaryStore(), clock=clock, durability=durability, settings=settings)
 
 
 def engine_of(broker: Broker) -> Engine:
-    """The engine inside."""
+    """The broker's engine."""
     return broker.engine
 
 
 def run_due(broker: Broker) -> None:
-    """Do everything that is due by now. `ManualClock.advance` does this too."""
+    """Do all work that is due by now. `ManualClock.advance` does this too."""
     broker.run_due()
 
 
 def laws(checked: Broker | Storage | str | Path) -> list[str]:
-    """Every broken law of the stored data, as a sentence; empty when all hold.
+    """Every violated law of the stored data, as a sentence; empty if all hold.
 
-    A path is a data directory that no broker has open. A broker must be open, and idle.
+    A path is a data directory that no broker has open. A broker must be open and idle.
     """
     if isinstance(checked, Broker):
         return broken_laws(checked.engine)
@@ -64,12 +66,12 @@ def is_closed(broker: Broker) -> bool:
 
 
 def abandon(broker: Broker) -> None:
-    """Leave a broker as a killed process does: it works no more, and writes nothing on the way out."""
+    """Leave a broker as a killed process does: it stops working, and writes nothing more."""
     broker.engine.stop_working()
 
 
 def waiting_claims(broker: Broker, queue: str) -> int:
-    """How many claims wait for messages of a queue."""
+    """The number of claims that wait for messages of a queue."""
     engine = broker.engine
     return len(engine.waiters.of(engine.memory.by_name[queue].record.queue_id))
 
@@ -80,12 +82,12 @@ def engine_lock(broker: Broker) -> AbstractContextManager[Any]:
 
 
 def hooks_of(broker: Broker) -> Any:
-    """The stand-in or process that runs the scripts of hooks."""
+    """The stand-in or process that runs hook scripts."""
     return broker.engine.hooking.hooks
 
 
 def replace_hooks(broker: Broker, hooks: Any) -> None:
-    """Scripts run in `hooks` from here on; the process that ran them ends."""
+    """Run scripts in `hooks` from now on, and stop the process that ran them."""
     broker.engine.hooking.hooks.close()
     broker.engine.hooking.hooks = hooks
 
@@ -96,13 +98,13 @@ def seed_jitter(broker: Broker, rng: random.Random) -> None:
 
 
 def forget_bodies(broker: Broker) -> None:
-    """Drop the bodies of messages from memory: the next claim reads them from the store."""
+    """Drop message bodies from memory, so that the next claim reads them from the store."""
     for chunk in broker.engine.memory.chunks.values():
         chunk.payloads = None
 
 
 def is_started(broker: Broker, message_id: str) -> bool:
-    """Whether somebody who holds the message has begun with it."""
+    """Whether the consumer that holds the message has started it."""
     raw_id = find_id(message_id) or b""
     with broker.engine.lock:
         found = broker.engine.memory.find_lease(raw_id)
@@ -110,7 +112,7 @@ def is_started(broker: Broker, message_id: str) -> bool:
 
 
 def set_attempts(broker: Broker, message_id: str, attempts: int) -> None:
-    """As if the message had failed so often."""
+    """Set the number of failures of a message."""
     raw_id = find_id(message_id) or b""
     with broker.engine.transaction() as tx:
         number = tx.find_messages([raw_id])[raw_id]
@@ -118,19 +120,19 @@ def set_attempts(broker: Broker, message_id: str, attempts: int) -> None:
 
 
 def save_runbook(broker: Broker, project: str, text: str) -> None:
-    """Store a text as the runbook of a project, whatever it says."""
+    """Store a text as the runbook of a project without checking it."""
     with broker.engine.transaction() as tx:
         tx.add(RecordsChanged(Table.RUNBOOKS, {b"/" + project.encode(): text}))
 
 
 def replace_audit_record(broker: Broker, record: AuditRecord) -> None:
-    """Store a record in the place of the one with its number."""
+    """Replace the stored audit record with the same number."""
     with broker.engine.transaction() as tx:
         tx.add(RecordsChanged(Table.AUDIT, {entry_key(record.number): record}))
 
 
 def forget_sessions(broker: Broker) -> None:
-    """As if nobody had used any session for long."""
+    """Expire all sessions, as after a long time without use."""
     with broker.engine.transaction() as tx:
         for table in (Table.ANSWERS, Table.SESSION_ENDS):
             tx.add(RecordsChanged(table, dict.fromkeys(rows_in(broker, table.name))))
@@ -142,7 +144,9 @@ def sync(broker: Broker) -> None:
 
 
 def start_new_log(broker: Broker, family: str, *, wait: bool = True) -> None:
-    """Flush one column family of a broker on disk: RocksDB starts a new log, and the others keep the old one."""
+    """Flush one column family of a broker on disk: RocksDB starts a new log, and the other families keep the
+    old one.
+    """
     _rocks_of(broker).flush_table(Table[family.upper()], wait=wait)
 
 
@@ -152,17 +156,17 @@ def families_of(broker: Broker) -> list[str]:
 
 
 def copy_directory(broker: Broker, path: Path) -> None:
-    """A checkpoint."""
+    """Write a checkpoint."""
     broker.engine.store.checkpoint(path)
 
 
 def rows_in(broker: Broker, table: str) -> dict[bytes, bytes]:
-    """The rows of a table that is stored, see `store/rows.py`, by key."""
+    """The stored rows of a table by key; see `store/rows.py`."""
     return dict(read_table(broker.engine.store, Table[table.upper()]))
 
 
 def stored_rows(broker: Broker) -> dict[str, bytes]:
-    """Every row of every table, by table and key."""
+    """Every stored row, by table and key."""
     return {
         f"{table.name.lower()} {key.hex()}": value
         for table in Table

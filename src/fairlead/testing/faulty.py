@@ -1,16 +1,17 @@
-"""A wrapper over any key-value store that fails, tears, delays, forgets or dies at a chosen step, and counts.
+"""A wrapper around any key-value store that fails, tears, delays, forgets or dies at a chosen step, and
+counts steps.
 
-A step is one call of the port. `arm(n, fault)` lets the n-th step from now meet the fault:
+A step is one call of the port. `arm(n, fault)` lets the fault happen at the n-th step from now:
 
-* `fail`: raises an error (`StoreFull` unless another is given) and changes nothing; the store lives on.
-* `die_before`: the process is gone before the step.
-* `die_after`: the process is gone after the step, and its caller never learns.
+* `fail`: raises an error (`StoreFull` unless another is given) and changes nothing; the store continues.
+* `die_before`: the process ends before the step.
+* `die_after`: the process ends after the step, and its caller never learns of the step.
 * `power_cut`: as `die_after`, and everything since the last sync is lost. Needs `forgets=True`.
-* `tear`: a write stores a part of its batch, then the process is gone. No backend does this: it shows that a
-  test notices a write that is not atomic.
-* `delay`: the step waits until `on_delay` returns, and then takes place.
+* `tear`: a write stores part of its batch, then the process ends. No backend does this: it shows that a test
+  notices a write that is not atomic.
+* `delay`: the step waits until `on_delay` returns, and then happens.
 
-A process that is gone raises `Killed` from every call. Wrap the inner store again for the next process.
+A process that has ended raises `Killed` from every call. Wrap the inner store again for the next process.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _Rows = dict[tuple[Table, bytes], bytes | None]
 
 
 class Killed(BaseException):
-    """The process is gone. Not an `Exception`: nothing in the engine may handle it."""
+    """The process has ended. Not an `Exception`: nothing in the engine may handle it."""
 
 
 class FaultyStore:
     """Without an armed fault it keeps every promise of `inner`.
 
     `calls` counts the steps by method, `reads` only those that read: a test compares `reads` for a small and
-    a large batch of one verb. `forgets=True` allows power cuts, and reads the old rows before every write,
-    past the counters.
+    a large batch of one verb. `forgets=True` allows power cuts; every write then first reads the old rows,
+    which is not counted.
     """
 
     def __init__(self, inner: KeyValueStore, *, forgets: bool = False) -> None:
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.on_delay: Callable[[str], None] = lambda method: None
-        #: Whether the armed fault has come.
+        #: Whether the armed fault has happened.
         self.struck = False
         self.dead = False
         self._steps_left = 0
@@ -56,7 +57,7 @@ class FaultyStore:
         self._only: Collection[str] = ()
         self._error: Exception = StoreFull("the simulated disk", 0, 1)
         self._forgets = forgets
-        #: The writes since the last sync: for each the last commit and the rows as they were before it.
+        #: The writes since the last sync: for each one the last commit, and the rows as they were before it.
         self._unsynced: list[tuple[int, _Rows]] = []
 
     @property
@@ -67,7 +68,9 @@ class FaultyStore:
     def arm(
         self, nth: int, fault: Fault, *, only: Collection[str] = (), error: Exception | None = None
     ) -> None:
-        """The n-th step from now meets the fault; 0 disarms. `only`: count steps of these methods alone."""
+        """Let the fault happen at the n-th step from now; 0 disarms. `only`: count only steps of these
+        methods.
+        """
         if fault == "power_cut" and not self._forgets:
             raise ValueError("expected FaultyStore(forgets=True) for a power cut")
         self._steps_left, self._fault, self._only = nth, fault, only
@@ -76,12 +79,14 @@ class FaultyStore:
 
     @property
     def unsynced(self) -> int:
-        """How many writes a power cut may undo."""
+        """The number of writes that a power cut may undo."""
         return len(self._unsynced)
 
     def cut_power(self, *, kept: int = 0) -> None:
-        """Lose every write since the last sync but the first `kept`, which reached the disk by themselves, and be gone.
-        The inner store continues as the disk of a machine that starts again.
+        """End the process, and lose every write since the last sync but the first `kept`, which reached the
+        disk by themselves.
+
+        The inner store continues as the disk of a machine that restarts.
         """
         if not self._forgets:
             raise ValueError("expected FaultyStore(forgets=True) for a power cut")
@@ -130,7 +135,7 @@ class FaultyStore:
 
     def sync(self) -> None:
         def sync() -> None:
-            # Another thread may write meanwhile: its write is not covered.
+            # Another thread may write meanwhile; this sync does not cover that write.
             covered = len(self._unsynced)
             self.inner.sync()
             del self._unsynced[:covered]
@@ -192,7 +197,7 @@ class FaultyStore:
         self._step("checkpoint", lambda: self.inner.checkpoint(path))
 
     def close(self) -> None:
-        """No step: a test closes also the store of a process that is gone."""
+        """Not a step: a test also closes the store of a process that has ended."""
         self.inner.close()
 
     def _step(self, method: str, take: Callable[[], T], tear: Callable[[], None] | None = None) -> T:
@@ -242,5 +247,5 @@ def _half_of(batch: Batch) -> Batch:
 
 
 def faulty_in_memory(*, forgets: bool = False) -> FaultyStore:
-    """Around a store without a disk; `Broker(faulty_in_memory())` opens it."""
+    """A faulty store without a disk; `Broker(faulty_in_memory())` opens it."""
     return FaultyStore(DictionaryStore(), forgets=forgets)

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from collections.abc import Callable
 class ManualClock:
     """`advance` moves both readings; `jump` steps the wall clock alone, as an operator or NTP would.
 
-    A broker that is opened again on the same manual clock sees a process that restarted; on another one, a
-    machine that did.
-
-    Due work of every broker on this clock runs inside `advance` and `jump`, in the calling thread, so a test
-    needs no sleep: when the call returns, what was due has happened.
+    A broker that is opened again on the same manual clock sees a restarted process; on another manual clock,
+    a restarted machine. Due work of every broker on this clock runs inside `advance` and `jump`, in the
+    calling thread. When the call returns, everything due has happened, so a test needs no sleep.
     """
 
     ticks = False
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        #: Another manual clock is another boot of the machine: its steady time counts from elsewhere.
+        #: Another manual clock is another boot of the machine: its steady time has another origin.
         self.origin: bytes | None = os.urandom(16)
         self._wall_ms = now_ms
         self._monotonic_ms = 0

@@ -20,14 +20,14 @@ from typing import IO
 from fairlead.config.load import SETTINGS
 from fairlead.config.server import DOORS
 
-#: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
+#: Generous: a loaded machine is slow, and a wait that ends early costs nothing.
 PATIENCE_S = 60.0
 
 _FIRST_PORT = 10_000
 _BLOCKS = 22
 _BLOCK = 1_000
-#: Its own: Hypothesis gives every test the same random numbers, and so the tests of two processes the same
-#: ports.
+#: Its own generator: Hypothesis seeds the global one alike for every test, so tests in two processes would
+#: draw the same ports.
 _chance = random.SystemRandom()
 #: The ports that this process took last. A port stays free until its server listens; without this record, two
 #: threads that start servers at the same time could take the same one.
@@ -38,7 +38,7 @@ _SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve"
 
 
 class ServerProcess:
-    """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`.
+    """A server on fixed loopback ports and one data directory. `run_server` makes it.
 
     Doors without an address are off; a setting that is None keeps the default of `fairlead serve`.
     """
@@ -52,7 +52,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
-        #: Variables beside those of the settings, from the next start on.
+        #: Environment variables in addition to the settings, from the next start on.
         self.environment = dict(environment or {})
         self._command = command
         self.addresses: dict[str, str] = {}
@@ -69,7 +69,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """For `fairlead.connect`."""
+        """The address for `fairlead.connect`."""
         return self.addresses["resp"]
 
     @property
@@ -78,16 +78,16 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """What all processes so far have written to stderr."""
+        """Everything that all processes have written to stderr so far."""
         return "".join(self._log)
 
     @property
     def out(self) -> str:
-        """What all processes so far have written to stdout."""
+        """Everything that all processes have written to stdout so far."""
         return "".join(line for lines in self._out for line in lines)
 
     def start(self) -> None:
-        """Returns when the server is ready, or raises `ServerDidNotStart`."""
+        """Return when the server is ready, or raise `ServerDidNotStart`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         environment |= {
             SETTINGS[path].variable: str(value) for path, value in self._given.items() if value is not None
@@ -119,20 +119,20 @@ class ServerProcess:
         self.addresses = json.loads(first[0])["addresses"]
 
     def terminate(self) -> None:
-        """SIGTERM: ask it to stop. `wait` for its end."""
+        """SIGTERM: ask the server to stop. `wait` waits for its end."""
         self._running().send_signal(signal.SIGTERM)
 
     def look_at_certificates(self) -> None:
-        """SIGHUP: certificates that changed are taken up now, not within a second."""
+        """SIGHUP: load changed certificates now, not within a second."""
         self._running().send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would be; returns when the process is gone."""
+        """SIGKILL, like a crash. Returns when the process has ended."""
         self._running().kill()
         self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open, and nothing answers. Returns when it stands still."""
+        """SIGSTOP: connections stay open, and nothing answers. Returns when the process has stopped."""
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -140,7 +140,7 @@ class ServerProcess:
         self._running().send_signal(signal.SIGCONT)
 
     def wait(self) -> int:
-        """The exit code, once the process has ended and all it wrote is read."""
+        """The exit code, once the process has ended and all its output is read."""
         code = self._running().wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
@@ -152,7 +152,7 @@ class ServerProcess:
         return self.wait()
 
     def restart(self, *, kill: bool = False) -> None:
-        """End it, if it still runs, and start it again on the same ports and data."""
+        """End the server if it still runs, and start it again on the same ports and data."""
         if self._running().poll() is None:
             if kill:
                 self.kill()
@@ -184,7 +184,8 @@ def run_server(
     settings: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """A ready server on free ports; killed at the end if it still runs. `flight` is for bulk verbs and Spark.
+    """Start a server on free ports, and kill it at the end if it still runs. `flight` is for bulk verbs and
+    Spark.
 
     `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`.
     `fairlead.testing.authority` makes certificates. `environment` has variables that are no settings, such as
@@ -211,12 +212,12 @@ def run_server(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, outside the range the system gives to outgoing connections.
+    """Ports without a listener, outside the range that the system uses for outgoing connections.
 
-    In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so
-    take the port. Tests that pytest-xdist runs side by side look in different places, and a process does not
-    take one of its last ports again: between the look and the server two tests could take the same port, and
-    gRPC lets two servers share one without an error.
+    In that range, a client that keeps reconnecting to a stopped server's port may connect to itself, and so
+    take the port. Tests that pytest-xdist runs side by side search different ranges, and a process does not
+    take one of its last ports again: between the search and the start of the server two tests could take the
+    same port, and gRPC lets two servers share one without an error.
     """
     with _ports_lock:
         return [_free_port() for _ in range(count)]
@@ -241,13 +242,15 @@ def _free_port() -> int:
 
 
 def _neighbour() -> int:
-    """Another number for each process of one pytest-xdist; it numbers them, and they have one parent."""
+    """A different number for each process of one pytest-xdist run, which numbers its processes; they have one
+    parent.
+    """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     return os.getppid() + int(worker[2:]) if worker[2:].isdigit() else os.getpid()
 
 
 def _drain(stream: IO[str], lines: list[str], came: threading.Event) -> None:
-    """Read on for ever: a child whose pipe is full would stand still."""
+    """Read until the end, because a child whose pipe is full would block."""
     with stream:
         for line in stream:
             lines.append(line)

@@ -17,7 +17,7 @@ _PLACES = {
     "scan_page_messages": "engine.walk.STEP_MESSAGES",
     "operator_scan_messages": "engine.choose.SCAN_LIMIT",
     "operator_step_messages": "engine.act.STEP_MESSAGES",
-    # What time brings.
+    # Timer.
     "timer_step_messages": "engine.moves.STEP_MESSAGES",
     "timer_sleep_ms": "engine.timer.MAX_SLEEP_MS",
     "session_kept_ms": "decide.sessions.SESSION_KEPT_MS",
@@ -38,10 +38,10 @@ _PLACES = {
     "staged_part_messages": "engine.work.staging.PART_MESSAGES",
     "chunks_per_write": "engine.work.staging.MAX_WRITE_CHUNKS",
     "staged_chunks": "engine.work.staging.MAX_STAGED_CHUNKS",
-    # Looking.
+    # Views.
     "browse_page_bytes": "engine.work.look.PAGE_BYTES",
     "browse_step_messages": "engine.walk_ids.STEP_MESSAGES",
-    # Bounds of what is kept.
+    # Bounds of stored records.
     "config_keys": "engine.work.config.MAX_CONFIG_KEYS",
     "config_characters": "engine.work.config.MAX_CONFIG_CHARACTERS",
     "api_keys": "engine.work.keys.MAX_KEYS",
@@ -55,7 +55,7 @@ _PLACES = {
 
 
 def size(name: str) -> str:
-    """Where the size is kept, as a dotted name for `monkeypatch.setattr`."""
+    """The location of the size, as a dotted name for `monkeypatch.setattr`."""
     return f"fairlead.{_PLACES[name]}"
 
 
@@ -65,7 +65,7 @@ def read_size(name: str) -> Any:
 
 
 def set_sizes(**sizes: int) -> None:
-    """For the rest of this process."""
+    """Change sizes for the rest of this process."""
     for name, value in sizes.items():
         module, attribute = _find(name)
         setattr(module, attribute, value)
@@ -73,7 +73,7 @@ def set_sizes(**sizes: int) -> None:
 
 @contextmanager
 def sized(**sizes: int) -> Iterator[None]:
-    """Inside the `with` block."""
+    """Change sizes inside the `with` block."""
     with ExitStack() as stack:
         for name, value in sizes.items():
             stack.enter_context(patch(size(name), value))

@@ -1,6 +1,6 @@
 """What a broker is about to write, in words, so that a test can stop it there.
 
-A step is one commit: all of its changes are made, or none. `"publish" in step` says whether one of them is a
+A step is one commit: all of its changes are made, or none. `"publish" in step` tells whether one of them is a
 publication, `step.count("complete")` how many messages it completes. `changes.py` has the words.
 """
 
@@ -23,7 +23,7 @@ from fairlead.testing.changes import changes_of
 
 
 class Step:
-    """One commit. Its changes are read when asked for, so that watching costs little."""
+    """One commit. Its changes are read on access, so that watching costs little."""
 
     def __init__(self, facts: Sequence[Any]) -> None:
         self.facts = facts
@@ -36,15 +36,15 @@ class Step:
 
     @property
     def words(self) -> list[What]:
-        """What is changed, in order."""
+        """The words of its changes, in order."""
         return [change.what for change in self._changes()]
 
     def changes(self, *what: What) -> list[Change]:
-        """Those of one of these words, in order; without words all of them."""
+        """The changes with one of these words, in order; without words, all of them."""
         return [change for change in self._changes() if not what or change.what in what]
 
     def count(self, what: What) -> int:
-        """How many messages are changed in this way."""
+        """The number of messages changed in this way."""
         return sum(change.count for change in self.changes(what))
 
     def _changes(self) -> Iterator[Change]:
@@ -59,9 +59,7 @@ def ignore(step: Step) -> None:
 def observe(
     broker: Broker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
 ) -> None:
-    """Call `seen` after each step. It is first told of the queues that there are, as one step that saves
-    them.
-    """
+    """Call `seen` after each step. The first call has the existing queues, as one step that saves them."""
 
     def told(facts: Sequence[Any], memory: object = None) -> None:
         seen(Step(facts))
@@ -75,8 +73,8 @@ def stop_before(
 ) -> Iterator[list[Step]]:
     """Fail the commit of every chosen step with an error, or run `stop` first and let it pass.
 
-    Nothing of a failed step is written, and the broker keeps the state in memory that it had. Gives the steps
-    that were chosen.
+    Nothing of a failed step is written, and the broker keeps its state in memory. Yields the steps that were
+    chosen.
     """
     stopped: list[Step] = []
 
@@ -100,8 +98,10 @@ def stop_before(
 
 
 def kill_process_at(nth: int, *what: What, before: bool) -> None:
-    """SIGKILL this process at the n-th step on disk that has one of these words: just before it is written,
-    or just after. Call it before a broker is opened, which may take steps itself. 0: never.
+    """SIGKILL this process at the n-th step on disk with one of these words, just before it is written or
+    just after. 0 means never.
+
+    Call it before a broker is opened, because opening may take steps too.
     """
     numbers = itertools.count(1)
 

@@ -26,9 +26,9 @@ from fairlead.testing.steps import Step, ignore
 
 SMALL_CACHE_BYTES = 8 * 1024 * 1024
 
-#: `before`: killed, the commit is not there. `after`: killed, it is there and the caller never learns.
-#: `power`: as `after`, and everything since the last sync is lost with it. `full`: refused, and the broker
-#: lives on.
+#: `before`: killed, and the commit is not stored. `after`: killed, the commit is stored, and the caller never
+#: learns of it. `power`: as `after`, and everything since the last sync is lost. `full`: refused, and the
+#: broker continues.
 Trouble = Literal["before", "after", "power", "full"]
 
 T = TypeVar("T")
@@ -37,18 +37,19 @@ _Opener = Callable[[], _Inner]
 
 
 class Cut(BaseException):
-    """The process is gone. Not an `Exception`: nothing in the engine may handle it."""
+    """The process has ended. Not an `Exception`: nothing in the engine may handle it."""
 
 
 class Storage:
-    """One life of the data, from `Storage()` or `reopen` to `close`. A broker on it works as on the real one.
+    """One life of the data, from `Storage()` or `reopen` to `close`. A broker works on it as on the real
+    store.
 
-    A step is one write; the facts in it are those of its transaction. `on_step` is called with each step before
-    it is written; an exception of its own fails the step. `after_step` is called once it is written. Other
-    attributes are those of the store inside.
+    A step is one write, with the facts of its transaction. `on_step` is called with each step before it is
+    written; an exception of its own fails the step. `after_step` is called once the step is written. Other
+    attributes are those of the inner store.
     """
 
-    #: Of the transaction that is being written.
+    #: The facts of the transaction that is being written.
     _facts: Sequence[StateFact] = ()
 
     def __init__(
@@ -85,8 +86,10 @@ class Storage:
         self._synced = self.snapshot() if self._forgets else None
 
     def laws(self) -> list[str]:
-        """Of the engine that is open on it; or of one that is opened for the question, also where a failed store has
-        stopped the engine, whose memory need not be what is stored.
+        """The violated laws of the engine that has it open, or of an engine opened for this question.
+
+        After a store failed, the stopped engine's memory may differ from the stored data, so a new engine
+        answers.
         """
         engine: Engine | None = self.__dict__.get("_engine")
         if engine is None or engine._over is not None:
@@ -132,7 +135,7 @@ class Storage:
         return self.inner.last_commit
 
     def arm(self, nth: int, trouble: Trouble) -> None:
-        """The n-th commit from now fails in that way; `struck` says whether it came. 0 disarms."""
+        """Let the n-th commit from now fail in that way; `struck` tells whether it happened. 0 disarms."""
         self._left, self._trouble = nth, trouble
         self.struck = False
 
@@ -148,7 +151,7 @@ class Storage:
         return self._take(Step(self._facts), lambda: self.inner.write(batch, epoch, commit))
 
     def _take(self, step: Step, store: Callable[[], T]) -> T:
-        """Store a step, unless trouble is armed for it."""
+        """Store a step, unless a fault is armed for it."""
         self.on_step(step)
         strikes = self._left == 1
         self._left = max(0, self._left - 1)
@@ -174,7 +177,7 @@ class Storage:
     # Going back
 
     def lose_unsynced(self) -> None:
-        """Go back to the last sync, as after a power cut. Does nothing on disk, where the operating system
+        """Go back to the last sync, as after a power cut. Has no effect on disk, where the operating system
         holds the log. Raises `ValueError` without `forgets=True`.
         """
         if not self._forgets:
@@ -182,13 +185,13 @@ class Storage:
         self.restore(self._synced)
 
     def snapshot(self) -> Any:
-        """All that is stored in memory now; None on disk."""
+        """All data stored in memory now; None on disk."""
         return copy_data(self.inner.data) if isinstance(self.inner, DictionaryStore) else None
 
     def restore(self, snapshot: Any) -> None:
-        """Put back what `snapshot` gave. It can be put back again later."""
+        """Restore what `snapshot` returned. This can be repeated."""
         if snapshot is not None and isinstance(self.inner, DictionaryStore):
-            # The epoch stays: acquiring the store is synced at once.
+            # The epoch stays, because acquiring the store is synced at once.
             epoch = max(snapshot.fence.epoch, self.inner.data.fence.epoch)
             self.inner.data = copy_data(snapshot)
             self.inner.data.fence = msgspec.structs.replace(self.inner.data.fence, epoch=epoch)
@@ -196,7 +199,7 @@ class Storage:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[RocksKeyValueStore]:
-    """The store of a data directory that nobody writes to, as a crash may have left it."""
+    """The store of a data directory that no process writes to, for example after a crash."""
     store = RocksKeyValueStore.open(path, read_only=True)
     try:
         yield store
@@ -205,7 +208,7 @@ def read_only(path: Path) -> Iterator[RocksKeyValueStore]:
 
 
 def fail_syncs(broker: Broker, error: Exception) -> None:
-    """Every sync of an open broker fails from here on, as on a broken disk."""
+    """Make every sync of an open broker fail from now on, as on a broken disk."""
 
     def fail() -> None:
         raise error

@@ -1,4 +1,4 @@
-"""How much of what is stored, for tests that nothing is left behind, or nothing forgotten too early."""
+"""Counts of stored records, for tests that nothing is left behind or forgotten too early."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _TABLES: dict[Kind, Table] = {
 
 
 def stored_requests(storage: Storage) -> set[int]:
-    """The numbers of the requests whose answers are remembered, of all sessions."""
+    """The numbers of the requests whose answers are remembered, in all sessions."""
     rows = read_table(storage, Table.ANSWERS)
     return {decode_value(Table.ANSWERS, raw).number for _, raw in rows} - {0}
 
 
 def stored_count(storage: Storage, kind: Kind) -> int:
-    """How many records of that kind there are."""
+    """The number of records of that kind."""
     return len(_keys(storage, _TABLES[kind]))
 
 
 def staged_bytes(storage: Storage) -> int:
-    """What the staged chunks that nobody has published take on disk, as their records say."""
+    """The size on disk of staged chunks that are not published, according to their records."""
     return sum([decode_value(Table.STAGED, raw).stored_bytes for _, raw in read_table(storage, Table.STAGED)])
 
 

@@ -1,4 +1,4 @@
-"""Let a verb do something else than its work, so that a test sees what the layers around it make of that."""
+"""Replace the work of a verb, so that a test sees how the layers around it react."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fairlead.request import Request
 def replaced_work(
     request: type[Request[Any]], replacement: Callable[[Callable[[], Any]], Any]
 ) -> Iterator[None]:
-    """`replacement` runs in the place of the verb's work, and gets the work as a function to call or not. No request takes
-    a short way meanwhile, which would pass it by.
+    """Run `replacement` in place of the verb's work. It gets the work as a function, which it may call or
+    not.
+
+    No request takes a short way meanwhile, because a short way would bypass the replacement.
     """
     tables: list[dict[Any, Any]] = [table for table in (WORK, WORK_IN_STEPS) if request in table]
     originals = [table[request] for table in tables]
@@ -38,7 +40,7 @@ def replaced_work(
 
 @contextmanager
 def given_work(request: type[Request[Any]], work: Callable[[Any], Any]) -> Iterator[None]:
-    """For a verb of a test: `work` makes its answer."""
+    """Run `work` as the work of a verb that a test defines."""
     WORK[request] = lambda tx, given: work(given)
     try:
         yield
