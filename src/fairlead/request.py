@@ -109,6 +109,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     slow: ClassVar[bool] = False
     #: Whether the answer is an iterator of pages, which are read while the caller consumes them.
     paged: ClassVar[bool] = False
+    #: Whether a call may wait while its answer is empty; see `patience_ms`.
+    waits: ClassVar[bool] = False
     #: The field that names the queue the request is about; "" when none does.
     queue_field: ClassVar[str] = "queue"
 
@@ -245,6 +247,7 @@ def verb(name: str) -> Callable[[type[R]], type[R]]:
             request.queue_field = ""
         if not hasattr(request, "durable"):
             request.durable = request.room is not Room.READS
+        request.waits = request.patience_ms is not Request.patience_ms
         VERBS[name] = Verb(name, request, answer)
         return request
 

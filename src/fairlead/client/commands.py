@@ -12,7 +12,7 @@ from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
 from fairlead.model.names import check_queue_name
 from fairlead.request import Answer, Request
 from fairlead.wire.error_lines import read_error
-from fairlead.wire.numbered import Numbered
+from fairlead.wire.numbered import Numbered, pack_place
 from fairlead.wire.packed import decode_answer, encode_request
 
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -42,22 +42,27 @@ def make_reader() -> hiredis.Reader:
 def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
     """Raises `InvalidRequest` for values that cannot travel."""
     try:
-        name, fields = _name_of(type(request)), encode_request(request)
+        fields = encode_request(request)
     except InvalidRequest:
         if isinstance(queue := getattr(request, "queue", None), str):
             # In the engine's words, which name the argument.
             check_queue_name(queue)
         raise
     if once is None:
-        return b"*2\r\n%b$%d\r\n%b\r\n" % (name, len(fields), fields)
-    place = _pack_words([once.session.encode(), b"%d" % once.number, b"%d" % once.arrived])
-    return b"*6\r\n$7\r\nFL.ONCE\r\n%b%b$%d\r\n%b\r\n" % (place, name, len(fields), fields)
+        return b"*2\r\n%b$%d\r\n%b\r\n" % (_name_of(type(request)), len(fields), fields)
+    place = pack_place(once, _command_name(type(request)))
+    return b"*3\r\n$7\r\nFL.ONCE\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(place), place, len(fields), fields)
 
 
 @cache
 def _name_of(kind: type[Request[Any]]) -> bytes:
     """As a word of a command."""
-    return _pack_words([b"FL." + kind.verb_name.upper().encode()])
+    return _pack_words([_command_name(kind).encode()])
+
+
+@cache
+def _command_name(kind: type[Request[Any]]) -> str:
+    return f"FL.{kind.verb_name.upper()}"
 
 
 def _pack(words: list[bytes]) -> bytes:

@@ -34,7 +34,7 @@ class Limits:
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         # Pairs of calls and no `with`: each request would pay for two generators.
         places, size = self._places, caller.size
-        if request.patience_ms() is not None:
+        if request.waits:
             is_counted = places.begin_waiting()
             try:
                 return self._inner(request, caller)

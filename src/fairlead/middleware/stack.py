@@ -57,6 +57,7 @@ class Layers:
         self.broker = broker
         #: What was asked of the engine, by verb.
         self.requests: dict[str, RequestCounts] = {}
+        self._has_keys = keys
         self._credentials = Credentials(broker.key_ring if keys else None, on_refused)
         self._limits = limits
         self._redaction = redaction
@@ -113,7 +114,10 @@ class Layers:
             handler = Redact(handler, self.broker, self._redaction)
         if audited and Audit.concerns(kind):
             handler = Audit(handler, self.broker)
-        handler = Authenticate(Authorize(handler, self.broker), self.broker.key_ring)
+        if self._has_keys or kind.audited:
+            handler = Authorize(handler, self.broker)
+        if self._has_keys:
+            handler = Authenticate(handler, self.broker.key_ring)
         return handler if self._limits is None else Limits(handler, self._limits)
 
 

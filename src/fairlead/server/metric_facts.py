@@ -58,7 +58,7 @@ class FactCounts(MetricSeries):
 
     def _enqueued(self, fact: f.ChunkEnqueued, memory: Memory) -> None:
         label = self.labels.of(fact.chunk.queue_id)
-        dead = sum(state.source_queue_id != 0 for state in fact.own.values())
+        dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
         if dead:
             self.count(names.QUARANTINED, dead, label)
         count = fact.chunk.count - fact.duplicates - dead

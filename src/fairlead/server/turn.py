@@ -101,14 +101,12 @@ class Turns:
         self._layers = layers.around(partial(broker.do, gathered=True))
         self._alone = layers
         self._calls: deque[Call] = deque()
+        self.add = self._calls.append
         self.waiting = WaitingCalls(broker, on_work)
-
-    def add(self, call: Call) -> None:
-        self._calls.append(call)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._calls) or self.waiting.has_woken()
+        return bool(self._calls) or (self.waiting.count > 0 and self.waiting.has_woken())
 
     def next_ms(self) -> int | None:
         """When a turn must run although nothing has come, in steady time; None: never."""
@@ -201,15 +199,20 @@ class Turns:
                 # It ends the transaction.
                 raise
             call.error = _noted(unexpected, call)
+        if not (call.request.waits and self._stands(call)):
+            over.append(call)
+
+    def _stands(self, call: Call) -> bool:
+        """Whether a claim that was carried out waits for messages. If it got some, its copies get them too."""
         if call.error is None and not call.answer and call.request.patience_ms():
             with self._engine.lock:
                 must_end = self.waiting.must_end or self._engine.was_carried_out(call.caller)
                 if call.may_wait and not must_end:
                     self.waiting.begin(call)
-                    return
-        elif call.answer and call.request.patience_ms() is not None and self.waiting.count:
+                    return True
+        elif call.answer and self.waiting.count:
             self.waiting.wake_copies(call)
-        over.append(call)
+        return False
 
     def _hand_over(
         self, tx: Transaction, woken: list[WaitingCall], tried: list[WaitingCall], over: list[Call]

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from fairlead.errors import InvalidRequest
+
 
 class Numbered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """With a `session` the call may be repeated under its `number` and takes effect once. All answers up to the number
@@ -15,3 +17,32 @@ class Numbered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     session: Any = None
     number: Any = 0
     arrived: Any = 0
+
+
+class PackedPlace(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """The place of a packed request and the name of its command, at the door that speaks Redis."""
+
+    session: str
+    number: int
+    arrived: int
+    command: str
+
+
+#: How a packed place begins. Text in UTF-8 begins with no such byte.
+PACKED = b"\x94"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PackedPlace).decode
+
+
+def pack_place(place: Numbered, command: str) -> bytes:
+    return _encode((place.session, place.number, place.arrived, command))
+
+
+def read_place(raw: bytes) -> PackedPlace:
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        raise InvalidRequest(
+            "command", "an array of session, number, arrived and command", str(wrong)
+        ) from None

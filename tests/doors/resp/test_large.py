@@ -18,6 +18,8 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.settle import Settle
+from fairlead.wire.numbered import Numbered, pack_place
+from fairlead.wire.packed import encode_request
 from tests.doors.resp.conftest import opened
 from tests.doors.resp.wire import PATIENCE_S, Wire, pack, packed
 
@@ -114,7 +116,12 @@ def test_a_large_command_in_a_session_takes_effect_once(door: RespDoor, broker: 
         wire.send(once + once)
         first, again = wire.read_many(2)
         assert first == again
-        assert [one.payload for one in wire.do(Claim(queue, 10))] == [LARGE]
+        place = pack_place(Numbered(session=f"s-{queue}", number=2, arrived=1), "FL.ENQUEUE")
+        numbered = pack("FL.ONCE", place, encode_request(Enqueue(queue, LARGE)))
+        wire.send(numbered + numbered)
+        second, again = wire.read_many(2)
+        assert second == again
+        assert [one.payload for one in wire.do(Claim(queue, 10))] == [LARGE, LARGE]
 
 
 @pytest.mark.parametrize(

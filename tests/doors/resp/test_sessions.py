@@ -52,6 +52,14 @@ def test_a_pipeline_of_a_session_is_answered_in_order_and_again(wire: Wire, queu
         ("s", -1, 0, "FL.ENQUEUE", "q", "p"),
         ("s", "9" * 30, 0, "FL.ENQUEUE", "q", "p"),
         (b"\xff", 1, 0, "FL.ENQUEUE", "q", "p"),
+        (b"\x94",),
+        (b"\x94", b"\x80"),
+        (b"\x94\xa1s\x01\x00\xa4PING", b"\x80"),
+        (b"\x94\xa1s\x01\x00\xa7FL.ONCE", b"\x80"),
+        (b"\x94\xa1s\xa11\x00\xa7FL.LIST", b"\x80"),
+        (b"\x94\xa1\xff\x01\x00\xaaFL.ENQUEUE", b"\x80"),
+        (b"\x94\xa1s\xff\x00\xaaFL.ENQUEUE", b"\x82\xa5queue\xa1q\xa7payload\xc4\x01p"),
+        (b"\x94\xa1s\x01\x00\xaaFL.ENQUEUE", b"\x80", "more"),
     ],
 )
 def test_a_place_in_a_session_that_is_none_is_refused(

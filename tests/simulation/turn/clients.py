@@ -18,6 +18,7 @@ from fairlead.verbs.inspect import Stats
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.error_lines import read_error
+from fairlead.wire.numbered import Numbered, pack_place
 from fairlead.wire.packed import decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -95,10 +96,15 @@ class Asked:
     def command(self) -> bytes:
         if self.request is None:
             return b"PING\r\n"
-        words = [f"FL.{self.request.verb_name.upper()}".encode(), encode_request(self.request)]
+        verb, fields = f"FL.{self.request.verb_name.upper()}", encode_request(self.request)
+        words = [verb.encode(), fields]
         if self.session is not None:
-            arrived = self.session.arrived
-            words = [b"FL.ONCE", self.session.name.encode(), b"%d" % self.number, b"%d" % arrived, *words]
+            name, number, arrived = self.session.name, self.number, self.session.arrived
+            if number % 2:
+                place = pack_place(Numbered(session=name, number=number, arrived=arrived), verb)
+                words = [b"FL.ONCE", place, fields]
+            else:
+                words = [b"FL.ONCE", name.encode(), b"%d" % number, b"%d" % arrived, *words]
         return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
     def read(self, reply: Any) -> Any:

@@ -27,6 +27,7 @@ from fairlead.verbs.queues import Pause
 
 ORDER = [Limits, Authenticate, Authorize, Audit, Redact, Trace, Metrics]
 ALWAYS = [Limits, Authenticate, Authorize, Metrics]
+WITHOUT_KEYS = [Limits, Metrics]
 
 
 class Everything(Request[list[Any]], frozen=True):
@@ -45,7 +46,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def layers(broker: Broker) -> Layers:
-    return Layers(broker, Redaction(), limits=DoorLimits(), tracing=object())  # type: ignore[arg-type]
+    return Layers(broker, Redaction(), keys=True, limits=DoorLimits(), tracing=object())  # type: ignore[arg-type]
 
 
 def kinds(handler: Any) -> list[type]:
@@ -79,7 +80,13 @@ def test_a_verb_passes_only_the_layers_that_concern_it(layers: Layers) -> None:
 
 
 def test_without_limits_redaction_and_tracing_these_layers_are_left_out(broker: Broker) -> None:
-    assert kinds(Layers(broker).stack(Browse)) == [Authenticate, Authorize, Audit, Metrics]
+    assert kinds(Layers(broker, keys=True).stack(Browse)) == [Authenticate, Authorize, Audit, Metrics]
+
+
+def test_without_keys_only_audited_verbs_ask_for_rights(broker: Broker) -> None:
+    layers = Layers(broker, limits=DoorLimits())
+    assert kinds(layers.stack(Enqueue)) == WITHOUT_KEYS
+    assert kinds(layers.stack(Pause)) == [Limits, Authorize, Audit, Metrics]
 
 
 def test_the_same_layers_around_another_engine_check_rights_and_count(broker: Broker) -> None:

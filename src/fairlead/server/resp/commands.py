@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import astuple
+
 import fairlead
 import fairlead.verbs  # fills the table
 from fairlead.errors import InvalidRequest, Unauthenticated
@@ -12,6 +14,7 @@ from fairlead.request import VERBS, Request, summary_of
 from fairlead.server.resp.arguments import usage_of
 from fairlead.server.resp.replies import OK, PONG, bulk, value_of
 from fairlead.server.resp.streams.commands import COMMANDS as STREAM_COMMANDS
+from fairlead.wire.numbered import PACKED, read_place
 from fairlead.wire.subscriptions import COMMANDS as SUBSCRIPTION_COMMANDS
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ REQUESTS: dict[bytes, type[Request[Any]]] = {
 #: Stands before the command of a verb, and gives the request its number in a session.
 ONCE = b"FL.ONCE"
 _ONCE_USAGE = "FL.ONCE session number arrived FL.<VERB> ..., with whole numbers from 0 on"
+#: Words before the first one that may be large, with a place as words and packed.
+_ONCE_WORDS, _PACKED_ONCE_WORDS = 5, 2
 
 
 class Place(NamedTuple):
@@ -47,17 +52,31 @@ _NO_TRANSACTIONS = (
 )
 
 
+def count_heads(words: list[bytes]) -> int:
+    """The words of a command that are read before its request is."""
+    if words[0].upper() != ONCE:
+        return 1
+    return _PACKED_ONCE_WORDS if words[1:2] and words[1][:1] == PACKED else _ONCE_WORDS
+
+
 def read_once(words: list[bytes]) -> tuple[Place, list[bytes]]:
     """The place of a request in its session, and its command."""
-    _, *place = words[:4]
-    command = words[4:]
+    if len(words) == 3 and words[1][:1] == PACKED:
+        *packed, name = astuple(read_place(words[1]))
+        place, command = Place(*packed), [name.encode(), words[2]]
+    else:
+        place, command = _place_of(words[1:4]), words[4:]
     if not command or command[0].upper() not in REQUESTS:
         raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(words[:5])))
-    session, number, arrived = place
+    return place, command
+
+
+def _place_of(words: list[bytes]) -> Place:
+    session, number, arrived = words if len(words) == 3 else (b"", b"", b"")
     if not (number.isdigit() and arrived.isdigit() and len(number) < 20 and len(arrived) < 20):
-        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(place)))
+        raise InvalidRequest("command", _ONCE_USAGE, _shown(b" ".join(words)))
     try:
-        return Place(session.decode(), int(number), int(arrived)), command
+        return Place(session.decode(), int(number), int(arrived))
     except UnicodeDecodeError:
         raise InvalidRequest("session", "text in UTF-8", _shown(session)) from None
 

@@ -18,7 +18,16 @@ from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.request import Caller, Request
 from fairlead.server.limits import Limit
 from fairlead.server.resp.arguments import read_words
-from fairlead.server.resp.commands import NO_PLACE, ONCE, PREFIX, REQUESTS, Place, read_once, run_command
+from fairlead.server.resp.commands import (
+    NO_PLACE,
+    ONCE,
+    PREFIX,
+    REQUESTS,
+    Place,
+    count_heads,
+    read_once,
+    run_command,
+)
 from fairlead.server.resp.parser import (
     MAX_ARGUMENTS,
     MAX_ARGUMENTS_OF_STRANGERS,
@@ -100,7 +109,8 @@ class Asked(Call):
             return
         (kind, words), self.late = self.late, None
         try:
-            self.request = _read_request(kind, join_words(words), is_packed=self.is_packed)
+            words = join_words(words)
+            self.request = decode_request(kind, words[1]) if self.is_packed else read_words(kind, words[1:])
         except FairleadError as refused:
             self.error = refused
         except Exception as unexpected:
@@ -290,7 +300,7 @@ class Connection(asyncio.Protocol):
         name = words[0].upper()
         place = NO_PLACE
         is_late = type(words) is LargeCommand
-        if is_late and any(type(word) is LargeWord for word in words[: 5 if name == ONCE else 1]):
+        if is_late and any(type(word) is LargeWord for word in words[: count_heads(words)]):
             words, is_late = join_words(words), False
         try:
             if name == ONCE:
@@ -319,7 +329,7 @@ class Connection(asyncio.Protocol):
         if is_late:
             return self._start_late(kind, words, place, is_packed=is_packed)
         try:
-            request = _read_request(kind, words, is_packed=is_packed)
+            request = decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
             joins = self.door.turns.joins(request)
             if not joins and self._open:
                 return False
@@ -334,7 +344,7 @@ class Connection(asyncio.Protocol):
             return True
         caller = Caller(*self.caller[:3], *place, sum(map(len, words)))
         asked = Asked(self, request, caller, is_packed=is_packed)
-        self._begin(asked, joins=joins, holds=not joins or request.patience_ms() is not None)
+        self._begin(asked, joins=joins, holds=not joins or kind.waits)
         return True
 
     def _start_late(self, kind: type[Request[Any]], words: Command, place: Place, *, is_packed: bool) -> bool:
@@ -599,10 +609,6 @@ class Connection(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         return not self._replies and not self.unsent and not self.subscriptions
-
-
-def _read_request(kind: type[Request[Any]], words: Command, *, is_packed: bool) -> Request[Any]:
-    return decode_request(kind, words[1]) if is_packed else read_words(kind, words[1:])
 
 
 #: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind

@@ -93,6 +93,8 @@ class RespDoor:
         self._is_syncing = False
         self._is_stopped = False
         self._is_turn_due = False
+        #: The end of a turn sends what it has made.
+        self._is_in_turn = False
         self._is_woken = False
         #: Connections with replies to send, in the order in which they got them.
         self._with_replies: dict[Connection, None] = {}
@@ -282,7 +284,7 @@ class RespDoor:
 
     def soon(self, connection: Connection) -> None:
         """It has a reply to send, or is to be closed."""
-        if not self._with_replies:
+        if not self._with_replies and not self._is_in_turn:
             self._loop.call_soon(self._send)
         self._with_replies[connection] = None
 
@@ -334,23 +336,27 @@ class RespDoor:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._is_turn_due = False
+        self._is_turn_due, self._is_in_turn = False, True
         try:
             done = self.turns.run()
+            self._finish(done)
         except Exception:
             # It is not known which calls it had: nobody may wait for answers that do not come.
             _log.exception("a turn failed in a way it should not")
+            self._with_replies.clear()
             for connection in list(self._connections.values()):
                 connection.abort()
             return
-        self._finish(done)
+        finally:
+            self._is_in_turn = False
         self._go_on(done.over)
         for call in done.again:
             assert isinstance(call, Asked)
             self._run_alone(call)
         if self.turns.has_work:
             self._turn_soon()
-        self._set_timer()
+        if self._timer is not None or self.turns.waiting.count:
+            self._set_timer()
 
     def _finish(self, done: Turned) -> None:
         held: list[Call] = []

@@ -55,7 +55,9 @@ def bulk(raw: bytes) -> bytes:
 
 
 def bulk_reply(raw: bytes) -> Written:
-    return bulk(raw) if len(raw) <= _LARGE_BYTES else [b"$%d\r\n" % len(raw), raw, b"\r\n"]
+    if len(raw) > _LARGE_BYTES:
+        return [b"$%d\r\n" % len(raw), raw, b"\r\n"]
+    return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
 
 def reply_of(answer: Any, protocol: int) -> Written:
