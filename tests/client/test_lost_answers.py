@@ -33,6 +33,7 @@ from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Settle
+from fairlead.wire.numbered import read_place
 from tests.client.lossy import LossyRelay
 from tests.client.scene import until
 from tests.client.two_clients import Site
@@ -182,8 +183,9 @@ def sent(relay: LossyRelay) -> bytes:
 
 def places(relay: LossyRelay) -> list[tuple[str, int, int]]:
     """Session, number and what has arrived, of each request of a session that was sent."""
-    found = re.findall(rb"FL\.ONCE\r\n\$\d+\r\n([^\r]+)\r\n\$\d+\r\n(\d+)\r\n\$\d+\r\n(\d+)\r\n", sent(relay))
-    return [(session.decode(), int(number), int(arrived)) for session, number, arrived in found]
+    found = re.findall(rb"FL\.ONCE\r\n\$(\d+)\r\n(?=(\x94.{,99}))", sent(relay), re.DOTALL)
+    packed = [read_place(rest[: int(size)]) for size, rest in found]
+    return [(place.session, place.number, place.arrived) for place in packed]
 
 
 def test_the_server_remembers_only_the_last_request(site: Site, relay: LossyRelay, kind: str) -> None:

@@ -202,7 +202,7 @@ def test_the_entry_of_a_cancelled_operation_names_its_queue_also_if_the_operatio
         assert stage.broker.cancel_intent(intent_id)
         return audit(request, caller)
 
-    cancel = Authorize(end_first, stage.broker)
+    cancel = Authorize(end_first, stage.broker, CancelIntent)
     assert cancel(CancelIntent(intent_id), stage.guard.caller) is False
     (entry,) = stage.entries()
     assert (entry.verb, entry.queue, entry.outcome) == ("cancel_intent", "q.dlq", "done")

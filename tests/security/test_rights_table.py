@@ -43,7 +43,7 @@ def scene(*, furnished: bool) -> Iterator[tuple[Broker, Thing | None]]:
 
 def holder(broker: Broker, rights: set[Right], pattern: str) -> InProcessFace:
     key = broker.keys.create("holder", [f"{right}:{pattern}" for right in rights])
-    return InProcessFace(AdmittedCaller(Layers(broker), Caller(key.info.id, "holder", "a test")))
+    return InProcessFace(AdmittedCaller(Layers(broker, keys=True), Caller(key.info.id, "holder", "a test")))
 
 
 def everything_in(broker: Broker) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.middleware.rights import Rights
 from fairlead.request import Answer, Caller, Handler, Request
@@ -12,13 +12,27 @@ if TYPE_CHECKING:
 
 
 class Authorize:
-    def __init__(self, inner: Handler, broker: Broker) -> None:
+    """For verbs of one kind."""
+
+    def __init__(self, inner: Handler, broker: Broker, kind: type[Request[Any]]) -> None:
         self._inner = inner
         self._broker = broker
+        #: The one right that is all the verb asks for, on the queue in its field; None: the verb asks by itself.
+        self._right = kind.right if _asks_for_one_right(kind) else None
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         if caller.key_id is None and not request.audited:
             return self._inner(request, caller)
+        if self._right is not None and caller.key_id is not None:
+            # Nearly all requests: the key ring remembers its answers, and nothing else is looked at.
+            queue: object = getattr(request, request.queue_field)
+            if type(queue) is str and self._broker.key_ring.allows(caller.key_id, self._right, queue):
+                return self._inner(request, caller)
         rights = Rights(self._broker, caller)
         allowed = request.authorize(rights)
         return request.visible(self._inner(allowed, caller), rights)
+
+
+def _asks_for_one_right(kind: type[Request[Any]]) -> bool:
+    is_usual = kind.authorize is Request.authorize and kind.visible is Request.visible
+    return is_usual and kind.queues is Request.queues and bool(kind.queue_field) and kind.also_right is None

@@ -115,7 +115,7 @@ class Layers:
         if audited and Audit.concerns(kind):
             handler = Audit(handler, self.broker)
         if self._has_keys or kind.audited:
-            handler = Authorize(handler, self.broker)
+            handler = Authorize(handler, self.broker, kind)
         if self._has_keys:
             handler = Authenticate(handler, self.broker.key_ring)
         return handler if self._limits is None else Limits(handler, self._limits)
