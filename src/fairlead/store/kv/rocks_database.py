@@ -143,10 +143,11 @@ class Database:
         with self._noting:
             return self._empty_ranges[table].behind(start)
 
-    def _read_options(self, end: bytes | None) -> ReadOptions | None:
-        if end is None and not self.max_walked_rows:
-            return None
+    def _read_options(self, end: bytes | None) -> ReadOptions:
         options = ReadOptions()
+        # A cursor that outlives a flush or a compaction leaves a memtable to free and files to delete. A thread of
+        # RocksDB does that then, and not the thread that drops the cursor, which holds the lock of the engine.
+        options.set_background_purge_on_iterator_cleanup(True)
         if end is not None:
             options.set_iterate_upper_bound(end)
         if self.max_walked_rows:
