@@ -39,7 +39,7 @@ from fairlead.engine.reduce.streams import place_fronts, update_fronts
 from fairlead.engine.reduce.throttles import restart_probes
 from fairlead.engine.room import check_growth
 from fairlead.engine.sessions import SessionSweep
-from fairlead.engine.short_ways import SHORT_WAYS, ShortWay
+from fairlead.engine.short_ways import ShortWay, find_short_way
 from fairlead.engine.store_time import MARK_KEY, StoreTime, find_mark
 from fairlead.engine.tally import Tally
 from fairlead.engine.timer import Timer
@@ -163,16 +163,18 @@ class Engine:
         `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
         calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
         """
-        short_way, has_read = SHORT_WAYS.get(type(request)), False
+        short_way, has_read = find_short_way(type(request)), False
         while short_way is not None:
             lock = self.lock
-            if not lock.acquire_now(False):
+            # CPython looks up an attribute faster than a method where the object itself, not its class, has it.
+            acquire_now, release = lock.acquire_now, lock.release
+            if not acquire_now(False):
                 lock.acquire()
             try:
                 found = self._take(short_way, request, caller)
                 commit = self._must_keep
             finally:
-                lock.release()
+                release()
             if found is not None:
                 if self._must_sync and request.durable and not gathered:
                     self.confirm(commit)
@@ -452,10 +454,11 @@ class Engine:
             found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None
-            facts = found[:1]
-            memory.apply(facts[0])
+            fact, answer = found
+            facts = (fact,)
+            memory.apply(fact)
             if place is not None:
-                facts += facts_at(place, caller, request, found[1], now_ms)
+                facts += facts_at(place, caller, request, answer, now_ms)
                 for fact in facts[1:]:
                     memory.apply(fact)
             if memory.touched_streams or memory.ended_deliveries:
@@ -475,9 +478,8 @@ class Engine:
         except BaseException as trouble:
             self._abandon(Transaction(self, commit, self.epoch, now_ms, self._id_ms, NO_ANSWERS), trouble)
             raise
-        answer: Answer = found[1]
         self._written(commit, facts)
-        return answer
+        return cast(Answer, answer)
 
     def _run(self, request: Request[Answer], tx: Transaction, caller: Caller) -> Answer:
         tx.start_request(caller)
@@ -553,39 +555,41 @@ class Engine:
         ):
             self._must_keep = commit
         memory = self.memory
+        changes = memory.changes
         try:
-            self._tell(facts)
+            if changes.has_others and (changes.queues or changes.config):
+                self.hooking.notice(facts)
+            self.tally.note(facts, memory)
+            if self.observers.of_facts:
+                self.observers.committed(facts, memory)
+            if changes.has_others or changes.new_leases or memory.demotion.next_look_ms is not None:
+                self._wake_timer_in_time()
+            if self.waiters.by_queue:
+                self.waiters.notice(memory, facts)
         finally:
-            changes = memory.changes
             try:
                 let_go(memory, changes.new_chunks, changes.thinned)
             finally:
                 changes.clear()
 
-    def _tell(self, facts: Sequence[StateFact]) -> None:
-        memory = self.memory
+    def _wake_timer_in_time(self) -> None:
+        """Wake the timer earlier if the last commit made anything due before the end of its sleep."""
+        memory, wakes_ms = self.memory, self._timer.wakes_ms
         changes = memory.changes
-        if changes.has_others and (changes.queues or changes.config):
-            self.hooking.notice(facts)
-        self.tally.note(facts, memory)
-        if self.observers.of_facts:
-            self.observers.committed(facts, memory)
-        wakes_ms = self._timer.wakes_ms
-        if wakes_ms is not None:
-            if changes.has_others or memory.demotion.next_look_ms is not None:
-                of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
-                event_ms = next_event_ms(memory, {*changes.counts, *of_queues})
-            else:
-                # Only the end of a new lease can be due earlier than everything before.
-                event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
-            if event_ms is not None and event_ms < wakes_ms:
-                self._timer.wake_by(event_ms)
-        if self.waiters.by_queue:
-            self.waiters.notice(memory, facts)
+        if wakes_ms is None:
+            return
+        if changes.has_others or memory.demotion.next_look_ms is not None:
+            of_queues = [id for one in changes.queues.values() for id in (one.queue_id, one.dlq_id)]
+            event_ms = next_event_ms(memory, {*changes.counts, *of_queues})
+        else:
+            # Only the end of a new lease can be due earlier than everything before.
+            event_ms = memory.expiries[0][0] if changes.new_leases and memory.expiries else None
+        if event_ms is not None and event_ms < wakes_ms:
+            self._timer.wake_by(event_ms)
 
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
         """`facts`: for tests, which watch the steps on disk here."""
-        is_timed = bool(self.observers.of_facts)
+        is_timed = self.observers.of_facts
         began = perf_counter() if is_timed else 0.0
         batch = Batch()
         write_changes(batch, self.memory.changes)

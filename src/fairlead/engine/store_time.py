@@ -38,7 +38,6 @@ class StoreTime:
     def __init__(self, clock: Clock, mark: ClockMark | None, life: int, *, not_before_ms: int = 0) -> None:
         """`not_before_ms`: a time that stored rows prove to have passed; a mark may be some seconds older."""
         self._clock = clock
-        self._steady_ms = clock.monotonic_ms
         self._life = life
         self._origin = clock.origin or boot_id() or b""
         steady_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
@@ -52,7 +51,7 @@ class StoreTime:
         self.next_mark_ms = began_ms
 
     def now_ms(self) -> int:
-        return self._from_steady_ms + self._steady_ms()
+        return self._from_steady_ms + self._clock.monotonic_ms()
 
     def by_wall(self, at_ms: int) -> int:
         """A time of the store as people read it."""

@@ -164,14 +164,14 @@ def is_bare(message: Enqueued) -> bool:
 
 def is_bare_but_delay(message: Enqueued) -> bool:
     """`is_bare` for a message that may also have a delay, valid or not."""
-    if message.headers or message.throttle_keys:
+    if message.headers or message.throttle_keys or message.stream is not None:
         return False
-    if not (message.stream is message.dedup_key is message.ttl is None):
+    if message.dedup_key is not None or message.ttl is not None:
         return False
     payload, weight = message.payload, message.weight
     if type(payload) is not bytes or type(weight) is not int:
         return False
-    if len(payload) > MAX_PAYLOAD_BYTES or not 0 < weight <= MAX_WEIGHT:
+    if len(payload) > MAX_PAYLOAD_BYTES or (weight != 1 and not 0 < weight <= MAX_WEIGHT):
         return False
     key = message.fairness_key
     return type(key) is str and 0 < 4 * len(key) <= MAX_KEY_BYTES and key.isascii()

@@ -223,6 +223,31 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             dead_bytes,
         )
 
+    @classmethod
+    def of_one(
+        cls, queue_id: int, first: int, prefix: bytes, enqueued_ms: int, columns: Columns, payload: bytes
+    ) -> Chunk:
+        """`of` for a new message that is ready, without a head."""
+        block, size = first >> BLOCK_SHIFT, len(payload)
+        return cls(
+            queue_id,
+            first,
+            block,
+            first,
+            prefix,
+            enqueued_ms,
+            columns,
+            1,
+            size,
+            [payload],
+            None,
+            False,
+            False,
+            1,
+            None,
+            0,
+        )
+
     @property
     def total_bytes(self) -> int:
         """What all messages take on disk. Somebody asks for it once some are gone."""

@@ -504,8 +504,8 @@ class Scheduler:
 
     def _add_key(self, name: str, weight: int, numbers: Sequence[int]) -> None:
         """The same as `_begin` and adding the messages."""
-        state = self._state
-        weight = self._weight_of(name) or weight
+        state, weight_of = self._state, self._weight_of
+        weight = weight_of(name) or weight
         state.ring.items.append(name)
         state.held += len(numbers)
         if len(numbers) == 1 and weight == 1 and not state.debts:

@@ -347,11 +347,12 @@ def write_changes(batch: Batch, changes: Changes) -> None:
                 deletes.append((_LEASES, _key_of_two(lease.terms.home_id, group)))
     for queue_id, counts in changes.counts.items():
         puts.append((_COUNTERS, _key_of_one(queue_id), _encode(counts)))
-    for row_key, answer in changes.answers.items():
-        if answer is None:
-            deletes.append((_ANSWERS, row_key))
-        else:
-            puts.append((_ANSWERS, row_key, _encode(answer)))
+    if changes.answers:
+        for row_key, answer in changes.answers.items():
+            if answer is None:
+                deletes.append((_ANSWERS, row_key))
+            else:
+                puts.append((_ANSWERS, row_key, _encode(answer)))
     changes.has_others = any(changes.others)
     if changes.has_others:
         _write_others(batch, changes)

@@ -213,13 +213,14 @@ def test_a_commit_whose_number_the_store_has_already_stops_the_engine(broker: Br
 
 
 def test_an_error_after_the_write_loses_no_later_commit(broker: Broker) -> None:
-    tell = broker.engine._tell
+    tally = broker.engine.tally
+    note = tally.note
 
-    def fail_once(tx: Any) -> None:
-        broker.engine._tell = tell  # type: ignore[method-assign]
+    def fail_once(facts: Any, memory: Any) -> None:
+        tally.note = note  # type: ignore[method-assign]
         raise RuntimeError
 
-    broker.engine._tell = fail_once  # type: ignore[method-assign]
+    tally.note = fail_once  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         broker.enqueue("q", b"x")
     broker.enqueue("q", b"y")

@@ -46,6 +46,8 @@ def is_untouched(chunk: Chunk, numbers: Sequence[int]) -> bool:
         return False
     if columns.streams is not None or columns.expires is not None or columns.live_keys is not None:
         return False
+    if chunk.count == 1:
+        return numbers[0] == chunk.first
     return min(numbers) >= chunk.first and max(numbers) < chunk.first + chunk.count
 
 

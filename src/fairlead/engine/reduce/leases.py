@@ -73,8 +73,9 @@ def completed(memory: Memory, fact: LeaseCompleted) -> None:
                 queue.streams.meet(stream)
     for number in numbers:
         del held[number]
-    for number in numbers if limited else ():
-        note_delivery_ended(memory, queue, number)
+    if limited:
+        for number in numbers:
+            note_delivery_ended(memory, queue, number)
     take_from_lease(memory, lease, len(numbers))
     counts = memory.changes.counts[lease.terms.queue_id] = queue.counts
     counts.leased -= len(numbers)

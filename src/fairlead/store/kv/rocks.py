@@ -107,8 +107,7 @@ class RocksKeyValueStore:
         self._store(Batch(), Fence(epoch, commit, epoch))
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
-        database = self._database
-        if database.closed or database.failure is not None or self._needs_reopen or self._marks is None:
+        if not self._space.is_writable:
             self._make_writable()
         fence = self._fence
         if (epoch != fence.epoch or commit <= fence.commit) and fence.is_repeat(epoch, commit):
@@ -272,6 +271,7 @@ class RocksKeyValueStore:
             if self._database.closed:
                 return
             self._database.closed = True
+            self._space.is_writable = False
             last = self._sync_to_close()
             self._database.disconnect()
             if self._marks is not None:

@@ -86,6 +86,7 @@ class Database:
     def fail(self, what: str) -> StoreFailed:
         """The error to raise; from now on `check_usable` raises it too."""
         self.failure = StoreFailed(what)
+        self.space.is_writable = False
         return self.failure
 
     def rows_of(self, table: Table) -> Rdict:

@@ -42,7 +42,8 @@ class DiskSpace:
         #: Whether a write may meet a full disk: free space was short of the reserve and the longest logs when
         #: it was last looked at.
         self.is_low = True
-        #: False while RocksDB takes no flushes and no options: read-only, or before it is opened again.
+        #: False while RocksDB takes no writes, flushes and options: read-only, before it is opened again, after a failure
+        #: and once it is closed.
         self.is_writable = False
         #: How each table is compacted, by its index; empty: all as usual.
         self._compaction: dict[int, str] = {}
