@@ -221,8 +221,8 @@ BUGS = (
     Bug(
         "a remembered answer has a second effect",
         "engine/work/numbered.py",
-        "    if number in session.sizes:\n",
-        "    if number in session.sizes and not isinstance(request, Settle):\n",
+        "    if number in session.rows:\n",
+        "    if number in session.rows and not isinstance(request, Settle):\n",
     ),
     Bug(
         "a commit is written twice",
@@ -278,7 +278,7 @@ BUGS = (
     Bug(
         "a short way does not remember its answer",
         "engine/engine.py",
-        "                facts += facts_at(place, caller, request, found[1], now_ms)\n",
+        "                facts += facts_at(place, caller, request, answer, now_ms)\n",
         "                pass\n",
         "turn",
     ),
@@ -299,8 +299,8 @@ BUGS = (
     Bug(
         "an answer that has not arrived is forgotten",
         "engine/sessions.py",
-        "    for one in session.up_to(arrived):\n",
-        "    for one in session.up_to(arrived + 1):\n",
+        "    gone = session.up_to(arrived)\n",
+        "    gone = session.up_to(arrived + 1)\n",
         "turn",
     ),
     Bug(
