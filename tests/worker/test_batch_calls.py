@@ -135,7 +135,7 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_claimed(
 
 
 def test_one_without_parameters_is_refused(base: Path) -> None:
-    with pytest.raises(StepNotLoaded, match=r"takes the items, and perhaps a fairlead\.BatchStep"):
+    with pytest.raises(StepNotLoaded, match=r"takes the items and optionally a fairlead\.BatchStep"):
         call(base, "def step(): ...")
 
 

@@ -23,9 +23,8 @@ from fairlead.testing import ServerProcess, open_in_memory, run_server
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 from fairlead.worker import dispatch
-from fairlead.worker.batches import max_rows_with
 from fairlead.worker.in_flight import InFlight
-from fairlead.worker.items import WorkItem
+from fairlead.worker.items import WorkItem, max_rows_with
 from fairlead.worker.plan import PipelinePlan
 from tests.worker.scene import PATIENCE_S, QUEUE, burst, push, runbook, step, until, worker_process, working
 from tests.worker.steps import read_journal

@@ -8,11 +8,10 @@ from selectors import SelectSelector
 from typing import Any
 
 from fairlead import Broker
-from fairlead.worker.batches import StepBatch, Work, split
 from fairlead.worker.dispatch import Dispatcher
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.in_flight import InFlight
-from fairlead.worker.items import WorkItem
+from fairlead.worker.items import StepBatch, Work, WorkItem, split
 from fairlead.worker.job import Job
 from fairlead.worker.outbox import Outbox
 from fairlead.worker.plan import PipelinePlan

@@ -293,7 +293,7 @@ def test_a_list_that_fails_is_an_empty_one_and_a_warning(
     said: str,
 ) -> None:
     monkeypatch.setattr(external, "COMMAND_LIMIT_S", 0.5)
-    monkeypatch.setattr(external, "MOST_LISTED_BYTES", 100_000)
+    monkeypatch.setattr(external, "MAX_LISTED_BYTES", 100_000)
     assert elsewhere.source(listing=listing).poll() == []
     assert warnings(caplog) == [said]
 
@@ -320,12 +320,12 @@ def _is_over(pid: int) -> bool:
 def test_a_list_is_looked_at_up_to_a_bound_and_what_is_no_item_is_passed_over(
     elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external, "MOST_ITEMS", 3)
+    monkeypatch.setattr(external, "MAX_ITEMS", 3)
     (elsewhere.path / "open.json").write_text('[{"id": 1}, {"id": "\\ud800"}, {"id": 2}, {"id": 3}]')
     assert claim_all(elsewhere.source()) == [{"id": 1}, {"id": 2}]
     assert warnings(caplog) == [
-        "list has 4 items, of which the first 3 are looked at",
-        "an item of the list is no item",
+        "list has 4 items, of which the first 3 are read",
+        "ignored an entry of the list that is not an item",
     ]
 
 
@@ -339,7 +339,7 @@ def test_a_list_that_is_no_longer_true_when_it_comes_is_not_used(
         elsewhere.broker, spec, "shop/issues", base=str(elsewhere.path), now=lambda: next(times)
     )
     assert source.poll() == []
-    assert warnings(caplog) == ["list took so long that what it says is no longer true"]
+    assert warnings(caplog) == ["discarded a list that took too long"]
 
 
 def test_an_item_without_the_field_that_take_asks_for_is_not_taken(elsewhere: Elsewhere) -> None:

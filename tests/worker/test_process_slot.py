@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import Broker
-from fairlead.worker.items import in_runs
+from fairlead.worker.items import group_streams
 from fairlead.worker.plan import PipelinePlan
 from fairlead.worker.process_slot import ProcessSlot
 from fairlead.worker.protocol import PipelineSetup
@@ -34,7 +34,7 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
     broker: Broker, selector: selectors.BaseSelector
 ) -> None:
     broker.enqueue(QUEUE, b'"' + b"x" * 8_000_000 + b'"')
-    items = in_runs(broker.claim(QUEUE, limit=1))
+    items = group_streams(broker.claim(QUEUE, limit=1))
     event: list[Any] = []
     slot = ProcessSlot(PLAN, SETUP, event.append, selector)
     os.kill(slot.pid, signal.SIGSTOP)

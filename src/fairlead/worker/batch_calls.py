@@ -1,9 +1,9 @@
 """Calling a batch step: many rows in, an outcome for each of them out.
 
-What it takes is said by the annotation of its first parameter: `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`
-with the columns `id`, `payload`, `stream`, `attempts` and `value`; without one, a list of the items. Columns
-have payloads as they came, for readers that take many at once; only a list is decoded here, and a row that is
-no JSON fails without being in it.
+The annotation of the function's first parameter selects its input: `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`
+with the columns `id`, `payload`, `stream`, `attempts` and `value`; without an annotation, a list of the items.
+Columns hold payloads as they were enqueued, for readers that parse many at once. Only for a list are payloads
+decoded here: a row that is not JSON fails and is not in the list.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from fairlead.worker.step import BatchStep
 
 _decode = msgspec.json.Decoder().decode
 
-Outcomes = tuple[list[bytes], list[CallFailed]]
+BatchOutcomes = tuple[list[bytes], list[CallFailed]]
 
 
 class BatchFunction:
-    """Raises, when it is made, `StepNotLoaded`. What the function raises passes through: whoever called tries
-    with fewer rows.
+    """A loaded batch step. The constructor raises `StepNotLoaded`.
+
+    An exception of the function passes through: the worker calls it again with fewer rows.
     """
 
     def __init__(self, step: StepSpec, setup: PipelineSetup) -> None:
@@ -43,19 +44,30 @@ class BatchFunction:
         self._function = adapted(step, function)
         self._as_columns = columns_for(step, function)
 
-    def __call__(self, call: BatchCall) -> Outcomes:
+    def __call__(self, call: BatchCall) -> BatchOutcomes:
         """Values and failures, as in `BatchDone`."""
         if self._as_columns is not None:
             return self._outcomes(self._as_columns(call), call)
         items, failed = self._decoded(call)
         if not failed:
             return self._outcomes(items, call)
-        apart = {failure.ticket for failure in failed}
-        places = [place for place in range(len(call.payloads)) if place not in apart]
-        values, more = self._outcomes(items, _only(call, places)) if items else ([], [])
-        failed += [msgspec.structs.replace(failure, ticket=places[failure.ticket]) for failure in more]
-        by_place = dict(zip(places, values, strict=True)) if values else {}
-        return [by_place.get(place, b"") for place in range(len(call.payloads))] if values else [], failed
+        if not items:
+            return [], failed
+        return self._outcomes_of_rest(items, failed, call)
+
+    def _outcomes_of_rest(
+        self, items: list[Any], undecoded: list[CallFailed], call: BatchCall
+    ) -> BatchOutcomes:
+        """Outcomes of a call without the rows that could not be decoded, by the rows of the whole call."""
+        left_out = {failure.ticket for failure in undecoded}
+        size = len(call.payloads)
+        rows = [row for row in range(size) if row not in left_out]
+        values, failed = self._outcomes(items, _only(call, rows))
+        failed = [msgspec.structs.replace(failure, ticket=rows[failure.ticket]) for failure in failed]
+        if values:
+            by_row = dict(zip(rows, values, strict=True))
+            values = [by_row.get(row, b"") for row in range(size)]
+        return values, undecoded + failed
 
     def _decoded(self, call: BatchCall) -> tuple[list[Any], list[CallFailed]]:
         items, failed = [], []
@@ -66,7 +78,7 @@ class BatchFunction:
                 failed.append(self._failure(not_json(error), place))
         return items, failed
 
-    def _outcomes(self, rows: Any, call: BatchCall) -> Outcomes:
+    def _outcomes(self, rows: Any, call: BatchCall) -> BatchOutcomes:
         returned = self._function(rows, BatchStep(self._step.name, self._setup.pipeline, call))
         if returned is None:
             return [], []
@@ -93,25 +105,31 @@ class BatchFunction:
 
 
 def _entries(returned: object, size: int) -> Sequence[object]:
-    """One for each row. One exception is that of all of them. Raises `Refused`."""
+    """One entry for each row; a single exception stands for all rows. Raises `InvalidResult`."""
     if isinstance(returned, BaseException):
         return [returned] * size
-    entries: Any = None
-    if isinstance(returned, (list, tuple)):
-        entries = returned
-    elif isinstance(returned, Iterator):
-        entries = list(islice(returned, size + 1))
-    elif not hasattr(returned, "columns"):  # a table: it would be taken for the list of its columns
-        to_list = getattr(returned, "to_pylist", None) or getattr(returned, "tolist", None)
-        entries = to_list() if to_list is not None else None
+    entries = _as_list(returned, size)
     expected = f"expected a batch step to return nothing, one exception, or a list with one entry for each of its {size} rows"
-    if not isinstance(entries, (list, tuple)):
+    if entries is None:
         raise InvalidResult(f"{expected}, got {type(returned).__name__}")
-    if len(entries) != size:
-        raise InvalidResult(
-            f"{expected}, got {len(entries) if len(entries) < size or not isinstance(returned, Iterator) else 'more'}"
-        )
-    return entries
+    if len(entries) == size:
+        return entries
+    # A generator is not read to its end.
+    is_cut = isinstance(returned, Iterator) and len(entries) > size
+    raise InvalidResult(f"{expected}, got {'more' if is_cut else len(entries)}")
+
+
+def _as_list(returned: object, size: int) -> Sequence[object] | None:
+    """None for a value that is no list of entries."""
+    if isinstance(returned, (list, tuple)):
+        return returned
+    if isinstance(returned, Iterator):
+        return list(islice(returned, size + 1))
+    if hasattr(returned, "columns"):
+        return None  # a table, which would be taken for the list of its columns
+    to_list = getattr(returned, "to_pylist", None) or getattr(returned, "tolist", None)
+    entries = to_list() if to_list is not None else None
+    return entries if isinstance(entries, (list, tuple)) else None
 
 
 def _only(call: BatchCall, places: Collection[int]) -> BatchCall:
@@ -130,7 +148,7 @@ def _only(call: BatchCall, places: Collection[int]) -> BatchCall:
 
 
 def columns_for(step: StepSpec, function: Any) -> Callable[[BatchCall], Any] | None:
-    """What makes of a call what the function takes; None for one that takes a list. Raises `StepNotLoaded`."""
+    """The conversion of a call to the function's input; None for a function of a list. Raises `StepNotLoaded`."""
     annotation = _annotation(function)
     kind = _name_of(annotation)
     if kind in _LISTS:
@@ -138,7 +156,7 @@ def columns_for(step: StepSpec, function: Any) -> Callable[[BatchCall], Any] | N
     if kind not in _COLUMNS:
         what = "expected its first parameter to be annotated as pyarrow.RecordBatch, pyarrow.Table, pandas.DataFrame or list, or not at all"
         raise StepNotLoaded(step.name, step.run or "", f"{what}, got {kind}")
-    # By name: only who writes such a step needs the package.
+    # Imported here: only such a step needs the package.
     package = kind.partition(".")[0]
     try:
         module = importlib.import_module(package)
@@ -150,8 +168,9 @@ def columns_for(step: StepSpec, function: Any) -> Callable[[BatchCall], Any] | N
 
 
 def _annotation(function: Any) -> Any:
-    """Of the first parameter. A text is looked up where the function was written; one that means nothing
-    there stays a text.
+    """The annotation of the first parameter; `list` without one.
+
+    A text is evaluated in the module of the function, and stays a text if that fails.
     """
     try:
         first = next(iter(inspect.signature(function).parameters.values()))
@@ -159,17 +178,19 @@ def _annotation(function: Any) -> Any:
         return list
     found = first.annotation
     written_in = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
-    for _ in range(2):  # a text within a text: quoted, below `from __future__ import annotations`
+    for _ in range(
+        2
+    ):  # twice: a quoted annotation below `from __future__ import annotations` is a text in a text
         if isinstance(found, str):
             try:
                 found = eval(found, getattr(written_in, "__globals__", {}))
             except Exception:
-                break  # imported for the type checker alone, perhaps
+                break  # perhaps imported for the type checker only
     return list if found is inspect.Parameter.empty else found
 
 
 def _name_of(annotation: Any) -> str:
-    """As `package.Name`, whatever it was imported as and whichever module of the package has it."""
+    """`package.Name`, whatever alias and module of the package the annotation uses."""
     if isinstance(annotation, str):
         alias, dot, name = annotation.partition("[")[0].strip().rpartition(".")
         found = f"{_ALIASES.get(alias, alias)}{dot}{name}"

@@ -1,9 +1,8 @@
-"""The life of a step process: load the steps, take a ticket, call, answer, until the worker is gone."""
+"""The main program of a step process: load the steps, then take a ticket, call, answer, until the worker is gone."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import resource
@@ -15,21 +14,13 @@ from collections import deque
 import msgspec
 
 from fairlead.errors import StepNotLoaded
-from fairlead.worker.protocol import (
-    TICKET,
-    BatchCall,
-    CallFailed,
-    ChildReady,
-    PipelineSetup,
-    StepCall,
-    frame,
-    take_frames,
-)
+from fairlead.processes.lifetime import die_with_parent
+from fairlead.processes.pipes import take_frames, write_all
+from fairlead.worker.protocol import TICKET, BatchCall, CallFailed, ChildReady, PipelineSetup, StepCall, frame
 from fairlead.worker.step_output import print_to_stderr
 from fairlead.worker.step_runner import StepRunner
 
-_PR_SET_PDEATHSIG = 1
-_PIECE = 1 << 18
+_READ_BYTES = 1 << 18
 
 
 def main() -> None:
@@ -37,17 +28,18 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-    # Handlers and not SIG_IGN, which commands would inherit: a service manager may signal all processes at
-    # once, and only the worker decides when its steps end.
+    # A service manager may signal all processes at once, and only the worker decides when its steps end. Handlers
+    # and not SIG_IGN, which commands would inherit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _not_mine)
+        signal.signal(number, _ignore)
     faulthandler.enable(crash_fd)
     print_to_stderr()
     inbox = Inbox(calls_fd)
     setup = msgspec.msgpack.decode(inbox.next_frame(), type=PipelineSetup)
     os.chdir(setup.base)
     try:
-        call_step = StepRunner(setup, die_with_parent)
+        # Commands die with this process, as it dies with the worker.
+        run_step = StepRunner(setup, die_with_parent)
     except StepNotLoaded as error:
         os.write(results_fd, frame(ChildReady(error.step, error.what)))
         return
@@ -55,14 +47,14 @@ def main() -> None:
     os.write(results_fd, frame(ChildReady()))
     tickets = Tickets(tickets_fd)
     while (ticket := tickets.take()) is not None:
-        result = call_step(inbox.take(ticket))
-        _write_all(results_fd, frame(result))
+        result = run_step(inbox.take(ticket))
+        write_all(results_fd, frame(result))
         if isinstance(result, CallFailed) and result.spent:
             return
 
 
 class Tickets:
-    """Shared with the worker, who takes tickets back; neither may block the other."""
+    """The reading end of the tickets' pipe. The worker reads it too, to take tickets back, so a read must not block."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -70,7 +62,7 @@ class Tickets:
         self._poll.register(fd, select.POLLIN)
 
     def take(self) -> int | None:
-        """Waits for one; None when there will be none any more."""
+        """Wait for a ticket; None when the worker has closed the pipe."""
         while True:
             try:
                 ticket = os.read(self._fd, TICKET.size)
@@ -81,7 +73,7 @@ class Tickets:
 
 
 class Inbox:
-    """Calls as they come, until their tickets are taken. One that was passed over has been taken back."""
+    """Calls in the order in which they came. A call whose ticket was passed over has been taken back."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -99,8 +91,9 @@ class Inbox:
             self._calls.extend(self._decode(self.next_frame()))
 
     def next_frame(self) -> bytes:
+        """Ends the process when the worker has closed the pipe."""
         while not self._frames:
-            piece = os.read(self._fd, _PIECE)
+            piece = os.read(self._fd, _READ_BYTES)
             if not piece:
                 os._exit(0)
             self._buffer += piece
@@ -108,16 +101,8 @@ class Inbox:
         return self._frames.popleft()
 
 
-def die_with_parent() -> None:
-    """On Linux, also when the worker is killed with no time to say so. Runs in the processes of commands too."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def limit_memory(limit_bytes: int | None) -> None:
-    """Address space is what can be limited; what is mapped and not used, above all by libraries, is granted
-    on top.
-    """
+    """Limit the address space. What is mapped now and not resident, mostly libraries, does not count."""
     if limit_bytes is None:
         return
     mapped = 0
@@ -127,15 +112,9 @@ def limit_memory(limit_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes + mapped, limit_bytes + mapped))
 
 
-def _not_mine(number: int, frame: object) -> None: ...
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, data[written:])
+def _ignore(number: int, frame: object) -> None: ...
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):  # the worker no longer listens
+    with contextlib.suppress(BrokenPipeError):  # the worker has closed its pipes
         main()

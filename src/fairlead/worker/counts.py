@@ -7,21 +7,20 @@ from dataclasses import dataclass, fields
 
 @dataclass
 class WorkerCounts:
-    """`failed` counts tries that will be repeated, `dead` those after which the message is a dead letter."""
+    """`failed` counts attempts that will be retried, `dead` those that made a dead letter."""
 
     completed: int = 0
     failed: int = 0
     dead: int = 0
-    #: Given back unworked, or in doubt when the worker stopped.
+    #: Messages returned without an outcome: not begun, or in doubt when the worker stopped.
     released: int = 0
-    #: Leases that were over before the work was.
+    #: Leases that expired or were taken away before the work ended.
     lost: int = 0
-    #: Calls of steps that ended well.
+    #: Calls of steps that succeeded; a batch counts its rows.
     steps: int = 0
     #: Step processes that died and were replaced.
     restarts: int = 0
 
     def __add__(self, other: WorkerCounts) -> WorkerCounts:
-        return WorkerCounts(
-            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        )
+        names = [field.name for field in fields(self)]
+        return WorkerCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})

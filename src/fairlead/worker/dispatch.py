@@ -1,34 +1,82 @@
-"""Which item goes to which slot, alone or in a batch, and which must be started first."""
+"""Which item goes to which slot, alone or in a batch, and which item must be started first."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from fairlead.model.settle import Start
-from fairlead.worker.batches import MAX_BATCH_BYTES, StepBatch, Work, max_rows_with
 from fairlead.worker.estimates import SLOW_US, Estimates
 from fairlead.worker.in_flight import Gathered, InFlight
-from fairlead.worker.items import WorkItem
+from fairlead.worker.items import MAX_BATCH_BYTES, StepBatch, Work, WorkItem, max_rows_with
 from fairlead.worker.outbox import Outbox
 from fairlead.worker.plan import PipelinePlan
 from fairlead.worker.pool import BUDGET_US, LATE_S, SlotPool
 from fairlead.worker.slots import Slot
 
+#: The most single items of quick steps that are begun or about to be.
 _MAX_BUSY = 4000
-#: So long a batch that is not full waits for those on their way to it, or as long as a call of its step
-#: takes: then the time of the calls is at least half of all. No longer than the last.
+#: A batch that is not full waits this long for items on their way to it, or as long as a call of its step takes, so
+#: that calls take at least half of the time; at most the second limit.
 _GATHER_S = 0.1
 _MAX_GATHER_S = 10.0
-#: Of batches that take less, one may lie behind the one under way.
+#: A batch with a shorter estimate may wait in a slot behind another call.
 _LONG_BATCH_US = 50_000
 
 
+class _RoundSlots:
+    """The open slots during one round, with what the round assigns to each of them."""
+
+    def __init__(self, slots: list[Slot], share: int) -> None:
+        self.assigned: dict[Slot, list[Work]] = {}
+        self._slots = slots
+        #: The most quick calls that one slot gets in this round.
+        self._share = share
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def assign(self, slot: Slot, work: Work, expected_us: int) -> None:
+        slot.load_us += expected_us
+        self.assigned.setdefault(slot, []).append(work)
+
+    def count_idle(self) -> int:
+        return sum(not slot.pending and slot not in self.assigned for slot in self._slots)
+
+    def find_idle(self) -> Slot | None:
+        for slot in self._slots:
+            if not slot.pending and slot not in self.assigned:
+                return slot
+        return None
+
+    def find_for_quick(self, expected_us: int) -> Slot | None:
+        """A slot whose load leaves room for one more quick call."""
+        for slot in self._slots:
+            assigned = self.assigned.get(slot)
+            if slot.load_us + expected_us <= BUDGET_US and (assigned is None or len(assigned) < self._share):
+                return slot
+        return None
+
+    def find_for_batch(self, expected_us: int) -> Slot | None:
+        """An idle slot, or else, for a batch with a short estimate, a slot with a single call.
+
+        Not a slot whose call is late: the batch would be recalled from there and come back, and the pool would see
+        no need for another slot.
+        """
+        found, late_since = None, time.monotonic() - LATE_S
+        may_wait = expected_us < _LONG_BATCH_US
+        for slot in self._slots:
+            calls = len(slot.pending) + len(self.assigned.get(slot, ()))
+            if not calls:
+                return slot
+            is_late = bool(slot.pending) and slot.since < late_since
+            if found is None and may_wait and calls == 1 and not is_late:
+                found = slot
+        return found
+
+
 class Dispatcher:
-    """`needs_call` finds the next step of an item, fresh or not, and settles it itself when there is nothing
-    to call.
-    """
+    """`needs_call(item, fresh)` finds the next step of an item, and settles the item itself if no step is left."""
 
     def __init__(
         self,
@@ -44,170 +92,143 @@ class Dispatcher:
         self._estimates = estimates
         self._needs_call = needs_call
         self._plan: PipelinePlan | None = None
-        self._assigned: dict[Slot, list[Work]] = {}
-        #: Items that are in a batch, or wait for one to fill.
+        self._slots = _RoundSlots([], 0)
+        #: Items that are in a batch or wait for one to fill.
         self._in_batches = 0
 
     def dispatch(self, plan: PipelinePlan, *, only_begun: bool) -> None:
-        """First those that wait for their next step, then new ones."""
+        """One round: first items that wait for their next step, then new items unless `only_begun`."""
         in_flight = self._in_flight
         if plan is not self._plan:
             self._plan = plan
             in_flight.ungather()
-        waiting = len(in_flight.next) + in_flight.gathered + (0 if only_begun else len(in_flight.fresh))
+        waiting = len(in_flight.next) + in_flight.gathered
+        if not only_begun:
+            waiting += len(in_flight.fresh)
         if not waiting:
             return
         slots = self._pool.open_slots()
-        share = -(-waiting // max(1, len(slots)))
-        self._assigned = {}
-        # Also in slots of the pipeline before, which take no more calls.
-        with_batches = [slot for slot in self._pool.slots if slot.plan.max_rows > 1]
-        self._in_batches = in_flight.gathered + sum(
-            len(work.items) for slot in with_batches for work in slot.pending if isinstance(work, StepBatch)
-        )
-        stuck = self._dispatch_from(in_flight.next, plan, slots, share)
-        # A batch that is due gets its slot before new ones do: they would keep it busy for ever.
-        stuck = self._dispatch_batches(plan, slots, only_due=True) or stuck
+        self._slots = _RoundSlots(slots, share=-(-waiting // max(1, len(slots))))
+        self._in_batches = in_flight.gathered + self._rows_in_slots()
+        stuck = self._dispatch_items(plan, fresh=False)
+        # Batches that are due get their slots before new items do, which would keep the slots busy for ever.
+        stuck = self._dispatch_batches(plan, only_due=True) or stuck
         if not stuck and not only_begun:
-            stuck = self._dispatch_from(in_flight.fresh, plan, slots, share)
-        stuck = self._dispatch_batches(plan, slots, only_due=False) or stuck
-        for slot, works in self._assigned.items():
+            stuck = self._dispatch_items(plan, fresh=True)
+        stuck = self._dispatch_batches(plan, only_due=False) or stuck
+        for slot, works in self._slots.assigned.items():
             slot.hand(works)
         if stuck:
             self._pool.grow(waiting)
 
     def until_due(self, max_s: float) -> float:
-        """Until a batch has waited long enough for more."""
+        """Seconds until a batch has waited long enough for more items, at most `max_s`."""
         if not self._in_flight.gathered or self._plan is None:
             return max_s
-        now = time.monotonic()
-        left = [
-            self._due(self._plan, step, rows) - now for (step, _), rows in self._in_flight.batches.items()
-        ]
+        now, plan = time.monotonic(), self._plan
+        left = [self._due(plan, step, rows) - now for (step, _), rows in self._in_flight.batches.items()]
         return min([max_s, *(seconds for seconds in left if seconds > 0)])
 
-    def _dispatch_from(
-        self, line: deque[WorkItem], plan: PipelinePlan, slots: list[Slot], share: int
-    ) -> bool:
-        """From the front, as far as there is room. True when there is work that waits for a slot."""
-        in_flight, fresh = self._in_flight, line is self._in_flight.fresh
+    def _rows_in_slots(self) -> int:
+        # Not only open slots: those of the pipeline before take no more calls and may still run batches.
+        slots = [slot for slot in self._pool.slots if slot.plan.max_rows > 1]
+        works = [work for slot in slots for work in slot.pending]
+        return sum(len(work.items) for work in works if isinstance(work, StepBatch))
+
+    def _dispatch_items(self, plan: PipelinePlan, *, fresh: bool) -> bool:
+        """Place items from the front of their queue. Returns whether an item must wait for a slot."""
+        line = self._in_flight.fresh if fresh else self._in_flight.next
         while line:
-            item = line[0]
+            item = line.popleft()
             if item.lost or not self._needs_call(item, fresh):
-                line.popleft()
                 continue
             step = plan.steps[item.step]
-            max_rows = max_rows_with(item, step) if step.batch else 1
             expected_us = self._estimates.of(step.name)
+            max_rows = max_rows_with(item, step) if step.batch else 1
             if max_rows > 1:
-                if fresh and not self._room_in_batch(item.step, max_rows, expected_us, slots):
-                    return True
-                self._gather(line.popleft(), max_rows, fresh)
-                continue
-            slow = expected_us >= SLOW_US
-            if fresh and len(in_flight.busy) - self._in_batches >= (len(slots) if slow else _MAX_BUSY):
-                return True
-            if not item.started and (slow or item.delivery.deliveries > 1):
-                if len(in_flight.starting) >= sum(
-                    not slot.pending and slot not in self._assigned for slot in slots
-                ):
-                    return True
-                in_flight.starting.add(item)
-                self._outbox.add(Start(item.delivery), "start", item)
+                is_placed = self._gather(plan, item, max_rows, expected_us, fresh)
             else:
-                slot = self._find_room(slots, expected_us, slow, share)
-                if slot is None:
-                    return True
-                in_flight.starting.discard(item)
-                slot.load_us += expected_us
-                self._assigned.setdefault(slot, []).append(StepBatch(plan, [item]) if step.batch else item)
-            line.popleft()
-            if fresh:
-                in_flight.take_up(item)
+                is_placed = self._start_or_assign(plan, item, expected_us, fresh)
+            if not is_placed:
+                line.appendleft(item)
+                return True
         return False
 
-    def _find_room(self, slots: list[Slot], expected_us: int, alone: bool, share: int) -> Slot | None:
-        """A slot for one more call; for one that is to be `alone`, a slot with nothing to do."""
-        for slot in slots:
-            works = self._assigned.get(slot)
-            if alone:
-                if not slot.pending and not works:
-                    return slot
-            elif slot.load_us + expected_us <= BUDGET_US and (works is None or len(works) < share):
-                return slot
-        return None
-
-    # Batches
-
-    def _gather(self, item: WorkItem, max_rows: int, fresh: bool) -> None:
+    def _start_or_assign(self, plan: PipelinePlan, item: WorkItem, expected_us: int, fresh: bool) -> bool:
+        """Returns False if the item must wait for a slot."""
+        in_flight, slots = self._in_flight, self._slots
+        is_slow = expected_us >= SLOW_US
+        if fresh and len(in_flight.busy) - self._in_batches >= (len(slots) if is_slow else _MAX_BUSY):
+            return False
+        if not item.started and (is_slow or item.delivery.deliveries > 1):
+            # An idle slot is kept for each item that is being started.
+            if len(in_flight.starting) >= slots.count_idle():
+                return False
+            in_flight.starting.add(item)
+            self._outbox.add(Start(item.delivery), "start", item)
+        else:
+            slot = slots.find_idle() if is_slow else slots.find_for_quick(expected_us)
+            if slot is None:
+                return False
+            in_flight.starting.discard(item)
+            slots.assign(slot, StepBatch(plan, [item]) if plan.steps[item.step].batch else item, expected_us)
         if fresh:
-            self._in_flight.take_up(item)
-        self._in_flight.gather(item, max_rows)
+            in_flight.take_up(item)
+        return True
+
+    def _gather(
+        self, plan: PipelinePlan, item: WorkItem, max_rows: int, expected_us: int, fresh: bool
+    ) -> bool:
+        """Add the item to the batch of its step. Returns False for a new item if no slot has room for the batch."""
+        in_flight = self._in_flight
+        if fresh and not self._has_room_in_batch(plan, item.step, max_rows, expected_us):
+            return False
+        if fresh:
+            in_flight.take_up(item)
+        in_flight.gather(item, max_rows)
         self._in_batches += 1
         if fresh and item.step == 0 and item.delivery.deliveries == 1:
-            self._in_batches += self._in_flight.gather_new(max_rows)
+            self._in_batches += in_flight.gather_new(max_rows)
+        return True
 
-    def _room_in_batch(self, step: int, max_rows: int, expected_us: int, slots: list[Slot]) -> bool:
-        """New ones are taken up only for a batch that some slot has room for."""
-        rows = self._in_flight.batches.get((step, max_rows))
-        if rows is None or not rows.items:
-            return self._find_slot(slots, expected_us) is not None
-        if len(rows.items) < max_rows:
-            return True
-        assert self._plan is not None
-        self._dispatch_batches(self._plan, slots, only_due=True)
-        return (
-            not self._in_flight.batches.get((step, max_rows))
-            and self._find_slot(slots, expected_us) is not None
-        )
+    def _has_room_in_batch(self, plan: PipelinePlan, step: int, max_rows: int, expected_us: int) -> bool:
+        """New items are taken up only for a batch that some slot has room for."""
+        batches = self._in_flight.batches
+        rows = batches.get((step, max_rows))
+        if rows is not None and rows.items:
+            if len(rows.items) < max_rows:
+                return True
+            self._dispatch_batches(plan, only_due=True)
+            if batches.get((step, max_rows)):
+                return False
+        return self._slots.find_for_batch(expected_us) is not None
 
-    def _dispatch_batches(self, plan: PipelinePlan, slots: list[Slot], *, only_due: bool) -> bool:
-        """Those that are full or have waited; without `only_due` also those that nobody is on the way to.
-        True when one waits for a slot.
+    def _dispatch_batches(self, plan: PipelinePlan, *, only_due: bool) -> bool:
+        """Assign batches that are full or have waited, and without `only_due` those that nothing else is coming for.
+
+        Returns whether a batch must wait for a slot.
         """
-        if not self._in_flight.gathered:
+        in_flight = self._in_flight
+        if not in_flight.gathered:
             return False
         now, stuck = time.monotonic(), False
-        nobody_comes = not only_due and len(self._in_flight.busy) <= self._in_batches
-        for (step, max_rows), rows in list(self._in_flight.batches.items()):
+        nothing_comes = not only_due and len(in_flight.busy) <= self._in_batches
+        for (step, max_rows), rows in list(in_flight.batches.items()):
+            goes_now = nothing_comes or (step == 0 and not only_due)
             while rows.items and (
-                len(rows.items) >= max_rows
-                or (step == 0 and not only_due)
-                or nobody_comes
-                or now >= self._due(plan, step, rows)
+                goes_now or len(rows.items) >= max_rows or now >= self._due(plan, step, rows)
             ):
                 expected_us = self._estimates.of(plan.steps[step].name)
-                slot = self._find_slot(slots, expected_us)
+                slot = self._slots.find_for_batch(expected_us)
                 if slot is None:
                     stuck = True
                     break
-                items = self._in_flight.take_gathered(step, max_rows, MAX_BATCH_BYTES)
+                items = in_flight.take_gathered(step, max_rows, MAX_BATCH_BYTES)
                 if items:
-                    slot.load_us += expected_us
-                    self._assigned.setdefault(slot, []).append(StepBatch(plan, items))
+                    self._slots.assign(slot, StepBatch(plan, items), expected_us)
         return stuck
 
-    def _find_slot(self, slots: list[Slot], expected_us: int) -> Slot | None:
-        """One with nothing to do, or else, for a batch that does not take long, one with a single call.
-
-        Not behind a call that is late: it would be recalled from there, and come back, and no slot would be
-        made for it.
-        """
-        found, late_since = None, time.monotonic() - LATE_S
-        for slot in slots:
-            calls = len(slot.pending) + len(self._assigned.get(slot, ()))
-            if not calls:
-                return slot
-            if (
-                calls == 1
-                and expected_us < _LONG_BATCH_US
-                and found is None
-                and not (slot.pending and slot.since < late_since)
-            ):
-                found = slot
-        return found
-
     def _due(self, plan: PipelinePlan, step: int, rows: Gathered) -> float:
-        return rows.since + min(
-            _MAX_GATHER_S, max(_GATHER_S, self._estimates.of(plan.steps[step].name) / 1e6)
-        )
+        """When the batch goes although it is not full, by the monotonic clock."""
+        call_s = self._estimates.of(plan.steps[step].name) / 1e6
+        return rows.since + min(_MAX_GATHER_S, max(_GATHER_S, call_s))

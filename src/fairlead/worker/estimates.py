@@ -1,34 +1,34 @@
-"""How long each step takes, as far as is known. Slow until the contrary is seen.
+"""How long each step takes: slow until it was measured a few times.
 
-A mean that follows what happens, and not the worst: in threads any call may be held up for some milliseconds
-by the others.
+An estimate is a moving mean, not the maximum: between threads of one process any call may be delayed by some
+milliseconds.
 """
 
 from __future__ import annotations
 
-#: From here on a call is handed over alone, and its message is started before.
+#: From this estimate on, a call is dispatched alone, and its message is started before.
 SLOW_US = 5_000
-_ENOUGH = 5
-_MEMORY = 20
-#: What handing over and answering takes, however little is done.
+_ENOUGH_CALLS = 5
+_MEAN_OF_CALLS = 20
+#: The cost of dispatching a call and taking in its answer, however little the step does.
 _MIN_US = 20
 
 
 class Estimates:
-    """In microseconds, by the name of the step."""
+    """Expected duration of a call by the name of its step, in microseconds."""
 
     def __init__(self) -> None:
-        self._us: dict[str, float] = {}
-        self._seen: dict[str, int] = {}
+        self._mean_us: dict[str, float] = {}
+        self._calls: dict[str, int] = {}
 
     def record(self, step: str, took_us: int) -> None:
-        seen = self._seen.get(step, 0) + 1
-        before = self._us.get(step, 0.0)
-        self._us[step] = before + (took_us - before) / min(seen, _MEMORY)
-        self._seen[step] = seen
+        calls = self._calls.get(step, 0) + 1
+        before = self._mean_us.get(step, 0.0)
+        self._mean_us[step] = before + (took_us - before) / min(calls, _MEAN_OF_CALLS)
+        self._calls[step] = calls
 
     def of(self, step: str) -> int:
-        """At least `SLOW_US` for a step that nobody knows yet."""
-        if self._seen.get(step, 0) < _ENOUGH:
-            return max(SLOW_US, int(self._us.get(step, 0)))
-        return max(_MIN_US, int(self._us[step]))
+        """At least `SLOW_US` until the step was called a few times."""
+        if self._calls.get(step, 0) < _ENOUGH_CALLS:
+            return max(SLOW_US, int(self._mean_us.get(step, 0)))
+        return max(_MIN_US, int(self._mean_us[step]))

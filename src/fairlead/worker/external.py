@@ -1,10 +1,9 @@
-"""An external queue as a worker sees it: its `list` says what there is, and an item is taken with `take`
-before it is worked.
+"""An external queue as a worker sees it: `list` prints its items, and `take` takes an item before it is worked.
 
-What is listed goes into a queue of the engine, `<queue>.taken`, under its identity, and from there to a
-worker like any other message. So it is the engine that hands each item to one worker at a time, however many
-processes poll, and that gives it to another when its worker dies. docs/decisions/0012-external-queues.md says
-why this keeps an item from being taken twice.
+Listed items are enqueued in a queue of the broker, `<queue>.taken`, under their identity, and a worker claims them
+from there like any other message. So the broker gives each item to one worker at a time, however many processes
+poll, and to another worker when the first one dies. docs/decisions/0012-external-queues.md says why no item is
+taken twice.
 
 A worker gives its requests to `ExternalSource.do` as it would to a broker.
 """
@@ -16,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fairlead.errors import FairleadError, Forbidden, QueueExists
 from fairlead.model.delivery import Delivery
@@ -26,6 +25,8 @@ from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.model.names import TAKEN_SUFFIX, taken_name
 from fairlead.model.settle import Complete, Extend, Fail
+from fairlead.processes.lifetime import describe_exit
+from fairlead.processes.run import Killed, run
 from fairlead.request import Answer, Request
 from fairlead.runbook.items import canonical, content_key
 from fairlead.runbook.model import QueueSpec
@@ -33,31 +34,66 @@ from fairlead.runbook.placeholders import fill
 from fairlead.runbook.taken import TAKEN_OPTIONS
 from fairlead.surface import Surface
 from fairlead.verbs.claim import Claim
-from fairlead.worker.command import as_text
+from fairlead.worker.command import fields_of
 from fairlead.worker.job import Job
-from fairlead.worker.running import Ran, run
 
 _log = logging.getLogger("fairlead.worker")
 
-#: How long a `list` or a `take` may run, what it may print, and how many items are looked at in one list.
+#: Limits of one `list` or `take`: how long it runs, how much it prints, how many of its items are read.
 COMMAND_LIMIT_S = 60.0
 MAX_LISTED_BYTES = 16 * 1024 * 1024
 MAX_ITEMS = 10_000
-#: A list that is older than this when it would be used is not: it may name what was worked since.
+#: A list that took longer than this is discarded: it may name items that were completed since.
 STALE_S = 2 * COMMAND_LIMIT_S
 
-#: The engine is told before `take` runs, and when it has: whoever gets the item next knows whether it is
-#: ours.
+#: Progress stored before `take` runs and after it succeeded, so that the next holder knows whether the item is taken.
 TAKING, TAKEN = int(Progress.STORED), int(Progress.EVENT_STORED)
 
 _CHUNK = 500
+_SHOWN_BYTES = 2000
 _MAX_KEY_BYTES = 400
 
 
+class Ran(NamedTuple):
+    """`trouble`: why the command did not succeed, or ""."""
+
+    stdout: bytes
+    stderr: str
+    trouble: str
+
+
+def _run(arguments: Sequence[str], stdin: bytes, base: str) -> Ran:
+    """Run a `list` or `take` command within the limits."""
+    name = repr(arguments[0])
+    if any("\0" in argument for argument in arguments):
+        return Ran(b"", "", f"expected no NUL character in an argument of {name}")
+    try:
+        finished = run(
+            arguments,
+            cwd=base,
+            stdin=stdin,
+            keep_bytes=MAX_LISTED_BYTES,
+            timeout_s=COMMAND_LIMIT_S,
+            max_stdout_bytes=MAX_LISTED_BYTES,
+        )
+    except OSError as error:
+        return Ran(b"", "", f"{name} could not be started: {error.strerror}")
+    if finished.killed is Killed.TOO_LONG:
+        trouble = f"{name} took longer than {COMMAND_LIMIT_S:.0f} s and was killed"
+    elif finished.stdout.size > MAX_LISTED_BYTES:
+        trouble = f"{name} printed more than {MAX_LISTED_BYTES} bytes"
+    elif finished.code:
+        trouble = f"{name} {describe_exit(finished.code)}"
+    else:
+        trouble = ""
+    stderr = bytes(finished.stderr.head[:_SHOWN_BYTES]).decode("utf-8", "replace").strip()
+    if trouble and stderr:
+        trouble = f"{trouble}: {stderr}"
+    return Ran(bytes(finished.stdout.head), stderr, trouble)
+
+
 class ExternalSource(Surface):
-    """`name` is the external queue as the engine would know it, `base` where its commands run. `queue` is
-    what to claim from.
-    """
+    """`name`: the external queue with its project. `base`: the directory of its commands. `queue`: the broker's queue."""
 
     def __init__(
         self,
@@ -77,19 +113,17 @@ class ExternalSource(Surface):
         self._ready = False
         self._polled_at = 0.0
         self._polling: threading.Thread | None = None
-        #: Taken, and the broker could not be told so yet: only this worker knows.
+        #: An item that was taken while the broker could not be reached: only this worker knows that it is taken.
         self._unmarked: Delivery | None = None
 
     def do(self, request: Request[Answer]) -> Answer:
-        """A claim gets items that have been taken; every other request goes to the broker."""
+        """A claim returns items that were taken; every other request goes to the broker."""
         if isinstance(request, Claim):
             return cast(Answer, self._claim(request))
         return self._target.do(request)
 
     def _claim(self, request: Claim) -> list[Delivery]:
-        """One item that has been taken, or none. Polls first when it is time to; only the first poll is
-        waited for.
-        """
+        """One item that was taken, or none. Polls first when a poll is due; waits for the first poll only."""
         if not self._ready:
             self.open()
             self.offer(self.poll())
@@ -100,7 +134,7 @@ class ExternalSource(Surface):
         if unmarked is not None and self._mark_taken(unmarked):
             return [unmarked]
         while True:
-            # One at a time: nothing keeps a lease alive while the item before it is being taken.
+            # One at a time: nothing extends the lease of an item while the item before it is being taken.
             wait = self._until_next(request.wait)
             deliveries = self._target.claim(
                 self.queue, limit=1, wait=wait, consumer=request.consumer, started=False
@@ -111,24 +145,24 @@ class ExternalSource(Surface):
                 return deliveries
 
     def open(self) -> None:
-        """The engine's queue for what is taken, which an apply has made, unless the runbook is only in files."""
+        """Create the broker's queue if `fairlead apply` has not: a runbook may exist only as files."""
         if any(info.name == self.queue for info in self._target.queues(self.queue)):
             return
         try:
             self._target.create_queue(self.queue, **TAKEN_OPTIONS)
         except QueueExists:
-            return  # another worker was quicker
+            return  # another worker was faster
         except Forbidden as refused:
             refused.add_note(
-                f"queue {self.queue!r} is made by: fairlead apply; then a worker needs no more than consume and produce on it"
+                f"create queue {self.queue!r} with: fairlead apply; a worker then needs only consume and produce on it"
             )
             raise
 
     def poll(self) -> list[object]:
-        """What `list` says there is now. A list that fails is an empty one, and a warning."""
+        """The items that `list` prints. A list that fails logs a warning and counts as empty."""
         assert self._spec.list is not None
         self._polled_at = began = self._now()
-        ran = run(self._spec.list, b"", base=self._base, limit_s=COMMAND_LIMIT_S, max_bytes=MAX_LISTED_BYTES)
+        ran = _run(self._spec.list, b"", self._base)
         if ran.trouble:
             return self._warn("list failed", ran)
         try:
@@ -138,23 +172,19 @@ class ExternalSource(Surface):
         if not isinstance(found, list):
             return self._warn("list did not print a JSON array", ran)
         if self._now() - began > STALE_S:
-            return self._warn("list took so long that what it says is no longer true", ran)
+            return self._warn("discarded a list that took too long", ran)
         if len(found) > MAX_ITEMS:
-            self._warn(f"list has {len(found)} items, of which the first {MAX_ITEMS} are looked at", ran)
+            self._warn(f"list has {len(found)} items, of which the first {MAX_ITEMS} are read", ran)
         return found[:MAX_ITEMS]
 
     def offer(self, items: Sequence[object]) -> None:
-        """Into the engine's queue, each once: an item that is there already, or was completed a moment ago,
-        stays what it is.
-        """
+        """Enqueue the items, each once: an item that is there already or was completed recently stays as it is."""
         messages = list(self._messages(items))
         for start in range(0, len(messages), _CHUNK):
             self._target.enqueue_many(self.queue, messages[start : start + _CHUNK])
 
     def take(self, delivery: Delivery) -> bool:
-        """True when the item is ours to work. One that `take` does not give us is let go, and may be listed
-        again.
-        """
+        """Whether the item is taken for this worker. An item that `take` refuses is dropped and may be listed again."""
         if delivery.progress & TAKEN:
             return True
         in_doubt = bool(delivery.progress & TAKING)
@@ -164,7 +194,7 @@ class ExternalSource(Surface):
         if not trouble:
             return self._mark_taken(delivery)
         if in_doubt:
-            # An earlier worker may have taken it and died before it could say so. Somebody has to look.
+            # An earlier worker may have taken the item and died before it could store that. A person must decide.
             text = f"a worker died while it took this item, and it cannot be taken again: {trouble}"
             self._target.settle([Fail(delivery, text, FailureReason.DEPENDENCY_FAILURE, dead=True)])
         else:
@@ -172,35 +202,30 @@ class ExternalSource(Surface):
                 "an item was not taken",
                 extra={"fields": {"queue": self._name, "id": delivery.id, "why": trouble}},
             )
-            self._let_go(delivery)
+            self._drop(delivery)
         return False
-
-    # Details
 
     def _poll_when_due(self) -> None:
         due = self._spec.poll_ms is not None and self._now() - self._polled_at >= self._spec.poll_ms / 1000
         if due and (self._polling is None or not self._polling.is_alive()):
-            self._polling = threading.Thread(target=self._poll_aside, name="fairlead-poll", daemon=True)
+            self._polling = threading.Thread(target=self._poll_in_thread, name="fairlead-poll", daemon=True)
             self._polling.start()
 
-    def _poll_aside(self) -> None:
+    def _poll_in_thread(self) -> None:
         try:
             self.offer(self.poll())
         except FairleadError as error:
             _log.warning(
-                "what was listed could not be handed in",
+                "could not enqueue the listed items",
                 extra={"fields": {"queue": self._name, "error": error.code}},
             )
         except Exception:
-            _log.exception("a poll failed in a way it should not", extra={"fields": {"queue": self._name}})
+            _log.exception("a poll failed unexpectedly", extra={"fields": {"queue": self._name}})
 
     def _until_next(self, wait: Any) -> Any:
-        """No longer than until the next poll; one that is under way wakes us by what it hands in."""
-        if (
-            wait is None
-            or self._spec.poll_ms is None
-            or (self._polling is not None and self._polling.is_alive())
-        ):
+        """`wait`, but not beyond the next poll. A poll under way ends the wait by the items that it enqueues."""
+        is_polling = self._polling is not None and self._polling.is_alive()
+        if wait is None or self._spec.poll_ms is None or is_polling:
             return wait
         left_ms = self._spec.poll_ms - (self._now() - self._polled_at) * 1000
         return f"{max(10, min(to_ms(wait, 'wait'), round(left_ms)))}ms"
@@ -211,50 +236,44 @@ class ExternalSource(Surface):
                 payload = canonical(item)
             except ValueError as wrong:
                 _log.warning(
-                    "an item of the list is no item",
+                    "ignored an entry of the list that is not an item",
                     extra={"fields": {"queue": self._name, "why": str(wrong)}},
                 )
                 continue
             if len(payload) > MAX_PAYLOAD_BYTES:
                 _log.warning(
-                    "an item of the list is too large",
+                    "ignored an item of the list that is too large",
                     extra={"fields": {"queue": self._name, "bytes": len(payload)}},
                 )
                 continue
             yield NewMessage(payload, dedup_key=identity(item, payload))
 
     def _run_take(self, delivery: Delivery) -> str:
-        """Why it was not taken; "" when it was."""
+        """Run `take`. Returns why the item was not taken, or "" if it was."""
         assert self._spec.take is not None
-        item = json.loads(delivery.payload)
-        fields = {name: as_text(field) for name, field in item.items()} if isinstance(item, dict) else {}
+        fields = fields_of(json.loads(delivery.payload))
         try:
             arguments = [fill(argument, fields) for argument in self._spec.take]
         except KeyError as missing:
-            return f"the item has no field {missing.args[0]!r}, and the command does"
-        return run(
-            arguments,
-            delivery.payload,
-            base=self._base,
-            limit_s=COMMAND_LIMIT_S,
-            max_bytes=MAX_LISTED_BYTES,
-        ).trouble
+            return f"expected the item to have a field {missing.args[0]!r}, as the command does"
+        return _run(arguments, delivery.payload, self._base).trouble
 
     def _mark(self, delivery: Delivery, progress: int) -> bool:
-        """Durable before the next thing happens. False: somebody else has it by now."""
+        """Store the progress, durably. Returns False if another consumer has the item by now."""
         (result,) = self._target.settle([Extend(delivery, progress=progress)])
         return result.ok
 
     def _mark_taken(self, delivery: Delivery) -> bool:
-        """Whoever cannot be told now is told first thing at the next claim: it cannot be taken a second time."""
+        """Store that the item is taken. If the broker is unavailable, the next claim tries again first."""
         self._unmarked = delivery
         marked = self._mark(delivery, TAKEN)
         self._unmarked = None
         return marked
 
-    def _let_go(self, delivery: Delivery) -> None:
-        """As if it had never been listed. Who may not drop completes it: then it is left alone for a few
-        minutes.
+    def _drop(self, delivery: Delivery) -> None:
+        """Forget the item as if it had never been listed.
+
+        A worker without the right to drop completes it; then the item cannot be listed again for some minutes.
         """
         try:
             self._target.drop(self.queue, [delivery.id])
@@ -269,17 +288,18 @@ class ExternalSource(Surface):
 
 
 def source_of(target: Surface, job: Job) -> ExternalSource:
-    """What a worker of an external queue claims from. `target` is a `Broker` or a `Client`."""
     assert job.external is not None
     return ExternalSource(target, job.external, job.queue.removesuffix(TAKEN_SUFFIX), base=job.base)
 
 
 def identity(item: object, payload: bytes) -> str:
-    """By `id`, then by `number`, then by content. The number 7 and the text "7" are two items."""
+    """The dedup key of an item: its `id`, else its `number`, else its content. The number 7 and the text "7" differ."""
     if isinstance(item, dict):
         for field in ("id", "number"):
             value = item.get(field)
             if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
                 key = f"{field}:{json.dumps(value, ensure_ascii=False)}"
-                return key if len(key.encode()) <= _MAX_KEY_BYTES else f"{field}:{content_key(key.encode())}"
+                if len(key.encode()) > _MAX_KEY_BYTES:
+                    return f"{field}:{content_key(key.encode())}"
+                return key
     return content_key(payload)

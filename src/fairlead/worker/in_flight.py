@@ -1,4 +1,4 @@
-"""What a worker has in hand, by how far it is."""
+"""The messages that a worker holds, by how far their work has come."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from fairlead.model.delivery import Delivery
-from fairlead.worker.batches import Work
-from fairlead.worker.items import WorkItem, in_runs
+from fairlead.worker.items import Work, WorkItem, group_streams
 
 
 class Gathered:
-    """Items that wait for a batch to fill, `since` the first of them came."""
+    """Items that wait for a batch to fill. `since`: when the first of them came."""
 
     __slots__ = ("items", "since")
 
@@ -22,27 +21,29 @@ class Gathered:
 
 
 class InFlight:
-    """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it
-    waits in `next`, or in `batches` for those that go with it.
+    """An item is `fresh` until it is taken up, then `busy` until its outcome is acknowledged.
+
+    Between two calls a busy item waits in `next`, or in `batches` with the items of its batch.
     """
 
     def __init__(self) -> None:
         self.fresh: deque[WorkItem] = deque()
         self.next: deque[WorkItem] = deque()
         self.busy: set[WorkItem] = set()
-        #: By the step, and by how many may go together.
+        #: By the step and the most rows of the batch.
         self.batches: dict[tuple[int, int], Gathered] = {}
+        #: How many items are in `batches`.
         self.gathered = 0
-        #: All of them: what leases are kept alive for.
+        #: All items whose leases are extended.
         self.held: set[WorkItem] = set()
-        #: Started, or about to be, and not in a slot yet: a free slot is kept for each. Those whose start is
-        #: confirmed are at the front of `next`.
+        #: Items whose start was sent and that are in no slot yet; an idle slot is kept for each. Once a start is
+        #: confirmed, its item is at the front of `next`.
         self.starting: set[WorkItem] = set()
-        #: Messages fetched and not begun, with the runs behind the heads.
+        #: Messages fetched and not begun, including the runs behind the items.
         self.ahead = 0
 
     def claim(self, deliveries: Sequence[Delivery]) -> None:
-        items = in_runs(deliveries)
+        items = group_streams(deliveries)
         self.ahead += len(deliveries)
         self.held.update(items)
         self.fresh.extend(items)
@@ -52,10 +53,10 @@ class InFlight:
         self.busy.add(item)
 
     def put_back(self, works: Sequence[Work]) -> None:
-        """They were handed to a slot, and not begun: they are the next again, behind those in `starting`.
+        """Return items that a slot was given and did not begin to the front of `next`, behind those in `starting`.
 
-        A slot is kept free for each item in `starting`. Items in front of it that must be started first would
-        wait for that slot, and it behind them, for ever.
+        A slot is kept for each item in `starting`. An item in front of it that must be started first would wait for
+        that slot, and the item behind it would wait for ever.
         """
         kept: list[WorkItem] = []
         while self.next and self.next[0] in self.starting:
@@ -73,9 +74,7 @@ class InFlight:
         self.starting.discard(item)
 
     def gather_new(self, max_rows: int) -> int:
-        """Take up and gather those at the front that were never handed out before, for a first step that
-        takes batches.
-        """
+        """Take up and gather fresh items on their first delivery, for a first step that takes batches."""
         line = self.fresh
         found: list[WorkItem] = []
         wanted = max_rows - len(self.batches[0, max_rows].items)
@@ -91,33 +90,35 @@ class InFlight:
         return len(found)
 
     def take_gathered(self, step: int, max_rows: int, max_bytes: int) -> list[WorkItem]:
-        """Those that came first: as many as may go together, or as have so many bytes, and of a stream only
-        one. None when all are lost.
-        """
+        """Remove the items that came first, within both limits, and one of each stream. Empty if all are lost."""
         gathered = self.batches[step, max_rows]
         rows = gathered.items
         taken = [rows.popleft() for _ in range(min(max_rows, len(rows)))]
         found = [item for item in taken if not item.lost]
         self.gathered -= len(taken) - len(found)
-        size = sum(item.size for item in found)
-        while size > max_bytes and len(found) > 1:
-            rows.appendleft(found.pop())
-            size -= rows[0].size
-        if any(item.rest is not None for item in found):
-            found = self._first_of_streams(found, rows)
+        self._return_excess(found, rows, max_bytes)
+        found = self._first_of_streams(found, rows)
         if not rows:
             del self.batches[step, max_rows]
         elif len(found) == max_rows:
-            gathered.since = (
-                time.monotonic()
-            )  # those that stay came later; what was too large for this one has waited as long
+            # The items that stay came later. Items that were too large for this batch have waited since the first.
+            gathered.since = time.monotonic()
         self.gathered -= len(found)
         return found
 
+    def _return_excess(self, items: list[WorkItem], rows: deque[WorkItem], max_bytes: int) -> None:
+        size = sum(item.size for item in items)
+        while size > max_bytes and len(items) > 1:
+            rows.appendleft(items.pop())
+            size -= rows[0].size
+
     def _first_of_streams(self, items: list[WorkItem], rows: deque[WorkItem]) -> list[WorkItem]:
-        """A second one is there when the first has failed before, and the later ones need not wait for it; it
-        goes back.
+        """Return all but the first item of each stream to `rows`.
+
+        Two items of a stream meet when the first has failed before and the later ones need not wait for it.
         """
+        if all(item.rest is None for item in items):
+            return items
         seen: set[str] = set()
         first: list[WorkItem] = []
         others: list[WorkItem] = []
@@ -130,7 +131,7 @@ class InFlight:
         return first
 
     def ungather(self) -> None:
-        """They wait for their next step like others: it may be another by now, or they are to go back."""
+        """Move gathered items to `next`: their next step may have changed, or they are to be released."""
         for rows in self.batches.values():
             self.next.extend(item for item in rows.items if not item.lost)
         self.batches.clear()
@@ -148,7 +149,7 @@ class InFlight:
             self.starting.difference_update(items)
 
     def follow(self, item: WorkItem) -> None:
-        """The next of its run, now that the one before it is settled."""
+        """Make the next message of the item's run fresh, now that the item is settled."""
         if item.rest:
             following = WorkItem(item.rest.popleft(), item.rest)
             self.held.add(following)
@@ -168,13 +169,13 @@ class InFlight:
         self.ahead -= len(found)
         return found
 
-    def put_down(self) -> None:
-        """Those in `next` with which nothing has begun are fresh again, for a worker that begins no more."""
-        going_on: deque[WorkItem] = deque()
+    def return_unbegun(self) -> None:
+        """Make items in `next` with which nothing has begun fresh again, for a worker that begins nothing more."""
+        begun: deque[WorkItem] = deque()
         unbegun: list[WorkItem] = []
         for item in self.next:
-            (going_on if item.started or item.begun or item.lost else unbegun).append(item)
-        self.next = going_on
+            (begun if item.started or item.begun or item.lost else unbegun).append(item)
+        self.next = begun
         self.busy.difference_update(unbegun)
         self.fresh.extendleft(reversed(unbegun))
         self.ahead += len(unbegun)

@@ -1,4 +1,4 @@
-"""What a worker of a runbook is to do, put together from the runbook's parts."""
+"""The work of one worker, put together from the parts of a runbook."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from fairlead.worker.protocol import PipelineSetup
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for
-    first.
+    """`base` is the directory in which commands run and the first place where Python modules are looked up.
 
-    `external` is set when the queue lives elsewhere; `queue` is then where the engine keeps what was taken
-    from it.
+    `queue` is the name that the broker knows. For an external queue, `external` is its specification, and `queue`
+    is the broker's queue of items taken from it.
     """
 
     spec: WorkerSpec
@@ -38,20 +37,14 @@ class Job:
 
     @classmethod
     def of(cls, runbook: Runbook, worker: str, base: str, *, engine: str | None = "local") -> Job:
-        """For whoever runs workers of this engine; None: of any. Raises `WorkerNotFound`, or
-        `EngineNotInstalled` for another one.
-        """
+        """Raises `WorkerNotFound`, or `EngineNotInstalled` for a worker of another engine; `engine=None` accepts any."""
         spec = runbook.workers.get(worker)
         if spec is None:
             raise WorkerNotFound(worker, sorted(runbook.workers))
         if engine is not None and spec.engine != engine:
             raise EngineNotInstalled(worker, spec.engine)
         name, queue = full_name(runbook.project, spec.queue), runbook.queues[spec.queue]
-        external = queue if queue.kind == "external" else None
-        return cls(
-            spec,
-            taken_name(name) if external else name,
-            PipelinePlan.of(runbook.pipelines[spec.pipeline]),
-            base,
-            external,
-        )
+        plan = PipelinePlan.of(runbook.pipelines[spec.pipeline])
+        if queue.kind == "external":
+            return cls(spec, taken_name(name), plan, base, queue)
+        return cls(spec, name, plan, base)

@@ -1,6 +1,4 @@
-"""From the name of a step's callable to something that can be called with item and step, whatever its
-author's takes.
-"""
+"""From the name of a step's function to a function that takes item and step, whatever its author's takes."""
 
 from __future__ import annotations
 
@@ -13,61 +11,61 @@ from typing import Any
 from fairlead.errors import StepNotLoaded
 from fairlead.runbook.model import StepSpec
 
+#: A second parameter of one of these names gets the step also where it has a default.
+_STEP_NAMES = ("step", "context")
+
 
 def find_function(step: StepSpec) -> Any:
     """Raises `StepNotLoaded`."""
     assert step.run is not None
     module_name, colon, path = step.run.partition(":")
     if not colon or not module_name or not path:
-        raise StepNotLoaded(step.name, step.run, "that is not of the form module:function")
+        raise StepNotLoaded(step.name, step.run, "expected the form module:function")
     try:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
     except BaseException as error:
-        raise StepNotLoaded(
-            step.name, step.run, f"it cannot be imported ({type(error).__name__}: {error})"
-        ) from None
+        what = f"it cannot be imported ({type(error).__name__}: {error})"
+        raise StepNotLoaded(step.name, step.run, what) from None
     if not callable(found):
-        raise StepNotLoaded(step.name, step.run, f"that is a {type(found).__name__}, and cannot be called")
+        what = f"expected a function, got a {type(found).__name__}, which cannot be called"
+        raise StepNotLoaded(step.name, step.run, what)
     return found
 
 
 def adapted(step: StepSpec, function: Any) -> Callable[[Any, Any], object]:
-    """A function of two, the item or items and the step. Raises `StepNotLoaded`."""
-    takes = _positional(function)
+    """A function of the item (or items) and the step; a coroutine function is run to its end. Raises `StepNotLoaded`."""
+    takes = _arguments_taken(function)
     if takes == 0:
-        what = (
-            "the items, and perhaps a fairlead.BatchStep"
-            if step.batch
-            else "the item, and perhaps a fairlead.Step"
-        )
-        raise StepNotLoaded(step.name, step.run or "", f"it takes no argument; a step takes {what}")
+        accepted = "the items and optionally a fairlead.BatchStep"
+        if not step.batch:
+            accepted = "the item and optionally a fairlead.Step"
+        what = f"expected a function that takes {accepted}; it takes no argument or more than these"
+        raise StepNotLoaded(step.name, step.run or "", what)
     if inspect.iscoroutinefunction(function):
-        return lambda item, context: asyncio.run(function(item, context) if takes > 1 else function(item))
+        if takes == 1:
+            return lambda item, context: asyncio.run(function(item))
+        return lambda item, context: asyncio.run(function(item, context))
     if takes == 1:
         return lambda item, context: function(item)
     return function  # type: ignore[no-any-return]
 
 
-def _positional(function: Any) -> int:
-    """How many of item and step it takes."""
+def _arguments_taken(function: Any) -> int:
+    """How many of item and step the function takes: 0 if it cannot be called with either."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 1  # some written in C do not say
+        return 1  # some functions written in C have no signature
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 2
-    positional = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    required = [parameter for parameter in positional if parameter.default is parameter.empty]
-    if len(required) > 2:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter for parameter in parameters if parameter.kind in kinds]
+    required = sum(parameter.default is parameter.empty for parameter in positional)
+    if required > 2:
         return 0
-    return (
-        2
-        if len(required) == 2 or any(parameter.name in ("step", "context") for parameter in positional[1:2])
-        else min(1, len(positional))
-    )
+    wants_step = len(positional) > 1 and positional[1].name in _STEP_NAMES
+    if required == 2 or wants_step:
+        return 2
+    return min(1, len(positional))

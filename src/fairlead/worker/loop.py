@@ -1,13 +1,13 @@
-"""One worker: a loop that hands messages to its slots and says how they fared.
+"""One worker: a loop that gives messages to slots and settles their outcomes.
 
-The loop never waits for the broker: what it says is settled by another thread, and the answers come back as
-events, like everything else that happens. A message's way: claimed unstarted; started, unless its step is
-known to be quick; called in a slot; after each step its progress is told and the answer awaited; at the end
-completed or failed. Only then comes the next of its stream.
+The loop never waits for the broker: other threads call it, and their answers come back as events, like everything
+else that happens. The way of a message: claimed unstarted; started, unless its step is known to be quick; called in
+a slot; after each step but the last its progress is stored and the answer awaited; completed or failed. Only then
+the next message of its stream begins.
 
-A quick step of a message that was never handed out before begins without a start: a kill of the worker then
-gives it back instead of counting a failure. It is started as soon as it takes longer, and before it begins
-the next time it is delivered, so that a message that kills its worker is counted from its second delivery on.
+A quick step of a message on its first delivery begins without a start: if the worker is killed, the message comes
+back instead of losing an attempt. It is started once it takes longer, and before it begins on later deliveries. So
+a message that kills its worker is counted from its second delivery on.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
 from fairlead.surface import Doer
 from fairlead.verbs.settle import Goodbye
-from fairlead.worker.batches import StepBatch, Work, split
 from fairlead.worker.broker_threads import (
     BrokerFailed,
     BrokerThreads,
@@ -31,14 +31,13 @@ from fairlead.worker.broker_threads import (
     HeartbeatDue,
     Purpose,
     Settled,
-    SettleRequest,
 )
 from fairlead.worker.counts import WorkerCounts
 from fairlead.worker.dispatch import Dispatcher
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
 from fairlead.worker.in_flight import InFlight
-from fairlead.worker.items import WorkItem
+from fairlead.worker.items import StepBatch, Work, WorkItem, split
 from fairlead.worker.job import Job
 from fairlead.worker.mailbox import Mailbox
 from fairlead.worker.outbox import Outbox
@@ -51,10 +50,12 @@ from fairlead.worker.slots import CallAnswered, SlotDied, StepsNotLoaded
 _log = logging.getLogger("fairlead.worker")
 
 _TICK_S = 0.25
-#: While slots have quick calls in plenty, answers gather for so long before they are read.
+#: While every slot has plenty of quick calls, answers gather this long before they are taken in.
 _GATHER_S = 0.001
-#: How long the end waits for answers that may never come.
+#: How long the end of the worker waits for answers that may never come.
 _LEAVING_S = 5.0
+#: The same when only a claim is under way.
+_LEAVING_CLAIM_S = 0.5
 
 
 class _Stop(NamedTuple):
@@ -66,8 +67,9 @@ class _Resize(NamedTuple):
 
 
 class WorkerLoop:
-    """Start it, and stop it; `join` returns when everything in its hands is settled. Its other methods are
-    thread-safe too.
+    """Runs in a thread of its own from `start` until a stop, the end of a burst, or an error, kept in `error`.
+
+    All methods are thread-safe. `join` returns when everything that the worker holds is settled.
     """
 
     def __init__(
@@ -87,11 +89,14 @@ class WorkerLoop:
         self._target = target
         self._consumer = consumer
         self._grace_s = grace_s
-        self._override = concurrency
+        #: A concurrency that overrides the job's.
+        self._concurrency = concurrency
+        #: The job before a change, until the changed pipeline has answered a call.
         self._before: Job | None = None
         self._estimates = Estimates()
         self._stop_by: float | None = None
         self._stopping = False
+        #: Whether the grace is over and everything is released.
         self._releasing = False
         self._leave_by = self._quiet_by = 0.0
         self._mailbox = Mailbox()
@@ -109,24 +114,38 @@ class WorkerLoop:
         self._dispatcher = Dispatcher(
             self.in_flight, self._pool, self._outbox, self._estimates, self._needs_call
         )
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            CallAnswered: self._answered,
+            Settled: self._settled_all,
+            ClaimAnswered: self._fetcher.claimed,
+            SlotDied: self._slot_died,
+            StepsNotLoaded: self._not_loaded,
+            HeartbeatDue: self._extend_all,
+            BrokerFailed: _raise,
+            Job: self._take_up,
+            _Resize: lambda event: self._pool.resize(event.concurrency),
+            _Stop: self._set_stop,
+        }
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Take no more, give back what has not begun, finish the rest within the grace. `hurry`: give that
-        back too, at once.
+        """Claim nothing more, release what has not begun, and finish the rest within the grace.
+
+        `hurry` releases the rest too, at once.
         """
         self._post(_Stop(hurry))
 
     def resize(self, concurrency: int) -> None:
-        self._override = concurrency
+        self._concurrency = concurrency
         self._post(_Resize(concurrency))
 
     def change(self, job: Job) -> None:
-        """Go on with another pipeline or other options. What is under way is finished as it began; nothing is
-        dropped.
+        """Continue with another pipeline or other options. Calls under way end as they began; nothing is dropped.
+
+        If the steps of the changed pipeline cannot be loaded, the worker continues with the one before.
         """
         self._post(job)
 
@@ -147,7 +166,7 @@ class WorkerLoop:
             while not self._is_over():
                 self._sleep()
                 for event in self._mailbox.take():
-                    self._handle(event)
+                    self._handlers[type(event)](event)
                 self._check_stop()
                 self._dispatcher.dispatch(self.job.plan, only_begun=self._stopping)
                 self._watch()
@@ -156,83 +175,51 @@ class WorkerLoop:
                     self._fetcher.fetch(self.job, self._broker)
         except BaseException as error:
             self.error = error
-            if not isinstance(
-                error, FairleadError
-            ):  # which says all there is to say to whoever asks `Workers.check`
-                _log.error(
-                    "the worker has failed", exc_info=error, extra={"fields": {"worker": self.job.name}}
-                )
+            # A FairleadError is raised by `Workers.check` and explains itself.
+            if not isinstance(error, FairleadError):
+                fields = {"worker": self.job.name}
+                _log.error("the worker has failed", exc_info=error, extra={"fields": fields})
         finally:
             self._end()
 
     def _sleep(self) -> None:
         if self._pool.has_plenty():
-            # Every slot has enough to do: let answers gather, and take them together.
             time.sleep(_GATHER_S)
-        self._mailbox.wait(self._pool.until_next(self._dispatcher.until_due(self._outbox.until_due(_TICK_S))))
-
-    def _handle(self, event: Any) -> None:
-        match event:
-            case CallAnswered():
-                self._answered(event)
-            case Settled():
-                self._outbox.unanswered -= len(event.requests)
-                self._settled_all(event)
-            case ClaimAnswered():
-                self._fetcher.claimed(event)
-            case SlotDied():
-                self._died(event)
-            case StepsNotLoaded():
-                self._not_loaded(event)
-            case HeartbeatDue():
-                self._extend_all()
-            case _Resize():
-                self._pool.resize(event.concurrency)
-            case Job():
-                self._take_up(event)
-            case _Stop():
-                now = time.monotonic()
-                self._stop_by = (
-                    now if event.hurry else min(self._stop_by or now + self._grace_s, now + self._grace_s)
-                )
-            case BrokerFailed():
-                raise event.error
+        wait_s = self._dispatcher.until_due(self._outbox.until_due(_TICK_S))
+        self._mailbox.wait(self._pool.until_next(wait_s))
 
     def _is_over(self) -> bool:
         if self.in_flight.held or not self._outbox.is_empty:
             return self._releasing and time.monotonic() > self._leave_by
-        return self._fetcher.drained or (
-            self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by)
-        )
+        if self._fetcher.drained:
+            return True
+        return self._stopping and (not self._fetcher.is_claiming or time.monotonic() > self._quiet_by)
 
     def _end(self) -> None:
-        # Also after a failure: what has been done and is not told would be done again.
+        # Also after an error: work whose outcome is not settled would be done again.
         self._outbox.flush(self._broker.settle, may_wait=False)
         self._pool.close()
-        self._broker.close(0.5 if self._fetcher.asking else _LEAVING_S)
-        if self._fetcher.asking or self.in_flight.held:
-            # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease
-            # is over.
-            going = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
-            going.start()
-            going.join(_LEAVING_S)
+        self._broker.close(_LEAVING_CLAIM_S if self._fetcher.is_claiming else _LEAVING_S)
+        if self._fetcher.is_claiming or self.in_flight.held:
+            # Release now what is still held, or what a claim under way delivers, instead of when leases expire.
+            goodbye = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
+            goodbye.start()
+            goodbye.join(_LEAVING_S)
         self._mailbox.close()
 
     def _say_goodbye(self) -> None:
         try:
             self._target.do(Goodbye(self._consumer))
         except Exception as error:
-            _log.warning(
-                "could not say goodbye; leases end by themselves",
-                extra={"fields": {"error": type(error).__name__}},
-            )
+            fields = {"error": type(error).__name__}
+            _log.warning("could not release what is held; its leases will expire", extra={"fields": fields})
 
     # From messages to calls
 
     def _needs_call(self, item: WorkItem, fresh: bool) -> bool:
-        """False when it is settled without one: all its steps are done, or nobody can tell which are.
+        """Find the next step. Settles the item and returns False if no step is left or its carry is unreadable.
 
-        Asked also of one that has been on its way: the pipeline may have been changed since its last step.
+        Called again before each step, because the pipeline may have changed since the last one.
         """
         plan, unreadable = self.job.plan, ""
         try:
@@ -258,47 +245,47 @@ class WorkerLoop:
             return
         self._pool.answered(slot)
         if self._before is not None and slot.plan is self.job.plan:
-            self._before = None  # the new pipeline works
+            self._before = None  # the changed pipeline works
         step = slot.plan.steps[work.step].name
         self._estimates.record(step, result.took_us)
         if isinstance(work, WorkItem):
-            self._has_outcome(work, step, result)
+            self._take_outcome(work, step, result)
         elif isinstance(result, BatchDone):
-            self._have_outcomes(work, step, result)
+            self._take_outcomes(work, step, result)
         elif isinstance(result, CallFailed) and result.close:
             # Smaller batches would call the same provider again.
             for item in work.items:
-                self._has_outcome(item, step, result)
+                self._take_outcome(item, step, result)
         elif split(work.items):
             self.in_flight.put_back([work])
         else:
-            self._has_outcome(work.items[0], step, result)
+            self._take_outcome(work.items[0], step, result)
 
-    def _has_outcome(self, item: WorkItem, step: str, result: CallDone | CallFailed | BatchDone) -> None:
+    def _take_outcome(self, item: WorkItem, step: str, result: CallDone | CallFailed | BatchDone) -> None:
         if item.lost:
             self.in_flight.end(item)
         elif isinstance(result, CallDone):
             self.counts.steps += 1
             self._step_done(item, step, result.value)
         elif isinstance(result, CallFailed) and result.close:
-            self._close(item, result)
+            self._close_throttle_key(item, result)
         elif isinstance(result, CallFailed):
             retry_in = None if result.retry_in_ms is None else timedelta(milliseconds=result.retry_in_ms)
             self._fail(item, FailureReason(result.reason), result.error, retry_in, result.dead)
 
-    def _have_outcomes(self, batch: StepBatch, step: str, result: BatchDone) -> None:
+    def _take_outcomes(self, batch: StepBatch, step: str, result: BatchDone) -> None:
         failed = {failure.ticket: failure for failure in result.failed}
-        # Most rows have nothing behind them and nothing before them: those are completed together.
-        is_all = self.job.plan.is_whole({}, step)
+        # Most rows have no step after and none before this one: they are completed together.
+        is_only_step = self.job.plan.is_whole({}, step)
         completed = []
-        for place, item in enumerate(batch.items):
-            if item.lost or place in failed:
-                self._has_outcome(item, step, failed.get(place, result))
-            elif is_all:
+        for row, item in enumerate(batch.items):
+            if item.lost or row in failed:
+                self._take_outcome(item, step, failed.get(row, result))
+            elif is_only_step:
                 completed.append(item)
             else:
                 self.counts.steps += 1
-                self._step_done(item, step, result.values[place] if result.values else b"")
+                self._step_done(item, step, result.values[row] if result.values else b"")
         self.counts.steps += len(completed)
         self._outbox.add_completions(completed, self.job.plan.all_masks)
 
@@ -325,26 +312,20 @@ class WorkerLoop:
         retry_in: timedelta | None = None,
         dead: bool = False,
     ) -> None:
-        """And the rest of its run goes back: in order, or with leave to go on. What that leave means is for
-        the queue to say.
-        """
-        self._settle(
-            Fail(item.delivery, error, reason, self.job.plan.progress(item.done), retry_in, dead),
-            "fail",
-            item,
-        )
+        """Fail the message and release the rest of its run: in order, or free to pass if the queue allows that."""
+        progress = self.job.plan.progress(item.done)
+        self._settle(Fail(item.delivery, error, reason, progress, retry_in, dead), "fail", item)
         self._release_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
 
-    def _close(self, item: WorkItem, result: CallFailed) -> None:
-        """And the rest of its run goes back in order: it would call the same provider."""
+    def _close_throttle_key(self, item: WorkItem, result: CallFailed) -> None:
+        """Release the rest of the run in order: it would call the same provider."""
         throttle_keys = item.delivery.throttle_keys
         if result.close not in throttle_keys:
-            told = (
-                f"the message has no throttle key {result.close!r}, only {', '.join(throttle_keys) or 'none'}"
-            )
-            self._fail(item, FailureReason(result.reason), f"{result.error}\n{told}")
+            got = ", ".join(throttle_keys) or "none"
+            wrong = f"the message has no throttle key {result.close!r}, only {got}"
+            self._fail(item, FailureReason(result.reason), f"{result.error}\n{wrong}")
             return
-        said = Fail(
+        failure = Fail(
             item.delivery,
             result.error,
             FailureReason(result.reason),
@@ -352,7 +333,7 @@ class WorkerLoop:
             retry_after=timedelta(milliseconds=result.retry_after_ms),
             close=result.close,
         )
-        self._settle(said, "fail", item)
+        self._settle(failure, "fail", item)
         self._release_rest(item, keep_order=True)
 
     def _release(self, item: WorkItem) -> None:
@@ -363,46 +344,53 @@ class WorkerLoop:
         for delivery in self.in_flight.take_rest(item):
             self._settle(Release(delivery, keep_order=keep_order), "release rest", item)
 
-    # What the broker says
+    # Answers of the broker
 
     def _settled_all(self, event: Settled) -> None:
-        """Those that are completed together, because there are so many of them."""
+        self._outbox.unanswered -= len(event.requests)
+        # Completions are taken in together, because there are so many of them.
         completed = []
         for request, result in zip(event.requests, event.results, strict=True):
             if request.purpose == "complete" and result.ok:
                 completed.append(request.item)
             else:
-                self._settled(request, result)
+                self._settled(request.purpose, request.item, result)
         self.counts.completed += len(completed)
         self.in_flight.end_all(completed)
         for item in completed:
             if item.rest:
                 self.in_flight.follow(item)
 
-    def _settled(self, request: SettleRequest, result: SettleResult) -> None:
-        purpose, item = request.purpose, request.item
-        if purpose in ("start", "progress"):
-            if result.outcome == "store_full":
-                # The value was not stored. The work goes on without it: completing the message makes room,
-                # and should the worker die before, the step runs again.
-                _log.warning("a step's value was not stored: %s", result.error)
-            elif not result.ok:
-                self._lose(item)
-                return
-            if self._releasing:
-                self._release(item)
-            elif purpose == "start":
-                item.started = True
-                self.in_flight.next.appendleft(item)
-            else:
-                self.in_flight.next.append(item)
-        elif purpose in ("extend", "late start"):
-            if not result.ok and item in self.in_flight.held:
-                self._lose(item)
-        elif purpose == "release rest":
-            self.counts.released += result.outcome == "released"
-        elif purpose in ("complete", "fail", "release"):
-            self._ended(purpose, item, result)
+    def _settled(self, purpose: Purpose, item: WorkItem, result: SettleResult) -> None:
+        match purpose:
+            case "start" | "progress":
+                self._confirmed(purpose, item, result)
+            case "extend" | "late start":
+                if not result.ok and item in self.in_flight.held:
+                    self._lose(item)
+            case "release rest":
+                self.counts.released += result.outcome == "released"
+            case "complete" | "fail" | "release":
+                self._ended(purpose, item, result)
+            case "extend rest":
+                pass  # the item is released or lost with its own result
+
+    def _confirmed(self, purpose: Purpose, item: WorkItem, result: SettleResult) -> None:
+        """A start or the progress of a step was recorded: the item may go on."""
+        if result.outcome == "store_full":
+            # The value was not stored. The work continues without it: completing the message makes room, and if the
+            # worker dies before, the step runs again.
+            _log.warning("a step's value was not stored: %s", result.error)
+        elif not result.ok:
+            self._lose(item)
+            return
+        if self._releasing:
+            self._release(item)
+        elif purpose == "start":
+            item.started = True
+            self.in_flight.next.appendleft(item)
+        else:
+            self.in_flight.next.append(item)
 
     def _ended(self, purpose: Purpose, item: WorkItem, result: SettleResult) -> None:
         self.in_flight.end(item)
@@ -415,38 +403,36 @@ class WorkerLoop:
                     "outcome": result.outcome,
                     "error": result.error,
                 }
-                _log.warning("a lease was over before the work was", extra={"fields": fields})
+                _log.warning("a lease was lost before its work ended", extra={"fields": fields})
             self._release_rest(item, keep_order=True)
-        elif purpose == "release" or result.outcome == "returned":
+            return
+        if purpose == "release" or result.outcome == "returned":
             self.counts.released += 1
-        else:
-            self.counts.dead += result.outcome == "dead"
-            self.counts.failed += result.outcome != "dead"
-            if (
-                item.rest is not None
-                and self.job.spec.on_stream_failure == "continue"
-                and result.outcome == "retry"
-            ):
-                # What comes later in the stream and is not in our hands may pass too.
-                self._broker.release_stream(item.delivery.message.stream)
+            return
+        self.counts.dead += result.outcome == "dead"
+        self.counts.failed += result.outcome != "dead"
+        continues = item.rest is not None and self.job.spec.on_stream_failure == "continue"
+        if continues and result.outcome == "retry":
+            # Later messages of the stream that this worker does not hold may pass too.
+            self._broker.release_stream(item.delivery.message.stream)
 
-    def _extend_all(self) -> None:
-        """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""
+    def _extend_all(self, event: HeartbeatDue) -> None:
         for item in self.in_flight.held:
             self._settle(Extend(item.delivery), "extend", item)
             for delivery in item.rest or ():
                 self._settle(Extend(delivery), "extend rest", item)
 
     def _lose(self, item: WorkItem) -> None:
+        """Stop working on an item whose lease is over."""
         if item.lost:
-            return  # told twice, of a beat and of the step beside it
+            return  # reported twice, by an extension and by the progress beside it
         self.counts.lost += 1
         self.in_flight.lose(item)
         self._release_rest(item, keep_order=True)
         if not self._pool.kill_under(item):
             self.in_flight.busy.discard(item)
 
-    # What slots go through
+    # Slots
 
     def _watch(self) -> None:
         for item in self._pool.watch():
@@ -454,7 +440,7 @@ class WorkerLoop:
                 item.started = True
                 self._settle(Start(item.delivery), "late start", item)
 
-    def _died(self, event: SlotDied) -> None:
+    def _slot_died(self, event: SlotDied) -> None:
         self.in_flight.put_back(event.others)
         try:
             self._pool.died(event)
@@ -466,7 +452,7 @@ class WorkerLoop:
             self._pool.add()
 
     def _died_in(self, work: Work, event: SlotDied) -> None:
-        """Whoever is alone is to blame; a batch comes again in smaller ones."""
+        """Blame a single item for the death of its slot; a batch comes again in smaller batches."""
         step = event.slot.plan.steps[work.step].name
         if all(item.lost for item in work.items):
             for item in work.items:
@@ -487,27 +473,32 @@ class WorkerLoop:
             self._pool.change(job)
         except StepNotLoaded as error:
             self._restore_pipeline(error)
-        self._pool.resize(self._override or self.job.spec.concurrency)
+        self._pool.resize(self._concurrency or self.job.spec.concurrency)
 
     def _not_loaded(self, event: StepsNotLoaded) -> None:
         if event.slot not in self._pool.slots:
-            return  # of a pipeline that was taken back, or changed again
+            return  # of a pipeline that was replaced since
         run = next((step.run or "" for step in self.job.plan.steps if step.name == event.step), "")
         self._restore_pipeline(StepNotLoaded(event.step, run, event.what))
 
     def _restore_pipeline(self, error: StepNotLoaded) -> None:
-        """To the pipeline before the change that cannot be used, if there was one."""
+        """Go back to the pipeline before the change. Raises the error if there was no change."""
         if self._before is None:
             raise error
-        _log.error(
-            "the changed pipeline cannot be used, going on with the old one",
-            extra={"fields": {"worker": self.job.name, "error": str(error)}},
-        )
+        fields = {"worker": self.job.name, "error": str(error)}
+        _log.error("the changed pipeline cannot be used, going on with the old one", extra={"fields": fields})
         before, self._before = self._before, None
         self._take_up(before)
         self._before = None
 
     # The end
+
+    def _set_stop(self, event: _Stop) -> None:
+        now = time.monotonic()
+        if event.hurry:
+            self._stop_by = now
+        elif self._stop_by is None:
+            self._stop_by = now + self._grace_s
 
     def _check_stop(self) -> None:
         if self._stop_by is None:
@@ -518,9 +509,9 @@ class WorkerLoop:
             self._leave_by, self._quiet_by = now + self._grace_s + _LEAVING_S, now + _LEAVING_S
             self.in_flight.ungather()
             self._pool.recall_all()
-        self.in_flight.put_down()
-        # A claim that still waits at the broker would be given what goes back.
-        if not self._fetcher.asking or self._releasing:
+        self.in_flight.return_unbegun()
+        # Not while a claim waits at the broker: it would be delivered what is released.
+        if not self._fetcher.is_claiming or self._releasing:
             self._release_unbegun()
         if not self._releasing and now >= self._stop_by:
             self._releasing = True
@@ -536,3 +527,7 @@ class WorkerLoop:
             self._release(item)
         for item in self.in_flight.busy:
             self._release_rest(item, keep_order=True)
+
+
+def _raise(event: BrokerFailed) -> NoReturn:
+    raise event.error

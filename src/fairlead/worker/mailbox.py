@@ -1,4 +1,4 @@
-"""Everything that happens to a worker, in one line: what threads post, and what pipes have to say."""
+"""The events of a worker in one queue: posted by threads, or read from the pipes of step processes."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from typing import Any
 
 
 class Mailbox:
-    """`post` from any thread; the rest is for the loop alone. What is registered with `selector` has its data
-    called when it is ready.
+    """`post` may be called from any thread; everything else belongs to the thread of the loop.
+
+    A descriptor registered with `selector` has a callable as its data; `wait` calls it when the descriptor is ready.
     """
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self._events: deque[Any] = deque()
-        self._asleep = False
-        self._woken, self._wakes = socket.socketpair()
+        self._is_waiting = False
+        self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
-        self._wakes.setblocking(False)
-        self.selector.register(self._woken, selectors.EVENT_READ, self._swallow)
+        self._waker.setblocking(False)
+        self.selector.register(self._woken, selectors.EVENT_READ, self._drain)
 
     def post(self, event: Any) -> None:
         self._events.append(event)
-        # Read after the event is in line, and written before the line is looked at: so none is slept through.
-        if self._asleep:
+        # The event is queued before this flag is read, and the loop sets the flag before it looks at the queue:
+        # so no event is left waiting while the loop sleeps.
+        if self._is_waiting:
             with contextlib.suppress(OSError):
-                self._wakes.send(b"!")
+                self._waker.send(b"!")
 
     def wait(self, max_s: float) -> None:
-        self._asleep = True
+        self._is_waiting = True
         try:
             ready = self.selector.select(0 if self._events else max_s)
         finally:
-            self._asleep = False
+            self._is_waiting = False
         for key, _ in ready:
             key.data()
 
@@ -47,8 +49,8 @@ class Mailbox:
     def close(self) -> None:
         self.selector.close()
         self._woken.close()
-        self._wakes.close()
+        self._waker.close()
 
-    def _swallow(self) -> None:
+    def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)

@@ -1,8 +1,8 @@
-"""Which step is next. The rules of a pipeline apart from running it; the same for every engine.
+"""Which step of a pipeline is next: the same rules for every engine, apart from running steps.
 
-What is known about a message's steps is its carry: the name of each confirmed step with what it returned.
-Progress bits say the same to people and policies. Names decide, because a pipeline may be edited between two
-tries.
+The carry of a message is the name of each confirmed step with the value that the step returned. Progress bits
+repeat this for people and policies. Names decide and not positions, because a pipeline may be edited between two
+attempts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,23 @@ ConfirmedSteps = Mapping[str, bytes]
 
 
 class Carry(msgspec.Struct, frozen=True):
-    """As it is stored with the message. Values stay as they came: only the step that wants one reads it."""
+    """The stored form. Values stay encoded until a step reads them."""
 
     pipeline: str
     steps: dict[str, msgspec.Raw]
 
 
 class CarryUnreadable(Exception):
-    """The message says that steps of this pipeline are done, but not what they returned."""
+    """The carry of a message was not written by a pipeline, so its confirmed steps are unknown."""
 
 
 class CarryTooLarge(Exception):
-    """What the steps of one message return does not fit in what is kept with it."""
+    """The values that the steps of one message returned exceed the limit of a carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `max_rows` go into
-    one call of some step.
-    """
+    """A pipeline with the progress bit of each step. `max_rows`: the largest batch size of its steps."""
 
     name: str
     steps: tuple[StepSpec, ...]
@@ -58,14 +56,14 @@ class PipelinePlan:
         return cls(pipeline.name, pipeline.steps, masks, sum(masks), max_rows)
 
     def next_step(self, done: ConfirmedSteps) -> int:
-        """The first step that is not confirmed; as many as there are when all of them are."""
+        """The position of the first step that is not confirmed; the number of steps if all are."""
         for index, step in enumerate(self.steps):
             if step.name not in done:
                 return index
         return len(self.steps)
 
     def is_whole(self, done: ConfirmedSteps, last: str) -> bool:
-        """Are all steps confirmed, once `last` is too?"""
+        """Whether all steps are confirmed once `last` is."""
         return all(step.name == last or step.name in done for step in self.steps)
 
     def progress(self, done: ConfirmedSteps) -> int:
@@ -73,9 +71,7 @@ class PipelinePlan:
 
 
 def bits_of(pipeline: PipelineSpec) -> dict[str, int]:
-    """The masks given to step names, and for names that have none yet the lowest that are free; 0 when there
-    is none left.
-    """
+    """The progress mask of each step name: the recorded one, else the lowest free bit, 0 when none is free."""
     bits = {name: bit if bit in _BITS else 0 for name, bit in pipeline.bits.items()}
     taken = set(bits.values())
     free = (bit for bit in _BITS if bit not in taken)
@@ -90,19 +86,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_carry(pipeline: str, carry: bytes) -> dict[str, bytes]:
-    """The steps of this pipeline that are confirmed. What another pipeline did is none of its business.
-
-    Raises `CarryUnreadable` for something that no pipeline has written.
-    """
+    """The confirmed steps of this pipeline; none if another pipeline wrote the carry. Raises `CarryUnreadable`."""
     if not carry:
         return {}
     try:
         found = _decode(carry)
     except msgspec.MsgspecError as error:
-        raise CarryUnreadable(
-            f"expected its carry to be what a pipeline stores, got something else ({error})"
-        ) from None
-    return {name: bytes(value) for name, value in found.steps.items()} if found.pipeline == pipeline else {}
+        text = f"expected the carry to be what a pipeline stores, got something else ({error})"
+        raise CarryUnreadable(text) from None
+    if found.pipeline != pipeline:
+        return {}
+    return {name: bytes(value) for name, value in found.steps.items()}
 
 
 def dump_carry(pipeline: str, done: ConfirmedSteps) -> bytes:

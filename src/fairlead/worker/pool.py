@@ -1,6 +1,4 @@
-"""The slots of a worker: how many, which may be used, which are late, and what becomes of them when the
-pipeline changes.
-"""
+"""The slots of a worker: how many there are, which take calls, which are late, and how they change with the pipeline."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from collections.abc import Callable, Iterable
 
 from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
-from fairlead.worker.batches import Work
-from fairlead.worker.items import WorkItem
+from fairlead.worker.items import Work, WorkItem
 from fairlead.worker.job import Job
 from fairlead.worker.process_slot import ProcessSlot
 from fairlead.worker.slots import Slot, SlotDied, SlotEvent, ThreadSlot
@@ -21,18 +18,19 @@ from fairlead.worker.step_runner import StepRunner
 
 _log = logging.getLogger("fairlead.worker")
 
-#: What a slot may have in hand of quick calls, in expected microseconds.
+#: The most expected work of quick calls that a slot is given ahead.
 BUDGET_US = 10_000
-#: After so long a call that was thought to be quick counts as slow.
+#: A call that takes longer was not quick.
 LATE_S = 0.02
-#: A command's own time limit comes first, so that its output is in the failure record.
+#: A command's own time limit must end it first, so that its output is in the failure record.
 _COMMAND_GRACE_S = 2.0
 _MAX_FAILED_STARTS = 3
+#: A slot with this many calls has enough to do while answers gather.
 _PLENTY = 64
 
 
 class SlotPool:
-    """Used by the thread of the worker's loop alone. `put_back` gets what was handed out and not begun."""
+    """For the thread of the worker's loop only. `put_back` is called with calls that were taken back from a slot."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class SlotPool:
         return [slot for slot in self.slots if slot.ready and not slot.retiring]
 
     def add(self) -> None:
-        """Raises `StepNotLoaded` for threads; a process says so later."""
+        """Raises `StepNotLoaded` for a thread; a process posts `StepsNotLoaded` later."""
         job = self._job
         if job.spec.isolate == "thread":
             if self._runner is None:
@@ -65,22 +63,19 @@ class SlotPool:
             self.slots.append(ProcessSlot(job.plan, job.setup, self._post, self._selector))
 
     def grow(self, waiting: int) -> None:
-        """There is work that waits for a slot. Processes take a while to start, so not all at once."""
+        """Add slots for work that waits. Processes take a while to start, so at most one for each processor at a time."""
         active = [slot for slot in self.slots if not slot.retiring]
         starting = sum(not slot.ready for slot in active)
-        for _ in range(
-            min(self.size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))
-        ):
+        at_once = max(1, (os.cpu_count() or 1) - starting)
+        for _ in range(min(self.size - len(active), waiting - starting, at_once)):
             try:
                 self.add()
             except OSError as error:
                 if not self.slots:
                     raise
-                # It goes on with those it has, and tries again when there is work for more.
-                _log.warning(
-                    "no further step process can be started",
-                    extra={"fields": {"error": str(error), "there are": len(active)}},
-                )
+                # The next round with work for more slots tries again.
+                fields = {"error": str(error), "there are": len(active)}
+                _log.warning("no further step process can be started", extra={"fields": fields})
                 return
 
     def resize(self, size: int) -> None:
@@ -91,7 +86,7 @@ class SlotPool:
         self._retire(active[: max(0, len(active) - size)])
 
     def change(self, job: Job) -> None:
-        """Other steps from now on, if they are others; calls under way end as they began."""
+        """Replace the slots if the steps have changed; calls under way end as they began. Raises `StepNotLoaded`."""
         before, self._job = self._job, job
         if job.plan == before.plan and job.setup == before.setup and job.spec.isolate == before.spec.isolate:
             return
@@ -107,7 +102,7 @@ class SlotPool:
             self._close(slot)
 
     def died(self, event: SlotDied) -> None:
-        """Raises `StepNotLoaded` when none of them lives long enough to take a call."""
+        """Raises `StepNotLoaded` if slots keep dying before they take a call."""
         if event.slot not in self.slots:
             return
         self.slots.remove(event.slot)
@@ -118,10 +113,10 @@ class SlotPool:
                 raise StepNotLoaded(first.name, first.run or "", f"{event.how}, before its steps were loaded")
 
     def watch(self) -> list[WorkItem]:
-        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them
-        goes elsewhere, if there is room.
+        """Kill slots whose call exceeds its time limit, and return the items whose calls have become slow.
 
-        Not those of a batch, of which nobody could say which one it is that takes long.
+        Calls behind a slow one are taken back if another slot has room. Items of a batch are not returned: which of
+        them takes long is unknown.
         """
         late: list[WorkItem] = []
         now = time.monotonic()
@@ -138,7 +133,7 @@ class SlotPool:
             elif age > LATE_S:
                 unbegun = slot.unbegun()
                 if unbegun == len(slot.pending):
-                    slot.since = now  # it had no turn on the processor yet
+                    slot.since = now  # the slot has not had the processor yet
                     continue
                 slot.load_us = BUDGET_US
                 if len(work.items) == 1:
@@ -148,32 +143,30 @@ class SlotPool:
         return late
 
     def has_plenty(self) -> bool:
-        """Each slot that may be used has calls waiting behind the one under way, more than it will do in a
-        moment.
-        """
+        """Whether every ready slot has more calls waiting than it answers in a millisecond."""
         ready = [slot for slot in self.slots if slot.ready]
         return bool(ready) and all(len(slot.pending) >= _PLENTY for slot in ready)
 
     def is_busy(self) -> bool:
-        """Each slot that may be used has a call waiting behind the one under way."""
+        """Whether every ready slot has a call waiting behind the one under way."""
         return all(len(slot.pending) > 1 for slot in self.slots if slot.ready)
 
     def _has_room(self) -> bool:
-        """Could another slot take what waits behind a slow call?"""
+        """Whether another slot could take the calls behind a slow one."""
         active = [slot for slot in self.slots if not slot.retiring]
         return len(active) < self.size or any(slot.ready and slot.load_us < BUDGET_US for slot in active)
 
     def until_next(self, max_s: float) -> float:
-        """Until some call is late or over its time."""
-        now, least = time.monotonic(), max_s
+        """Seconds until a call becomes late or exceeds its time limit, at most `max_s`."""
+        now, soonest = time.monotonic(), max_s
         for slot in self.slots:
             if slot.pending:
                 age, limit = now - slot.since, _limit_s(slot)
                 if age < LATE_S:
-                    least = min(least, LATE_S - age)
+                    soonest = min(soonest, LATE_S - age)
                 if limit is not None:
-                    least = min(least, limit - age)
-        return max(0.0, least)
+                    soonest = min(soonest, limit - age)
+        return max(0.0, soonest)
 
     def recall_all(self) -> None:
         for slot in self.slots:
@@ -185,10 +178,9 @@ class SlotPool:
                 slot.kill(how)
 
     def kill_under(self, item: WorkItem) -> bool:
-        """End the call of this item. False when none is under way, or one that others are in too, whose work
-        is not lost.
+        """Kill the slot that is calling this item. A call that has not begun is taken back instead.
 
-        One that has not begun is taken back, with those that wait beside it, so that it does not begin.
+        Returns False if no such call is under way, or if it has other items that are not lost.
         """
         for slot in self.slots:
             for place, work in enumerate(slot.pending):
@@ -211,7 +203,7 @@ class SlotPool:
     def _recall(self, slot: Slot) -> None:
         self._put_back(slot.recall())
         if not slot.pending:
-            # Only an answer lowers the load, and this slot has none to give: it would never get a call again.
+            # Only an answer lowers the load, and this slot has no call to answer: it would never get one again.
             slot.load_us = 0
 
     def _retire(self, slots: Iterable[Slot]) -> None:

@@ -1,10 +1,10 @@
-"""What a worker and its step processes say to each other, over three pipes.
+"""What a worker and its step processes send each other, over three pipes.
 
-`calls` carries length-prefixed MessagePack from the worker. `tickets` carries four bytes for each call that
-may begin: the step process takes one, and the worker, which holds the reading end too, may take back those
-that are still in the pipe. Who reads a ticket has it, and nobody else: so a call is begun by one process or
-by none, whoever dies meanwhile. `results` carries one frame for each call that is over, written at once. A
-batch is one call: one ticket, one frame there and one back.
+`calls` carries MessagePack frames from the worker. `tickets` carries four bytes for each call that may begin: the
+step process takes one, and the worker, which also holds the reading end, may take back those still in the pipe.
+Only one process can read a ticket, so each call is begun by one process or by none, whichever of them dies.
+`results` carries one frame for each call that has ended, written at once. A batch is one call: one ticket, one
+frame there and one back.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import struct
 
 import msgspec
 
+from fairlead.processes.pipes import pack_frame
 from fairlead.runbook.model import StepSpec
 
-_LENGTH = struct.Struct("<I")
 TICKET = struct.Struct("<I")
 
 
 class PipelineSetup(msgspec.Struct, frozen=True, array_like=True):
-    """`base` is where commands run and where Python looks for modules first."""
+    """The first frame to a step process. `base`: the directory of commands, and the first place to look up modules."""
 
     pipeline: str
     steps: tuple[StepSpec, ...]
@@ -46,9 +46,7 @@ class StepCall(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
 
 
 class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
-    """One step of many messages, by columns. `values` is what the step before returned, as JSON; empty when
-    there is none before.
-    """
+    """One step of many messages, by column. `values`: what the previous step returned, as JSON; empty for a first step."""
 
     ticket: int
     step: int
@@ -62,14 +60,14 @@ class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False)
 
 
 class ChildReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The first frame: all steps are loaded, or `step` is not, and `error` says why."""
+    """The first frame from a step process: its steps are loaded, or `error` says why `step` could not be."""
 
     step: str = ""
     error: str = ""
 
 
 class CallDone(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
-    """`value` is JSON, empty for a step that returned nothing."""
+    """`value`: JSON, or empty for a step that returned nothing."""
 
     ticket: int
     took_us: int
@@ -77,7 +75,7 @@ class CallDone(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
 
 
 class CallFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """`spent` says that the process is not to be used again, `close` which throttle key to close for `retry_after_ms`."""
+    """`spent`: the process must not be used again. `close`: the throttle key to close for `retry_after_ms`, or ""."""
 
     ticket: int
     took_us: int
@@ -91,9 +89,7 @@ class CallFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False):
-    """`values` has one for each message, empty when none of them has any. In `failed` a failure's ticket is
-    the place of its message.
-    """
+    """`values`: one for each row, or empty if no row has a value. In `failed`, the ticket of a failure is its row."""
 
     ticket: int
     took_us: int
@@ -107,19 +103,4 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(value: object) -> bytes:
-    body = _encode(value)
-    return _LENGTH.pack(len(body)) + body
-
-
-def take_frames(buffer: bytearray) -> list[bytes]:
-    """The whole frames at the front of the buffer, which are removed from it."""
-    found, at, size = [], 0, len(buffer)
-    while size - at >= 4:
-        (length,) = _LENGTH.unpack_from(buffer, at)
-        if size - at - 4 < length:
-            break
-        found.append(bytes(buffer[at + 4 : at + 4 + length]))
-        at += 4 + length
-    if at:
-        del buffer[:at]
-    return found
+    return pack_frame(_encode(value))

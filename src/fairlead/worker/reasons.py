@@ -1,8 +1,7 @@
-"""From what a step raised to a failure reason and a text that fits in the failure record.
+"""From an exception of a step to a failure reason and a bounded text.
 
-Classes are found by name along the method resolution order, so that `ValidationError` means pydantic's,
-jsonschema's and your own, and none of them has to be imported here. The nearest class wins; the worker's own
-`reasons` come first.
+Classes are matched by name along the method resolution order: `ValidationError` means pydantic's, jsonschema's and
+the user's own, and none of them has to be imported. The nearest class wins; the worker's own `reasons` come first.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ REASONS: dict[str, str] = {
     "MemoryError": "poison_message",
 }
 
-#: Room for what the broker or another layer may put around it.
+#: Leaves room for text that the broker or another layer adds.
 _MAX_TEXT_BYTES = MAX_ERROR_BYTES - 192
 
 
 def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> FailureReason:
-    """`reasons` names classes as `Name` or `module.Name`. `handler_exception` when nothing fits."""
+    """`reasons` names classes as `Name` or `module.Name`. Without a match, `handler_exception`."""
     for base in kind.__mro__:
         found = (
             reasons.get(f"{base.__module__}.{base.__qualname__}")
@@ -59,10 +58,9 @@ def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> Fai
 
 
 def describe(step: str, error: BaseException, *, ours: Collection[str] = ()) -> str:
-    """The error in one line, then its traceback from the step's own code on; no values but those its author
-    put in it.
+    """The error in one line, then its traceback from the step's own code on. Contains no values but the exception's own.
 
-    `ours` are the files whose frames do not count as the step's.
+    `ours` are source files whose frames are left out at the top of the traceback.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
@@ -77,9 +75,7 @@ def bounded(text: str) -> str:
 
 
 def cut_middle(text: str, max_bytes: int) -> str:
-    """At most so many bytes of UTF-8: where it began, and where it ended, which is what one looks for in a
-    traceback.
-    """
+    """At most `max_bytes` of UTF-8: the beginning and the end, which matter most in a traceback."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= max_bytes:
         return raw.decode()

@@ -1,8 +1,7 @@
-"""A slot is where steps run, one call at a time, of an item or of a batch. Calls are handed over several at a
-time, and answered one by one.
+"""A slot runs steps, one call at a time, of a single item or of a batch. It is given several calls and answers each.
 
-What was handed over and not begun can be taken back at any time; who takes a ticket, has the call. So a
-worker may hand out more than one call at a time without knowing how long they take.
+Calls that a slot was given and has not begun can be taken back at any time. So a worker may give out more than one
+call at a time without knowing how long they take.
 """
 
 from __future__ import annotations
@@ -15,24 +14,20 @@ from threading import Thread
 from typing import NamedTuple, Protocol
 
 from fairlead.model.failure import FailureReason
-from fairlead.worker.batches import Work
+from fairlead.worker.items import Work
 from fairlead.worker.plan import PipelinePlan
 from fairlead.worker.protocol import BatchCall, BatchDone, CallDone, CallFailed, StepCall
 from fairlead.worker.step_runner import StepRunner
 
 
 class CallAnswered(NamedTuple):
-    """How a call ended."""
-
     slot: Slot
     work: Work
     result: CallDone | CallFailed | BatchDone
 
 
 class SlotDied(NamedTuple):
-    """A slot is gone. `begun` is that whose call it died in, None when it died in none; the others were not
-    begun.
-    """
+    """`begun`: the call under way when the slot died, or None. `others`: pending calls that had not begun."""
 
     slot: Slot
     begun: Work | None
@@ -41,7 +36,7 @@ class SlotDied(NamedTuple):
 
 
 class StepsNotLoaded(NamedTuple):
-    """A slot could not load its steps."""
+    """A slot could not load `step`; `what` says why."""
 
     slot: Slot
     step: str
@@ -54,50 +49,46 @@ SlotEvent = CallAnswered | SlotDied | StepsNotLoaded
 class Slot(Protocol):
     plan: PipelinePlan
     ready: bool
-    #: It gets no more calls, and is closed when it has answered those it has.
+    #: Whether the slot gets no more calls and is closed once its calls are answered.
     retiring: bool
-    #: Handed over and not answered, in order; the first may be under way.
+    #: Calls given and not answered, in order; the first may be under way.
     pending: deque[Work]
-    #: Since when the first may be under way, by the monotonic clock.
+    #: When the first pending call may have begun, by the monotonic clock.
     since: float
-    #: What the pending calls are expected to take.
+    #: The expected duration of the pending calls.
     load_us: int
-    #: What it means for a message when the slot dies in its step.
+    #: The failure reason of a message in whose call the slot dies.
     reason: FailureReason
 
     def hand(self, works: Sequence[Work]) -> None: ...
 
     def accept(self, work: Work) -> bool:
-        """Its answer is being taken in. False when the slot was given up, and what it answers no longer
-        counts.
-        """
+        """Take in the answer of a call. Returns False if the slot was given up and its answers no longer count."""
         ...
 
     def unbegun(self) -> int:
-        """How many of the pending have not begun."""
+        """How many pending calls have not begun."""
         ...
 
     def recall(self) -> list[Work]:
-        """Take back those that have not begun, in order."""
+        """Take back the calls that have not begun, in order."""
         ...
 
     def kill(self, how: str, reason: FailureReason = ...) -> None:
-        """End it at once, with what it does; what that leaves behind comes as `Died`."""
+        """End the slot and its call at once. Posts `SlotDied` with the pending calls."""
         ...
 
     def check(self) -> None:
-        """Look whether it has died with no sign."""
+        """Notice a death that no pipe has shown."""
         ...
 
     def close(self) -> None:
-        """When nothing is pending."""
+        """End a slot without pending calls."""
         ...
 
 
 class ThreadSlot:
-    """A thread of the worker's own process. It cannot be killed: a call that takes too long goes on, and its
-    answer is ignored.
-    """
+    """A thread of the worker's process. A kill cannot end its call, which goes on; the answer is ignored."""
 
     def __init__(self, plan: PipelinePlan, post: Callable[[SlotEvent], None], runner: StepRunner) -> None:
         self.plan = plan
@@ -109,9 +100,9 @@ class ThreadSlot:
         self.reason = FailureReason.TIMEOUT_EXCEEDED
         self._post = post
         self._runner = runner
-        self._line: SimpleQueue[tuple[Work, StepCall | BatchCall] | None] = SimpleQueue()
-        self._ended = False
-        self._tickets = 0
+        self._calls: SimpleQueue[tuple[Work, StepCall | BatchCall] | None] = SimpleQueue()
+        self._has_ended = False
+        self._next_ticket = 0
         Thread(target=self._run, name="fairlead-step", daemon=True).start()
 
     def hand(self, works: Sequence[Work]) -> None:
@@ -119,24 +110,24 @@ class ThreadSlot:
             self.since = time.monotonic()
         self.pending.extend(works)
         for work in works:
-            self._tickets += 1
-            self._line.put((work, work.call(self._tickets)))
+            self._next_ticket += 1
+            self._calls.put((work, work.call(self._next_ticket)))
 
     def accept(self, work: Work) -> bool:
-        if self._ended:
+        if self._has_ended:
             return False
         self.pending.popleft()
         self.since = time.monotonic()
         return True
 
     def unbegun(self) -> int:
-        return min(len(self.pending), self._line.qsize())
+        return min(len(self.pending), self._calls.qsize())
 
     def recall(self) -> list[Work]:
         found: list[Work] = []
         while True:
             try:
-                taken = self._line.get_nowait()
+                taken = self._calls.get_nowait()
             except Empty:
                 break
             if taken is not None:
@@ -147,23 +138,23 @@ class ThreadSlot:
 
     def kill(self, how: str, reason: FailureReason = FailureReason.TIMEOUT_EXCEEDED) -> None:
         self.reason = reason
-        self._ended = True
+        self._has_ended = True
         others = self.recall()
         begun = self.pending[0] if self.pending else None
         self.pending.clear()
-        self._line.put(None)
+        self._calls.put(None)
         self._post(SlotDied(self, begun, others, how))
 
     def check(self) -> None: ...
 
     def close(self) -> None:
-        self._ended = True
-        self._line.put(None)
+        self._has_ended = True
+        self._calls.put(None)
 
     def _run(self) -> None:
-        while (taken := self._line.get()) is not None:
+        while (taken := self._calls.get()) is not None:
             work, call = taken
             result = self._runner(call)
-            if self._ended:
+            if self._has_ended:
                 return
             self._post(CallAnswered(self, work, result))

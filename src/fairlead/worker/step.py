@@ -1,4 +1,4 @@
-"""What a step is given beside its item, and how it says more than an exception can."""
+"""The context that a step gets beside its item, and the exceptions that say more than a failure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairlead.worker.protocol import BatchCall, StepCall
 
 
 class Step:
-    """The second argument of a step, for those that take one: `def charge(item, step): ...`.
+    """The optional second argument of a step: `def charge(item, step): ...`.
 
-    Read-only. `value` is what the step before returned, `values` what all confirmed steps returned, by name;
-    both have been through JSON.
+    Read-only. `value` is what the previous step returned, `values` what all confirmed steps returned, by name;
+    both were encoded as JSON and decoded again.
     """
 
     __slots__ = ("_call", "_values", "name", "pipeline", "previous")
@@ -31,7 +31,7 @@ class Step:
 
     @property
     def id(self) -> str:
-        """Of the message. The same in every try, so it makes a good idempotency key."""
+        """The id of the message. The same in every attempt, so usable as an idempotency key."""
         return show_id(self._call.raw_id)
 
     @property
@@ -48,12 +48,12 @@ class Step:
 
     @property
     def payload(self) -> bytes:
-        """The bytes of which the item is the JSON."""
+        """The payload as bytes; the item is its decoded JSON."""
         return self._call.payload
 
     @property
     def attempts(self) -> int:
-        """Failed tries before this one: 0 the first time."""
+        """Failed attempts before this one: 0 the first time."""
         return self._call.attempts
 
     @property
@@ -79,15 +79,15 @@ class Step:
         return self._values
 
     def __repr__(self) -> str:
-        # No item: it may be large, and it may be secret.
+        # Without the item, which may be large or secret.
         return f"Step({self.name!r}, queue={self.queue!r}, id={self.id!r}, attempts={self.attempts})"
 
 
 class BatchStep:
-    """The second argument of a batch step, for those that take one: `def enrich(items, step): ...`.
+    """The optional second argument of a batch step: `def enrich(items, step): ...`.
 
-    Read-only. What it says of rows are lists, in the order of the rows. `values` is what the step before
-    returned.
+    Read-only. `ids`, `streams`, `headers`, `attempts` and `values` are lists in the order of the rows. `values` is
+    what the previous step returned.
     """
 
     __slots__ = ("_call", "name", "pipeline")
@@ -103,7 +103,7 @@ class BatchStep:
 
     @property
     def ids(self) -> list[str]:
-        """The same in every try, so they make good idempotency keys."""
+        """The ids of the messages. The same in every attempt, so usable as idempotency keys."""
         return [show_id(raw_id) for raw_id in self._call.raw_ids]
 
     @property
@@ -116,7 +116,7 @@ class BatchStep:
 
     @property
     def attempts(self) -> list[int]:
-        """Failed tries before this one: 0 the first time."""
+        """Failed attempts before this one: 0 the first time."""
         return list(self._call.attempts)
 
     @property
@@ -131,10 +131,11 @@ class BatchStep:
 
 
 class Throttled(Exception):
-    """Raised by a step whose provider takes no calls now: nobody gets a message of the throttle key `key` for the time
-    `retry_after`, and then probes find out whether it does again. The message comes back, and no attempt is counted.
+    """Raise this in a step whose provider accepts no calls now.
 
-    `key` is one of the message's throttle keys. A batch step that raises it says so of all of its rows.
+    No consumer receives a message of the throttle key `key` for the time `retry_after`; then probes find out whether
+    the provider works again. The message is delivered again, and no attempt is counted. `key` must be a throttle key
+    of the message. Raised by a batch step, it applies to all rows of the call.
     """
 
     def __init__(self, message: str = "", *, retry_after: Duration, key: str) -> None:
@@ -145,10 +146,10 @@ class Throttled(Exception):
 
 
 class StepFailed(Exception):
-    """Raised by a step that knows what its failure means; a batch step returns one in the place of the row.
+    """Raise this in a step to say what its failure means; a batch step may return one in place of a row.
 
-    `retry_in` and `dead` beat the queue's policy, but not its ceiling `max_attempts`. Without either, the
-    policy for `reason` decides.
+    `retry_in` and `dead` override the queue's retry policy, but not its `max_attempts`. Without either, the policy
+    for `reason` decides.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Where steps print: a stream that drops what cannot be written, so that a full disk or a log reader that is gone
-fails no message.
+"""Where steps print: a stream that drops what cannot be written.
+
+So a full disk or a log reader that is gone fails no message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 class DroppingFile(io.FileIO):
-    """Writes what it can, and claims to have written the rest."""
+    """Writes what it can and reports everything as written."""
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
@@ -24,12 +25,12 @@ class DroppingFile(io.FileIO):
             written = super().write(data)
         except OSError:
             return size
-        # None: the descriptor does not block, and takes nothing now.
+        # None: a non-blocking descriptor that accepts nothing now.
         return size if written is None else written
 
 
 def print_to_stderr() -> None:
-    """Both streams of this process go where the worker's log goes; its stdout is for its own result."""
+    """Send both output streams of this process to stderr, like the worker's log. The worker's stdout is for its result."""
     try:
         os.fstat(_STDERR)
     except OSError as error:
@@ -38,15 +39,13 @@ def print_to_stderr() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _STDERR)
     os.dup2(_STDERR, _STDOUT)
-    # Neither is opened on stdout: `printing_to_stderr` gives that back while a thread may still print.
+    # Neither stream uses descriptor 1: `printing_to_stderr` restores it while a thread may still print.
     sys.stdout, sys.stderr = open_dropping(_STDERR), open_dropping(_STDERR)
 
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """For a process whose own threads run steps: both streams as `print_to_stderr` leaves them, until the end
-    of the block.
-    """
+    """The same until the end of the block, for a process whose own threads run steps."""
     sys.stdout.flush()
     stdout, stderr, result_fd = sys.stdout, sys.stderr, os.dup(_STDOUT)
     print_to_stderr()

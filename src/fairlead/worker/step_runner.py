@@ -1,6 +1,4 @@
-"""Calling a step: from bytes to bytes, with every way to fail turned into a value. The same in processes and
-threads.
-"""
+"""Calling the steps of a pipeline, from bytes to bytes, in a process or a thread. Every failure becomes a value."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class StepRunner:
-    """All steps of a pipeline, loaded. `prepare` runs in the process of a command before the command does."""
+    """The loaded steps of a pipeline. `prepare` runs in the process of a command before the command does."""
 
     def __init__(self, setup: PipelineSetup, prepare: Callable[[], None] | None = None) -> None:
         """Raises `StepNotLoaded`."""
@@ -38,18 +36,20 @@ class StepRunner:
             adapted(step, find_function(step)) if step.run is not None and not step.batch else None
             for step in setup.steps
         ]
-        self._batches = {at: BatchFunction(step, setup) for at, step in enumerate(setup.steps) if step.batch}
+        self._batch_functions = {
+            position: BatchFunction(step, setup) for position, step in enumerate(setup.steps) if step.batch
+        }
 
     def __call__(self, call: StepCall | BatchCall) -> CallDone | CallFailed | BatchDone:
         began = time.perf_counter_ns()
         step = self._setup.steps[call.step]
         try:
             if isinstance(call, BatchCall):
-                values, failed = self._batches[call.step](call)
+                values, failed = self._batch_functions[call.step](call)
                 return BatchDone(call.ticket, (time.perf_counter_ns() - began) // 1000, values, failed)
             value = self._run(step, call)
         except BaseException as error:
-            # sys.exit() in a step ends the step and not what runs it.
+            # Also SystemExit: sys.exit() in a step ends the step and not its process.
             return self._failed(step, call, error, began)
         return CallDone(call.ticket, (time.perf_counter_ns() - began) // 1000, value)
 

@@ -23,10 +23,9 @@ _log = logging.getLogger("fairlead.worker")
 
 
 class Workers:
-    """Those named, or all that the runbook has. `base` is where commands run and where modules are looked for
-    first.
+    """The named workers of a runbook, or all of them. `base`: the directory of commands and of Python modules.
 
-    Raises, before anything is claimed, what is wrong with a worker: `WorkerNotFound`, `EngineNotInstalled`.
+    Raises `WorkerNotFound` or `EngineNotInstalled` before anything is claimed.
     """
 
     def __init__(
@@ -46,8 +45,9 @@ class Workers:
         self._burst = burst
         self._grace_s = grace_s
         self._concurrency = concurrency
-        self._who = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._process_name = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"
         self.loops: dict[str, WorkerLoop] = {}
+        #: Loops of workers that the runbook no longer has; they finish what they hold.
         self._leaving: list[WorkerLoop] = []
         self._failed_leavers: set[WorkerLoop] = set()
         self._stopping = False
@@ -60,27 +60,25 @@ class Workers:
 
     def stop(self, *, hurry: bool = False) -> None:
         self._stopping = True
-        for loop in (*self.loops.values(), *self._leaving):
+        for loop in self._all_loops():
             loop.stop(hurry=hurry)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what
-        it was.
+        """Wait until all workers have ended. Returns False after the timeout.
 
-        One that leaves is no concern of the others: its queue may be gone as well.
+        When one worker fails, the others are stopped, and `check` raises its error. A worker that is leaving stops
+        nobody: its queue may be gone too.
         """
         deadline = time.monotonic() + timeout_s
-        for loop in (*self.loops.values(), *self._leaving):
+        for loop in self._all_loops():
             loop.join(max(0.0, deadline - time.monotonic()))
         for loop in {loop for loop in self._leaving if loop.error is not None} - self._failed_leavers:
             self._failed_leavers.add(loop)
-            _log.warning(
-                "a worker that leaves ended early",
-                extra={"fields": {"worker": loop.job.name, "why": str(loop.error)}},
-            )
+            fields = {"worker": loop.job.name, "why": str(loop.error)}
+            _log.warning("a worker that leaves ended early", extra={"fields": fields})
         if not self._stopping and self.error is not None:
             self.stop()
-        return all(loop.join(0) for loop in (*self.loops.values(), *self._leaving))
+        return all(loop.join(0) for loop in self._all_loops())
 
     @property
     def error(self) -> BaseException | None:
@@ -88,7 +86,7 @@ class Workers:
 
     @property
     def has_no_worker(self) -> bool:
-        """Nobody works, because the runbook has no worker now; the next one may."""
+        """Whether the runbook has no worker to run now; a later one may."""
         return not self.loops and not self._stopping and not self._burst
 
     def check(self) -> None:
@@ -96,40 +94,29 @@ class Workers:
             raise self.error
 
     def change(self, runbook: Runbook) -> None:
-        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is
-        dropped.
+        """Run the workers of another runbook. Workers that it no longer has finish what they hold.
 
-        One that asks for an engine that is not here changes nothing, and is said in the log. A `stop` may
-        come in between, from the handler of a signal.
+        A runbook with a worker for an engine that is not installed changes nothing and is logged. A signal handler
+        may call `stop` while this method runs.
         """
         if self._stopping:
             return
         try:
-            jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
+            jobs = {job.name: job for job in self._jobs(runbook, may_be_missing=True)}
         except EngineNotInstalled as error:
+            fields = {"error": str(error)}
             _log.error(
-                "the changed runbook cannot be run here, going on with the old one",
-                extra={"fields": {"error": str(error)}},
+                "the changed runbook cannot be run here, going on with the old one", extra={"fields": fields}
             )
             return
         for name, loop in list(self.loops.items()):
             job = jobs.pop(name, None)
             if job is None or (job.queue, job.external) != (loop.job.queue, loop.job.external):
-                loop.stop()
-                self._leaving.append(self.loops.pop(name))
-                _log.info("worker leaves", extra={"fields": {"worker": name}})
-                if job is None:
-                    continue
-                self._add(job)
-                self.loops[name].start()
+                self._replace(name, job)
             elif job != loop.job:
                 loop.change(job)
-                _log.info(
-                    "worker changes",
-                    extra={
-                        "fields": {"worker": name, "concurrency": self._concurrency or job.spec.concurrency}
-                    },
-                )
+                size = self._concurrency or job.spec.concurrency
+                _log.info("worker changes", extra={"fields": {"worker": name, "concurrency": size}})
         for job in jobs.values():
             self._add(job)
             self.loops[job.name].start()
@@ -137,17 +124,29 @@ class Workers:
         if not self.loops:
             _log.warning("the runbook has no worker to run any longer")
         if self._stopping:
-            self.stop()  # those too that have joined since
+            self.stop()  # also the workers that have joined since
 
     @property
     def counts(self) -> WorkerCounts:
-        return sum((loop.counts for loop in (*self.loops.values(), *self._leaving)), WorkerCounts())
+        return sum((loop.counts for loop in self._all_loops()), WorkerCounts())
+
+    def _all_loops(self) -> list[WorkerLoop]:
+        return [*self.loops.values(), *self._leaving]
+
+    def _replace(self, name: str, job: Job | None) -> None:
+        """Let a worker leave, and start another one of its name for the queue of `job`."""
+        leaving = self.loops.pop(name)
+        leaving.stop()
+        self._leaving.append(leaving)
+        _log.info("worker leaves", extra={"fields": {"worker": name}})
+        if job is not None:
+            self._add(job)
+            self.loops[name].start()
 
     def _add(self, job: Job) -> None:
-        consumer = f"{job.name}@{self._who}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
-        target = self._target if job.external is None else source_of(self._target, job)
+        consumer = f"{job.name}@{self._process_name}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
         self.loops[job.name] = WorkerLoop(
-            target,
+            self._target if job.external is None else source_of(self._target, job),
             job,
             consumer=consumer,
             burst=self._burst,
@@ -155,11 +154,11 @@ class Workers:
             concurrency=self._concurrency,
         )
 
-    def _jobs(self, runbook: Runbook, *, gone: bool = False) -> list[Job]:
-        """`gone` allows that a worker that was named is in the runbook no longer."""
-        if not runbook.workers and not gone:
+    def _jobs(self, runbook: Runbook, *, may_be_missing: bool = False) -> list[Job]:
+        """`may_be_missing` leaves out named workers that the runbook does not have."""
+        if not runbook.workers and not may_be_missing:
             raise WorkerNotFound(self._names[0] if self._names else "any", [])
-        names = [name for name in self._names if not gone or name in runbook.workers] or (
-            [] if self._names else list(runbook.workers)
-        )
+        names = list(self._names or runbook.workers)
+        if may_be_missing:
+            names = [name for name in names if name in runbook.workers]
         return [Job.of(runbook, name, self._base) for name in dict.fromkeys(names)]
