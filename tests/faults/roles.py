@@ -86,9 +86,19 @@ def idle(address: str, queue: str, count: int, wait: str) -> None:
         each.join(60)
 
 
-def load(address: str, journal: str, life: int, seed: int, heartbeat: str | None, jobs: list[str]) -> None:
+def load(
+    address: str,
+    journal: str,
+    life: int,
+    seed: int,
+    heartbeat: str | None,
+    jobs: list[str],
+    tls: str | None,
+    api_key: str | None,
+) -> None:
     """A part of the crash tests' workload, until stdin ends."""
-    with fairlead.connect(address, retry_for="90s", heartbeat_cap=heartbeat) as client:
+    way = {"tls": tls, "api_key": api_key}
+    with fairlead.connect(address, retry_for="90s", heartbeat_cap=heartbeat, **way) as client:
         told = Journal(Path(journal), life, SystemClock().now_ms)
         ClientLoad(client, told, seed=seed, life=life).run_until(until_told, tuple(jobs))
 
