@@ -64,7 +64,7 @@ from fairlead.verbs.operate import (
     Unhold,
 )
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
-from fairlead.verbs.sessions import OpenSession
+from fairlead.verbs.sessions import CloseSession, OpenSession
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 
@@ -565,6 +565,14 @@ class Surface:
         """
         return self.do(OpenSession(session))
 
+    def close_session(self, session: str) -> bool:
+        """Forget a session and its answers now. Returns whether there was one; its later requests fail with
+        `SessionExpired`.
+
+        Do not close a session while a copy of one of its requests may still be on its way.
+        """
+        return self.do(CloseSession(session))
+
     # Acts of operators, by id or filter, without a lease token. `dry_run` shows what would change.
 
     def retry(
@@ -951,6 +959,7 @@ class AsyncSurface:
     goodbye = _awaited(Surface.goodbye)
     exchange = _awaited(Surface.exchange)
     open_session = _awaited(Surface.open_session)
+    close_session = _awaited(Surface.close_session)
     retry = _awaited(Surface.retry)
     reset = _awaited(Surface.reset)
     drop = _awaited(Surface.drop)

@@ -123,7 +123,7 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     assert client.consumers.show("etl", "q").default_outcome == "release"
     client.consumers.claim("etl", "q", generation, 1)
     assert client.consumers.begin_slice("etl", "q", generation, 1, slice=0, slices=1) == SliceBegun(
-        again=False, failed=0
+        again=False, failed=0, turn=1
     )
     a, b, c, *_ = client.consumers.read("etl", "q", generation, 1, unsettled=True)
     client.consumers.record(
@@ -133,7 +133,7 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
         1,
         [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)],
     )
-    assert client.consumers.begin_slice("etl", "q", generation, 1) == SliceBegun(again=True, failed=2)
+    assert client.consumers.begin_slice("etl", "q", generation, 1) == SliceBegun(again=True, failed=2, turn=2)
     (batch,) = client.consumers.read_batches("etl", "q", generation, 1, unsettled=True)
     assert batch.num_rows == 2
     kept = next(one for one in client.consumers.read("etl", "q", generation, 1) if one.id == b.id)

@@ -280,6 +280,7 @@ TABLE: dict[str, Row] = {
         (REDRIVE, READ), lambda x, t: x.redrive(t.queue, filter=BY_HEADER, dry_run=True), entry=acts_on(3)
     ),
     "open_session": Row((), lambda x, t: x.open_session("mine").last, where=PATTERNS),
+    "close_session": Row((), lambda x, t: x.close_session("never opened"), where=PATTERNS),
     "intents": Row(
         (), lambda x, t: [intent.intent_id for intent in x.intents() if intent.intent_id == t.intent], HIDDEN
     ),

@@ -48,6 +48,7 @@ class Full:
             broker.consumers.claim("consumer", "q", self.generation, 1, limit=1)
             self.member = next(broker.consumers.read("consumer", "q", self.generation, 1))
             broker.staging.stage("token", "chunk", "q", [NewMessage(b"z")])
+            broker.open_session("opened")
         self.broker = fairlead.open(path / "data", durability="os", clock=clock, settings=BELOW_RESERVE)
 
     def claimed(self) -> Delivery:
@@ -128,6 +129,7 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "consumers.release": lambda full: full.broker.consumers.release("consumer", "q"),
     "consumers.drop": lambda full: full.broker.consumers.drop("consumer", "q"),
     "open_session": lambda full: full.broker.open_session("session"),
+    "close_session": lambda full: full.broker.close_session("opened"),
     "staging.stage": lambda full: full.broker.staging.stage("token", "other", "q", [NewMessage(b"")]),
     "staging.publish": lambda full: full.broker.staging.publish("token", "q", ["chunk"]),
     "staging.discard": lambda full: full.broker.staging.discard("token", "q"),

@@ -34,7 +34,7 @@ from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.session import IdleSessions, Session
+from fairlead.client.session import Session, Sessions
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
@@ -52,7 +52,7 @@ from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.sessions import OpenSession
+from fairlead.verbs.sessions import CloseSession, OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.numbered import Numbered
 
@@ -70,7 +70,8 @@ class AsyncCore:
         self.clock = SystemClock()
         self.handed_out = HandedOut()
         self.tokens = Tokens()
-        self._sessions = IdleSessions()
+        self._sessions = Sessions()
+        self._opening = asyncio.Lock()
         self.loops: set[Fetching] = set()
         self._loop = asyncio.get_running_loop()
         self.connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
@@ -117,6 +118,7 @@ class AsyncCore:
                 await fetching.close()
             if goodbye:
                 await self.do(Goodbye(self.options.consumer))
+            await self._close_sessions()
         finally:
             self._is_closed = True
             self.heartbeat.close()
@@ -124,6 +126,13 @@ class AsyncCore:
             for task in self._background:
                 task.cancel()
             await self.flight.close()
+
+    async def _close_sessions(self) -> None:
+        """As far as the server answers: others end by their time."""
+        commands = [command_of(CloseSession(name)) for name in self._sessions.end()]
+        if self.connections.shared is not None and commands:
+            closing = [self.connections.call(command, self.closing_s()) for command in commands]
+            await asyncio.gather(*closing, return_exceptions=True)
 
     # Requests of some kinds
 
@@ -252,25 +261,41 @@ class AsyncCore:
         if place is not None or repeatable(request):
             return await self.ask(request, place=place)
         ends_ms = self._patience().ends_ms
-        session = self._sessions.take()
+        own = self._sessions.take() or await self._find_session(ends_ms)
         try:
-            if session is not None:
+            try:
+                return await self.ask(request, place=own, ends_ms=ends_ms)
+            except SessionExpired:
                 # Of the only copy that was sent: nothing was carried out.
-                with suppress(SessionExpired):
-                    return await self.ask(request, place=session.next(), ends_ms=ends_ms)
-            session = await self._open_session(ends_ms)
-            number = None if session is None else session.next()
-            return await self.ask(request, place=number, ends_ms=ends_ms)
+                if own is None:
+                    raise
+                self._sessions.forget(own)
+            own = await self._open_session(ends_ms)
+            return await self.ask(request, place=own, ends_ms=ends_ms)
         finally:
-            self._sessions.give_back(session)
+            self._sessions.give_back(own)
 
-    async def _open_session(self, ends_ms: int) -> Session | None:
+    async def _find_session(self, ends_ms: int) -> Numbered | None:
+        """A place in another session. One call at a time opens one; others share those that are open, or wait for it."""
+        if self._opening.locked() and (place := self._sessions.take(is_opening=True)):
+            return place
+        try:
+            async with asyncio.timeout(max(0, ends_ms - self.clock.monotonic_ms()) / 1000):
+                await self._opening.acquire()
+        except TimeoutError:
+            return await self._open_session(ends_ms)
+        try:
+            return self._sessions.take(is_opening=True) or await self._open_session(ends_ms)
+        finally:
+            self._opening.release()
+
+    async def _open_session(self, ends_ms: int) -> Numbered | None:
         session = Session()
         try:
             await self.ask(OpenSession(session.name), ends_ms=ends_ms)
         except StoreFull:
             return None
-        return session
+        return self._sessions.add(session)
 
     async def ask(
         self,
@@ -326,6 +351,7 @@ class AsyncCore:
             try:
                 reply = await send(command, attempts.within_ms(most_ms) / 1000, late)
             except ConnectionBroken as broken:
+                self._sessions.has_copies |= broken.sent
                 self.check()
                 await self.pause(attempts, broken)
             else:

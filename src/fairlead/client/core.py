@@ -34,7 +34,7 @@ from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.session import IdleSessions, Session
+from fairlead.client.session import Session, Sessions
 from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
@@ -53,7 +53,7 @@ from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.sessions import OpenSession
+from fairlead.verbs.sessions import CloseSession, OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.numbered import Numbered
 
@@ -75,7 +75,8 @@ class Core:
         self.connections = BlockingConnections(identity, options.timeout_ms / 1000)
         self.handed_out = HandedOut()
         self.tokens = Tokens()
-        self._sessions = IdleSessions()
+        self._sessions = Sessions()
+        self._opening = threading.Lock()
         self.loops: weakref.WeakSet[Consumption] = weakref.WeakSet()
         self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
         self.traces = traces
@@ -120,12 +121,21 @@ class Core:
                 loop.close()
             if goodbye:
                 self.do(Goodbye(self.options.consumer))
+            self._close_sessions()
         finally:
             self._unusable = ClientClosed
             self._pauses.close()
             self.heartbeat.close()
             self.connections.close()
             self.flight.close()
+
+    def _close_sessions(self) -> None:
+        """As far as the server answers: others end by their time."""
+        shared = self.connections.shared
+        commands = [command_of(CloseSession(name)) for name in self._sessions.end()]
+        for pending in [shared.queue(command, self.closing_s()) for command in commands]:
+            with suppress(ConnectionBroken, FairleadError):
+                shared.wait(pending)
 
     def join(self) -> None:
         """Nothing is left to wait for after `close`."""
@@ -230,25 +240,39 @@ class Core:
         if place is not None or repeatable(request):
             return self.ask(request, place=place)
         ends_ms = self.patience().ends_ms
-        session = self._sessions.take()
+        own = self._sessions.take() or self._find_session(ends_ms)
         try:
-            if session is not None:
+            try:
+                return self.ask(request, place=own, ends_ms=ends_ms)
+            except SessionExpired:
                 # Of the only copy that was sent: nothing was carried out.
-                with suppress(SessionExpired):
-                    return self.ask(request, place=session.next(), ends_ms=ends_ms)
-            session = self._open_session(ends_ms)
-            number = None if session is None else session.next()
-            return self.ask(request, place=number, ends_ms=ends_ms)
+                if own is None:
+                    raise
+                self._sessions.forget(own)
+            own = self._open_session(ends_ms)
+            return self.ask(request, place=own, ends_ms=ends_ms)
         finally:
-            self._sessions.give_back(session)
+            self._sessions.give_back(own)
 
-    def _open_session(self, ends_ms: int) -> Session | None:
+    def _find_session(self, ends_ms: int) -> Numbered | None:
+        """A place in another session. One call at a time opens one; others share those that are open, or wait for it."""
+        if self._opening.locked() and (place := self._sessions.take(is_opening=True)):
+            return place
+        left_s = max(0, ends_ms - self.clock.monotonic_ms()) / 1000
+        if not self._opening.acquire(timeout=min(left_s, threading.TIMEOUT_MAX)):
+            return self._open_session(ends_ms)
+        try:
+            return self._sessions.take(is_opening=True) or self._open_session(ends_ms)
+        finally:
+            self._opening.release()
+
+    def _open_session(self, ends_ms: int) -> Numbered | None:
         session = Session()
         try:
             self.ask(OpenSession(session.name), ends_ms=ends_ms)
         except StoreFull:
             return None
-        return session
+        return self._sessions.add(session)
 
     def ask(
         self,
@@ -294,6 +318,7 @@ class Core:
             try:
                 reply = send(command, attempts.within_ms(most_ms) / 1000)
             except ConnectionBroken as broken:
+                self._sessions.has_copies |= broken.sent
                 self.connections.check(broken)
                 self.pause(attempts, broken)
             else:

@@ -19,6 +19,7 @@ from fairlead.records.facts import AnswerRemembered, RecordsChanged, StateFact
 from fairlead.records.session import RememberedAnswer
 from fairlead.store.kv.port import Table
 from fairlead.store.rows import (
+    answer_key,
     end_of_session_rows,
     row_of_answer,
     session_end_key,
@@ -41,6 +42,19 @@ def open_session(tx: Transaction, name: str) -> Session:
         tx.memory.sessions.add(key, session)
     use_session(tx, key, session)
     return session
+
+
+def close_session(tx: Transaction, name: str) -> bool:
+    """Whether there was a session of that name."""
+    key = session_key(tx.caller.key_id, name)
+    session = find_session(tx, key)
+    if session is None:
+        return False
+    answers = {answer_key(key, row): None for row in session.rows.values()}
+    ends = {session_end_key(session_ends_ms(session.used_ms), key): None}
+    tx.add(RecordsChanged(Table.ANSWERS, answers))
+    tx.add(RecordsChanged(Table.SESSION_ENDS, ends))
+    return True
 
 
 def find_session(tx: Transaction, key: bytes) -> Session | None:

@@ -709,6 +709,70 @@ def test_sessions_are_forgotten_in_bounded_steps(monkeypatch: pytest.MonkeyPatch
     assert broken_laws(broker.engine) == []
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_session_that_was_closed_leaves_nothing_and_a_late_repeat_is_refused(is_known: bool) -> None:
+    broker = open_broker()
+    for number in (1, 2, 5):
+        broker.do(X, at(number))
+    broker.open_session("other")
+    if not is_known:
+        forget_known(broker)
+    assert broker.close_session("s") is True
+    assert broker.close_session("s") is False
+    assert (len(rows(broker)), len(rows(broker, Table.SESSION_ENDS))) == (1, 1)
+    for number in (1, 2, 3, 5, 6):
+        with pytest.raises(SessionExpired):
+            broker.do(X, at(number))
+    assert counts(broker) == (3, 0)
+    assert broken_laws(broker.engine) == []
+    assert broker.open_session("s").last == 0
+
+
+def test_a_session_is_closed_by_its_own_key_alone() -> None:
+    broker = open_broker()
+    layers = Layers(broker, keys=True)
+    one, two = [
+        layers.admit(f"Bearer {broker.keys.create(name, ['produce:q']).secret}", "test") for name in "ab"
+    ]
+    one.open_session("mine")
+    assert two.close_session("mine") is False
+    assert one.once(X, session="mine", number=1)
+    assert one.close_session("mine") is True
+
+
+def test_a_session_is_opened_used_and_closed_in_one_transaction() -> None:
+    broker = open_broker()
+    with broker.engine.transaction():
+        broker.open_session("t")
+        broker.do(X, at(1, session="t"))
+        assert broker.close_session("t") is True
+        with pytest.raises(SessionExpired):
+            broker.do(X, at(2, session="t"))
+    assert counts(broker) == (1, 0)
+    assert len(rows(broker)) == 1
+    assert broken_laws(broker.engine) == []
+
+
+@pytest.mark.parametrize("fault", ["die_before", "die_after"])
+def test_a_crash_while_a_session_is_closed_leaves_all_of_it_or_nothing(fault: Fault) -> None:
+    data, clock = DictionaryData(), ManualClock()
+    store = FaultyStore(DictionaryStore(data))
+    broker = open_broker(store, clock)
+    first = [broker.do(X, at(number)) for number in (1, 2)]
+    store.arm(1, fault, only=("write",))
+    with suppress(Killed):
+        broker.close_session("s")
+    again = Broker(DictionaryStore(data), clock=clock)
+    if fault == "die_before":
+        assert [again.do(X, at(number)) for number in (1, 2)] == first
+        assert again.close_session("s") is True
+    assert (rows(again), rows(again, Table.SESSION_ENDS)) == ([], [])
+    with pytest.raises(SessionExpired):
+        again.do(X, at(1))
+    assert counts(again) == (2, 0)
+    assert broken_laws(again.engine) == []
+
+
 def test_a_step_of_the_wall_clock_forgets_no_session() -> None:
     clock = ManualClock()
     broker = open_broker(clock=clock)

@@ -1,12 +1,12 @@
-"""Opening a session."""
+"""Opening and closing a session."""
 
 from __future__ import annotations
 
 from fairlead.decide.sessions import check_session
-from fairlead.engine.sessions import open_session
+from fairlead.engine.sessions import close_session, open_session
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.model.session import SessionInfo
-from fairlead.verbs.sessions import OpenSession
+from fairlead.verbs.sessions import CloseSession, OpenSession
 
 #: About what the rows of a session take.
 _SESSION_BYTES = 256
@@ -19,6 +19,11 @@ def open_named(tx: Transaction, request: OpenSession) -> SessionInfo:
     return SessionInfo(name, session.arrived, session.last)
 
 
+def close_named(tx: Transaction, request: CloseSession) -> bool:
+    return close_session(tx, check_session(request.session))
+
+
 WORK: WorkTable = {
+    CloseSession: close_named,
     OpenSession: open_named,
 }
