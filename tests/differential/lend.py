@@ -1,0 +1,47 @@
+"""Gives the first engine's package the names that the generator of runs imports and that are newer."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import fairlead.request
+
+#: Modules and names of today, and what the first engine calls them.
+FORMER_NAMES = {
+    ("fairlead.hooks", "OnEnqueueCall"): "EnqueueCall",
+    ("fairlead.hooks", "OnFailureCall"): "FailureCall",
+    ("fairlead.verbs.consumers", "ConsumersBeginSlice"): "ConsumersTakeUp",
+}
+
+
+class Missing:
+    """Stands in for a verb that the first engine does not have. The runs of the comparison draw none."""
+
+
+def is_first_engine() -> bool:
+    return find_spec("fairlead.broker") is not None
+
+
+def lend_names() -> None:
+    """Call this before the generator is imported. Does nothing in today's package."""
+    if not is_first_engine():
+        return
+    from fairlead.model.facts import Intent  # type: ignore[import-not-found]
+
+    fairlead.request.Caller.claim_token = None  # type: ignore[method-assign, assignment]
+    _add_module("fairlead.model.intent", Intent=Intent)
+    _add_module("fairlead.verbs.sessions", OpenSession=Missing)
+    _add_module("fairlead.verbs.throttles", CloseThrottle=Missing, OpenThrottle=Missing, Throttles=Missing)
+    for (module, name), former in FORMER_NAMES.items():
+        lender = import_module(module)
+        setattr(lender, name, getattr(lender, former))
+
+
+def _add_module(name: str, **names: Any) -> None:
+    module = ModuleType(name)
+    vars(module).update(names)
+    sys.modules[name] = module
