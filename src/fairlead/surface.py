@@ -1,8 +1,9 @@
-"""The verbs as typed methods, written once: each builds a request and hands it to `do`.
+"""The verbs as typed methods, written once: each builds a request and passes it to `do`.
 
-`Surface` is the face of the broker in process, of the blocking client and of a caller behind a server's
-layers. `AsyncSurface` derives from it: `do` returns an awaitable there, and `_awaited` makes each method a
-coroutine function. Any request can also be made by `x.do(Request(...))`, with the same types.
+`Surface` is the interface of the broker in process, of the blocking client, and of a caller behind a server's
+layers. `AsyncSurface` derives from it: there `do` returns an awaitable, and `_awaited` gives each method the
+type of a coroutine function. Any request can also be made by `x.do(Request(...))`, with the same types. A
+method's docstring begins with that of its verb; a test compares them.
 """
 
 from __future__ import annotations
@@ -74,13 +75,13 @@ S = TypeVar("S")
 
 
 class Doer(Protocol):
-    """Whatever carries out requests and waits for their answers."""
+    """Anything that carries out requests and waits for their answers."""
 
     def do(self, request: Request[Answer]) -> Answer: ...
 
 
 class Group:
-    """Verbs under a common name, such as `config.get` and `config.set`."""
+    """Verbs with a common prefix, such as `config.get` and `config.set`."""
 
     def __init__(self, doer: Doer) -> None:
         self._doer = doer
@@ -90,14 +91,14 @@ class Group:
 
 
 class ConfigGroup(Group):
-    """`config`: the runtime configuration, text by key, live at once."""
+    """`config`: the runtime configuration, text by key, in force at once."""
 
     def get(self, key: str) -> str:
         """The value of a key. Raises `ConfigKeyNotFound`."""
         return self.do(config_verbs.ConfigGet(key))
 
     def set(self, key: str, value: str | float) -> None:
-        """Set a key. A number is stored as its text. A throttle or weight takes effect for the next message."""
+        """Set a key. A number is stored as its text. A throttle or weight takes effect with the next message."""
         return self.do(config_verbs.ConfigSet(key, value))
 
     def delete(self, key: str) -> None:
@@ -110,10 +111,12 @@ class ConfigGroup(Group):
 
 
 class RunbooksGroup(Group):
-    """`runbooks`: the runbooks in force. A project is text; "" is the runbook of no project."""
+    """`runbooks`: the runbooks in force. A project is a text; "" means queues without a project."""
 
     def save(self, project: str, text: str) -> None:
-        """Put a project's runbook into force. `text` is what `dump_runbook` makes."""
+        """Put a project's runbook into force. `text` is the output of `dump_runbook`; the queues are created
+        and changed separately.
+        """
         return self.do(runbook_verbs.RunbooksSave(project, text))
 
     def get(self, project: str) -> str:
@@ -121,12 +124,12 @@ class RunbooksGroup(Group):
         return self.do(runbook_verbs.RunbooksGet(project))
 
     def list(self) -> dict[str, str]:
-        """The texts of all runbooks by project."""
+        """The texts of all runbooks by project, sorted by project."""
         return self.do(runbook_verbs.RunbooksList())
 
 
 class KeysGroup(Group):
-    """`keys`: API keys, as far as the caller's own key lets it see and change them."""
+    """`keys`: API keys within the rights of the caller's own key."""
 
     def create(
         self,
@@ -136,17 +139,20 @@ class KeysGroup(Group):
         expires_in: Duration | None = None,
         expires_at: int | None = None,
     ) -> NewKey:
-        """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch
+        """Create a key with these rights. Its `secret` is returned only here. `expires_at` is in epoch
         milliseconds.
         """
         return self.do(key_verbs.KeysCreate(name, _as_list(grants), expires_in, expires_at))
 
     def list(self) -> list[KeyInfo]:
-        """All keys, in the order they were made."""
+        """All keys, in the order of their creation."""
         return self.do(key_verbs.KeysList())
 
     def show(self, key_id: str = "") -> KeyInfo:
-        """A key by its id; without an id, the caller's own. Raises `KeyNotFound`."""
+        """A key by its id; without an id, the caller's own.
+
+        Raises `KeyNotFound`.
+        """
         return self.do(key_verbs.KeysShow(key_id))
 
     def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
@@ -156,22 +162,29 @@ class KeysGroup(Group):
     def change_grants(
         self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
     ) -> KeyInfo:
-        """Add and remove rights. A removed right must be there, word for word."""
+        """Add and remove rights, independent of concurrent changes. A removed right must be there, word for
+        word.
+
+        """
         return self.do(key_verbs.KeysChangeGrants(key_id, _as_list(add), _as_list(remove)))
 
     def revoke(self, key_id: str) -> None:
-        """End a key: its next call is refused. Raises `KeyNotFound`."""
+        """Revoke a key: its next call is refused, also on an open stream. Raises `KeyNotFound`."""
         return self.do(key_verbs.KeysRevoke(key_id))
 
     def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
-        """Make a new key with the same name, rights and end. The old one works for `keep` longer, or ends
+        """Create a new key with the same name, rights and end. The old one works for `keep` longer, or ends
         now.
+
+        A caller may always rotate its own key: the holder of a secret may exchange it. Keeping the old secret
+        beside the new one needs the rights to change the key; otherwise, whoever found a secret could create
+        a second one that stays valid when the first is revoked.
         """
         return self.do(key_verbs.KeysRotate(key_id, keep))
 
 
 class AuditGroup(Group):
-    """`audit`: who did what."""
+    """`audit`: the record of audited calls."""
 
     def read(
         self,
@@ -183,8 +196,10 @@ class AuditGroup(Group):
         queue: str | None = None,
         since: int | None = None,
     ) -> list[AuditRecord]:
-        """Entries, the newest first. `before` is the number of the last entry seen; `since` a time in epoch
-        milliseconds. A filter looks through the 100,000 entries before that.
+        """Entries of the audit, the newest first. `before` is the number of the last entry seen; `since` a
+        time in epoch milliseconds.
+
+        A filter searches the 100,000 entries before that number.
         """
         return self.do(audit_verbs.AuditRead(limit, before, who, verb, queue, since))
 
@@ -192,18 +207,18 @@ class AuditGroup(Group):
 class ConsumersGroup(Group):
     """`consumers`: durable consumers and their numbered claims.
 
-    `generation` is what `register` returned; a later registration fences off all earlier ones. A consumer is
-    known by its name and its queue: the same name in another queue is another consumer.
+    `generation` is what `register` returned; a later registration fences all earlier ones. A consumer is
+    identified by its name and its queue: the same name in another queue is another consumer.
     """
 
     def register(
         self, name: str, queue: str, *, ttl: Duration = "7d", default_outcome: DefaultOutcome = "complete"
     ) -> ConsumerInfo:
-        """Make the consumer, or take it over with its claim in hand: from now on only the new generation
+        """Register the consumer, or take it over with its open claim: from now on only the new generation
         counts.
 
-        A consumer that is not seen for its time to live lets go of that claim. `default_outcome` is what a
-        close does with messages that have no outcome: "complete", or "release" back to their places.
+        A consumer without a call for its time to live loses that claim. `default_outcome` is what a close
+        does with messages that have no outcome: "complete", or "release" back to their places.
         """
         return self.do(consumer_verbs.ConsumersRegister(name, queue, ttl, default_outcome))
 
@@ -220,12 +235,13 @@ class ConsumersGroup(Group):
         up_to: int | None = None,
         max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
-        """Take the next claim, waiting up to `wait` for the first message; the number in hand returns the
-        same claim again.
+        """Take the next claim, waiting up to `wait` for the first message; the number of the open claim
+        returns the same claim again.
 
-        Its messages stay as they are until it is closed. `max_bytes` is exceeded by a few messages at most.
-        `up_to` is a place, as `ceiling` returns it: nothing behind it is taken. A stream's run is taken whole
-        unless `max_per_stream` ends it earlier, so that more streams find room.
+        Until it is closed, its messages do not change: no other caller gets, settles or moves them.
+        `max_bytes` is exceeded by a few messages at most. `up_to` is a place, as `ceiling` returns it:
+        nothing after it is taken. A stream's run is taken whole unless `max_per_stream` ends it earlier, so
+        that more streams fit.
         """
         return self.do(
             consumer_verbs.ConsumersClaim(
@@ -244,13 +260,13 @@ class ConsumersGroup(Group):
         slices: int = 1,
         unsettled: bool = False,
     ) -> Iterator[Delivery]:
-        """The messages of the claim in hand, in its order; of `slices` slices only this one. A stream is in
-        one slice.
+        """The messages of the open claim, in its order; with `slices`, only those of one slice. A whole
+        stream is in one slice.
 
-        Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
-        `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`,
-        leaves out messages that have an outcome by then, and in a stream all behind one that failed or was
-        released.
+        Every reading of an open claim returns the same messages. After the claim has ended, its bodies are
+        gone: `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with
+        `default_outcome="release"`, leaves out messages with an outcome, and in a stream all messages behind
+        one that failed or was released.
         """
         pages = self.read_pages(
             name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
@@ -269,8 +285,8 @@ class ConsumersGroup(Group):
         unsettled: bool = False,
         after: bytes = b"",
     ) -> Iterator[Sequence[Delivery]]:
-        """`read`, page by page: up to a thousand messages or about eight mebibytes, from behind the message
-        with the id `after` on.
+        """`read`, page by page: up to a thousand messages or about eight mebibytes, from the message after
+        the id `after` on.
         """
         return self.do(
             consumer_verbs.ConsumersRead(name, queue, generation, number, slice, slices, unsettled, after)
@@ -288,12 +304,16 @@ class ConsumersGroup(Group):
         slice: int = 0,
         turn: int = 0,
     ) -> None:
-        """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
+        """Record outcomes of messages of the open claim; they take effect when the claim is closed.
 
         The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names
-        the part. `Start` says that work begins: see `begin_slice`. `Extend` takes effect at once: progress grows,
-        and the latest carry replaces the one before. With `turn`, as `begin_slice` granted it for `slice`, the
-        call fails with `StaleSlice` once another task has begun the slice; an empty list of items only checks.
+        the part. `Start` says that work begins: see `begin_slice`. It is no outcome and replaces none.
+        `Extend` takes effect at once: progress grows, and the latest carry replaces the earlier one, whether
+        or not the message has an outcome. An `Extend` with less progress than this claim has recorded comes
+        from an outdated task, and changes nothing.
+
+        With `turn`, as `begin_slice` granted it for `slice`, the call fails with `StaleSlice` once another
+        task has begun the slice. An empty list of items only checks that the claim and the turn are current.
         """
         request = consumer_verbs.ConsumersRecord(name, queue, generation, number, items, part, slice, turn)
         return self.do(request)
@@ -303,21 +323,28 @@ class ConsumersGroup(Group):
     ) -> SliceBegun:
         """Begin work on a slice, and grant the caller a turn of it, which ends all earlier ones.
 
-        A message that an earlier task began there and left without an outcome has failed.
+        A message that an earlier task began there and left without an outcome has failed. This is the rule
+        for a started delivery whose lease expires, so that a message which kills its worker ends as a dead
+        letter. If the earlier task is alive after all, it can record nothing more under its turn; what it
+        records without one counts.
         """
         return self.do(consumer_verbs.ConsumersBeginSlice(name, queue, generation, number, slice, slices))
 
     def choose(
         self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False
     ) -> None:
-        """Of the outcomes recorded under parts, count only those of these parts; with `add`, also those
-        chosen before.
+        """Count only outcomes recorded under these parts, beside those without a part; a later choice
+        replaces an earlier one.
+
+        With `add`, parts chosen before count too.
         """
         return self.do(consumer_verbs.ConsumersChoose(name, queue, generation, number, parts, add))
 
     def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
-        """Close the claim in hand: each message gets the outcome recorded for it, or else the consumer's
-        `default_outcome`. Closing a closed claim changes nothing.
+        """Close the open claim: each message gets the outcome recorded for it, or else the consumer's
+        `default_outcome`.
+
+        Closing a closed claim changes nothing. A close that a crash interrupts is finished at the next open.
         """
         return self.do(consumer_verbs.ConsumersClose(name, queue, generation, up_to))
 
@@ -326,15 +353,21 @@ class ConsumersGroup(Group):
         return self.do(consumer_verbs.ConsumersHeartbeat(name, queue, generation))
 
     def ceiling(self, name: str, queue: str, generation: int) -> int:
-        """A place: messages that are ready now stand at or before it; later ones stand behind it."""
+        """A place: messages that are ready now have places up to it; messages that are enqueued or retried
+        later get places after it.
+        """
         return self.do(consumer_verbs.ConsumersCeiling(name, queue, generation))
 
     def release(self, name: str, queue: str) -> int:
-        """Let go of the claim in hand: its messages go back to their places. Returns how many."""
+        """Release the open claim, whichever process works on it: its messages return to their places. Returns
+        their number.
+
+        A later call with its number gets `ClaimReleased`; the consumer continues with the next one.
+        """
         return self.do(consumer_verbs.ConsumersRelease(name, queue))
 
     def drop(self, name: str, queue: str) -> None:
-        """Let go of the claim in hand, and forget the consumer."""
+        """Release the open claim, and delete the consumer."""
         return self.do(consumer_verbs.ConsumersDrop(name, queue))
 
     def list(self) -> builtins.list[ConsumerInfo]:
@@ -347,7 +380,7 @@ class ConsumersGroup(Group):
 
 
 class StagingGroup(Group):
-    """`staging`: chunks of messages that become visible together. A queue and a token name a write."""
+    """`staging`: chunks of messages that become visible together. A queue and a token identify a write."""
 
     def stage(
         self,
@@ -360,34 +393,41 @@ class StagingGroup(Group):
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        """Store messages that nobody sees until `publish`; the same chunk again replaces the first.
+        """Store messages that stay invisible until `publish`; staging the same chunk again replaces the
+        first.
 
-        A write that is never published is dropped when `ttl` has passed since its last chunk. With
-        `skip_invalid`, bad messages are left out and listed in `refused`; otherwise one of them refuses the
-        chunk. The queue's hook runs now, not at publish. With `dead`, a (reason, error) for all messages or
-        one for each, they become dead letters, as with `quarantine`.
+        A write that is never published is dropped once `ttl` has passed since its last chunk. With
+        `skip_invalid`, invalid messages are left out and listed in `refused`; otherwise one of them refuses
+        the chunk. The queue's hook runs now, not at publish. With `dead`, a (reason, error) for all messages
+        or one for each, they become dead letters, as with `quarantine`. A chunk of a write that is already
+        published is checked, and not stored.
         """
         return self.do(staging_verbs.StagingStage(token, chunk, queue, messages, ttl, skip_invalid, dead))
 
     def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
-        """Turn these chunks into messages, in this order, all of them or none.
+        """Turn these chunks into messages, in this order, all of them or none; other chunks of the write are
+        dropped.
 
-        The same write again within seven days does nothing, and answers `already`. Raises, with nothing
-        changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`, `TooManyLanes`, `StoreFull`.
+        Returns when all messages exist, synced whatever the durability is. Publishing the same write again
+        within seven days does nothing, and answers `already`. Once begun it cannot fail: if this call is
+        interrupted, the broker finishes it. Raises, with nothing changed, `StagedChunkMissing`,
+        `StagedQueueGone`, `QueueFull`, `TooManyLanes`, `StoreFull`.
         """
         return self.do(staging_verbs.StagingPublish(token, queue, chunks))
 
     def discard(self, token: str, queue: str) -> int:
-        """Drop a write that is not published. Returns how many chunks it had."""
+        """Drop a write that is not published. Returns the number of its chunks."""
         return self.do(staging_verbs.StagingDiscard(token, queue))
 
     def list(self) -> list[StagedWrite]:
-        """Staged writes, and the thousand last published ones that are remembered."""
+        """Writes in the order of their first chunks: staged writes, and the last thousand published ones that
+        are remembered.
+        """
         return self.do(staging_verbs.StagingList())
 
 
 class Surface:
-    """Every verb as a method. Groups are made when they are first used: a server has a surface for each call."""
+    """Every verb as a method. Groups are made on first use, because a server has a surface for each call."""
 
     @cached_property
     def config(self) -> ConfigGroup:
@@ -418,20 +458,23 @@ class Surface:
         raise NotImplementedError
 
     def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
-        """Carry out a request of a session that `open_session` made, under a number: 1, 2, 3, ...
+        """Carry out a request of a session that `open_session` opened, under a number: 1, 2, 3, ...
 
-        The same number again gives the same answer with no second effect, and of a claim what is still leased.
-        Requests may be under way at the same time, also out of order. `arrived` says that all answers up to that
-        number have arrived: the broker forgets them, and refuses their numbers with `RequestExpired`. It remembers
-        1,024 answers or 1 MiB; then `SessionFull`. A refused request is not remembered. Verbs in several steps
-        are refused in a session, unless they may be repeated anyway.
+        The same number again returns the same answer without a second effect; for a claim, the deliveries
+        that are still leased. Requests may be in flight at the same time, also out of order. `arrived`: the
+        client has received all answers up to that number; the broker forgets them, and refuses their numbers
+        with `RequestExpired`. It remembers 1,024 answers or 1 MiB; then `SessionFull`. A refused request is
+        not remembered. A session refuses verbs in several steps, unless they may be repeated anyway.
         """
         raise NotImplementedError
 
     # Queues
 
     def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
-        """Make a queue and its `<name>.dlq`. Options are described in docs/reference/queue-options.md."""
+        """Create a queue and its dead-letter queue `<name>.dlq`.
+
+        docs/reference/queue-options.md describes the options.
+        """
         return self.do(CreateQueue(name, options))
 
     def update_queue(self, /, name: str, **options: Any) -> QueueInfo:
@@ -439,15 +482,18 @@ class Surface:
         return self.do(UpdateQueue(name, options))
 
     def pause(self, name: str) -> None:
-        """Stop delivering from a queue; enqueues and settles go on."""
+        """Stop deliveries from a queue; enqueues and settles continue."""
         return self.do(Pause(name))
 
     def resume(self, name: str) -> None:
-        """Deliver from a paused queue again."""
+        """Resume deliveries from a paused queue."""
         return self.do(Resume(name))
 
     def purge(self, name: str) -> int:
-        """Drop every message that is ready or waiting; leased and retained messages stay. Returns the count."""
+        """Drop every message that is ready or waiting; leased and retained messages stay. Returns their
+        number.
+
+        """
         return self.do(Purge(name))
 
     def delete_queue(self, name: str) -> None:
@@ -455,7 +501,7 @@ class Surface:
         return self.do(DeleteQueue(name))
 
     def queues(self, prefix: str = "") -> list[QueueInfo]:
-        """All queues whose names begin with `prefix`."""
+        """All queues whose names begin with `prefix`, sorted by name."""
         return self.do(ListQueues(prefix))
 
     def stats(self, queue: str, *, keys: bool = False, key_limit: int = 1000) -> QueueStats:
@@ -478,7 +524,7 @@ class Surface:
         dedup_key: str | None = None,
         ttl: Duration | None = None,
     ) -> str:
-        """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
+        """Enqueue one message. Returns its id; for a duplicate, the id of the first message."""
         return self.do(
             Enqueue(
                 queue, payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
@@ -486,7 +532,7 @@ class Surface:
         )
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
-        """All or none, in the order given, in one commit. Returns the ids."""
+        """Enqueue messages, all or none, in the given order, in one commit. Returns their ids."""
         return self.do(EnqueueMany(queue, messages))
 
     def quarantine(
@@ -497,7 +543,7 @@ class Surface:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
         error: str = "",
     ) -> list[str]:
-        """Put messages straight into the dead letters of a queue, with a record of why."""
+        """Add messages directly to the dead letters of a queue, with a record of the reason."""
         return self.do(Quarantine(queue, messages, reason, error))
 
     # Messages out
@@ -517,18 +563,20 @@ class Surface:
 
         `max_per_stream` lets one claim take a run of a stream, in order. `token` makes the claim idempotent:
         while any of its messages is leased, the same token returns these instead of more. `started=False` is
-        for prefetching: send `Start` before work begins; until then expiry counts as a release.
+        for prefetching: send `Start` before work begins; until then, expiry counts as a release.
         """
         return self.do(Claim(queue, limit, wait, consumer, max_per_stream, token, started))
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        """One commit for all items, one result for each. A stale lease changes nothing and answers
+        """Report outcomes of deliveries, with one result for each. A stale lease changes nothing and answers
         `lost_lease`.
+
+        A few thousand completions are one commit; a call with more items is settled part by part, in order.
         """
         return self.do(Settle(items))
 
     def ack(self, queue: str, message_id: str) -> SettleResult:
-        """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's
+        """Complete a message under its current lease. Not fenced: a late caller may settle another consumer's
         delivery.
         """
         return self.do(Ack(queue, message_id))
@@ -541,35 +589,42 @@ class Surface:
         *,
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
     ) -> SettleResult:
-        """Fail whatever lease is current; unfenced like `ack`."""
+        """Fail a message under its current lease; not fenced, like `ack`."""
         return self.do(Nack(queue, message_id, error, reason))
 
     def goodbye(self, consumer: str) -> int:
-        """Release everything that a consumer holds, back to its places. Returns how many."""
+        """Release all messages that a consumer has leased to their places. Returns their number."""
         return self.do(Goodbye(consumer))
 
     def exchange(self, requests: Sequence[Request[Any]]) -> builtins.list[Any]:
-        """Carry out several requests in one call: any number of `Settle`, `Enqueue` and `EnqueueMany` in one
-        commit, then at most one `Claim`, which does not wait.
+        """Carry out several requests in one call: settles and enqueues in one commit, then a claim.
 
-        The answers are in the order of the requests. Effects are in a fixed order: extends, completes, fails,
-        releases, enqueues, claim. A request that is refused as a whole spoils the whole call before any of it
-        runs. In a session the call is safe to repeat, see `once`.
+        The answers are in the order of the requests. Effects are in a fixed order: extensions, completions,
+        failures, releases, enqueues, claim. If a request is refused as a whole, the whole call is refused
+        before any of it runs. The claim does not wait.
+
+        In a session the call is safe to repeat; see `once`.
         """
         return self.do(Exchange(requests))
 
     def open_session(self, session: str) -> SessionInfo:
-        """Make a session, or see how far one has come; `once` carries out its requests.
+        """Open a session, or look up its state. Its requests have the numbers 1, 2, 3, ...
 
-        A session belongs to the API key that opened it. It is forgotten when nobody has used it for a day.
+        A session belongs to the API key that opened it: the same name from another key is another session.
+        The broker forgets a session that was not used for a day; a later request is refused with
+        `SessionExpired`.
+
+        `once` carries out its requests.
         """
         return self.do(OpenSession(session))
 
     def close_session(self, session: str) -> bool:
-        """Forget a session and its answers now. Returns whether there was one; its later requests fail with
-        `SessionExpired`.
+        """Forget a session and its answers now, instead of a day after its last use. Returns whether the
+        session existed.
 
-        Do not close a session while a copy of one of its requests may still be on its way.
+        Later requests of the session are refused with `SessionExpired`. Let a session expire instead if a
+        copy of one of its requests may still arrive: after a late copy of `open_session`, that request would
+        be carried out again.
         """
         return self.do(CloseSession(session))
 
@@ -584,11 +639,13 @@ class Surface:
         keep_count: bool = False,
         dry_run: bool = False,
     ) -> OperatorResult:
-        """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure.
+        """Deliver again now, with a failure count of 0: dead messages, and messages that wait after a
+        failure.
 
-        With `keep_count` only messages that wait are delivered, and their count stays.
-        Raises `InvalidRequest` or `MessageNotFound` when a single id cannot be retried; of several ids the
-        result lists those that were skipped.
+        With `keep_count`, only waiting messages are delivered, and their count stays.
+
+        Raises `InvalidRequest` or `MessageNotFound` if a single id cannot be retried; of several ids, the
+        result lists the skipped ones.
         """
         return self.do(Retry(queue, ids, filter, keep_count, dry_run))
 
@@ -611,7 +668,7 @@ class Surface:
         filter: DeadFilter | None = None,
         dry_run: bool = False,
     ) -> OperatorResult:
-        """Delete messages for good, wherever they are; a lease on them is revoked."""
+        """Delete messages permanently, whatever their state; a lease on them is revoked."""
         return self.do(Drop(queue, ids, filter, dry_run))
 
     def done(
@@ -651,8 +708,8 @@ class Surface:
         """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later
         ones.
 
-        With `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a
-        message that is held already gets it too.
+        With `reason`, such as `poison_message`, the messages get a record of the reason. The record counts no
+        attempt, and a message that is held already gets it too.
         """
         return self.do(Hold(queue, ids, filter, error, reason, dry_run))
 
@@ -677,11 +734,13 @@ class Surface:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
         dry_run: bool = False,
     ) -> OperatorResult:
-        """Fail leased messages as if their holders had reported it; the leases are revoked."""
+        """Fail leased messages as if their consumers had reported it; the leases are revoked."""
         return self.do(FailLeased(queue, ids, filter, error, reason, dry_run))
 
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
-        """Remove ready messages and return them."""
+        """Remove ready messages and return them. No part of them is hidden, so the call needs the right to
+        read payloads.
+        """
         return self.do(Drain(queue, limit))
 
     def prune(
@@ -696,27 +755,31 @@ class Surface:
         return self.do(Prune(queue, older_than, which, dry_run))
 
     def release_stream(self, queue: str, stream: str) -> bool:
-        """Let later messages of a stream pass the one that waits at its head; repeated, also the next one.
+        """Let later messages of a stream pass the message that waits at its head; a repeated call also lets
+        them pass the next one.
 
-        Returns False when nothing waits at its head. Raises `InvalidRequest` for a stream without live
-        messages.
+        Returns False if no message waits at its head.
+
+        Raises `InvalidRequest` for a stream without live messages.
         """
         return self.do(ReleaseStream(queue, stream))
 
     # Throttle keys
 
     def throttles(self) -> list[ClosedThrottle]:
-        """The throttle keys that are closed, or open step by step."""
+        """The throttle keys that are closed or opening: since when, until when, by whom and why."""
         return self.do(Throttles())
 
     def close_throttle(
         self, key: str, duration: Duration, *, error: str = "closed by an operator"
     ) -> ClosedThrottle:
-        """Close a throttle key for so long: nobody gets a message of it. Then it opens step by step."""
+        """Close a throttle key: for that time, no consumer receives its messages. Then it opens step by step.
+        A key that is already closed for longer stays so.
+        """
         return self.do(CloseThrottle(key, duration, error))
 
     def open_throttle(self, key: str) -> bool:
-        """Open a closed throttle key at once and for everybody. Returns False when it was not closed."""
+        """Open a closed throttle key at once and fully. Returns False if it was not closed."""
         return self.do(OpenThrottle(key))
 
     # Dead letters
@@ -732,31 +795,31 @@ class Surface:
         rate: float | None = None,
         clear_progress: bool = False,
     ) -> RedriveResult:
-        """Return dead letters to their queue, the longest dead first, each with a new life of attempts.
+        """Return dead letters to their queue, the longest dead first, each in a new life without attempts.
 
-        A dry run counts exactly what would go. With `rate` (messages a second) the redrive goes on in the
-        background, also after a restart.
+        A dry run counts exactly the messages that would return. With `rate` (messages a second) the redrive
+        continues in the background, also after a restart.
         """
         return self.do(Redrive(queue, ids, filter, count, dry_run, rate, clear_progress))
 
     def intents(self) -> list[Intent]:
-        """The long operations under way."""
+        """The running long operations."""
         return self.do(Intents())
 
     def cancel_intent(self, intent_id: int) -> bool:
-        """Stop a redrive that is under way. False when there is none of that id."""
+        """Stop a running redrive. Returns False if there is none with that id."""
         return self.do(CancelIntent(intent_id))
 
     # Looking
 
     def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
-        """Find a message by its full id or a unique prefix; given a queue, also by the last characters or as
-        `stream:NAME`, the first message of a stream.
+        """Find a message by its full id or a unique prefix; within a given queue, also by its last
+        characters, or the first message of a stream as `stream:NAME`.
         """
         return self.do(Find(message_id, queue))
 
     def twin(self, queue: str, dedup_key: str) -> str | None:
-        """The id that an enqueue with this dedup key would return now; None: it would be a new message."""
+        """The id that an enqueue with this dedup key would return now; None if it would be a new message."""
         return self.do(Twin(queue, dedup_key))
 
     def peek(
@@ -768,7 +831,7 @@ class Surface:
         key: str | None = None,
         after: str | None = None,
     ) -> list[MessageInfo]:
-        """Look at messages without claiming them."""
+        """Show messages without claiming them."""
         return self.do(Peek(queue, limit, where, key, after))
 
     def browse(
@@ -781,24 +844,24 @@ class Surface:
         limit: int = 1000,
         after: str = "",
     ) -> list[MessageInfo]:
-        """Look at all of a queue without claiming, page by page in the order of ids: from `low` on, before
-        `high`, behind `after`.
+        """Read all messages of a queue without claiming them, page by page in the order of ids: from `low`
+        on, before `high`, after `after`.
 
-        `view="dead"` shows its dead letters. A page may be shorter than `limit`; an empty page is the end. A
-        message that exists throughout is shown exactly once, whatever happens to it meanwhile.
+        `view="dead"` reads its dead letters. A page may be shorter than `limit`; an empty page is the end. A
+        message that exists throughout is returned exactly once, whatever happens to it meanwhile.
         """
         return self.do(Browse(queue, view, low, high, limit, after))
 
     def browse_splits(
         self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1
     ) -> list[tuple[str, str]]:
-        """Up to `n` ranges (low, high) for `browse`, about even, that together cover the queue; "" is no
-        bound.
+        """Up to `n` ranges (low, high) for `browse`, of about equal size, that together cover the queue; ""
+        means no bound.
         """
         return self.do(BrowseSplits(queue, view, n))
 
     def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
-        """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` blocked streams."""
+        """Attempts, reasons, scheduled retries, poison candidates, and up to `streams` blocked streams."""
         return self.do(GetFailureMetrics(queue, streams))
 
     def explain(self, message_id: str, queue: str | None = None) -> Explanation:
@@ -812,7 +875,7 @@ class Surface:
     # The broker itself
 
     def checkpoint(self, path: str | Path) -> None:
-        """Write a consistent copy of everything, made while running, to a path that does not exist yet.
+        """Write a consistent copy of all data, while running, to a path that does not exist yet.
 
         Through a server, the path is on the server's machine.
         """

@@ -89,7 +89,16 @@ def test_every_verb_has_a_method_with_its_fields_in_their_order_and_with_their_d
         if one.kind is one.VAR_KEYWORD:
             continue
         assert one.default == (one.empty if field.required else field.default), one.name
-    assert method_of(Surface, verb).__doc__
+
+
+#: Its method and its verb describe different things: pages, and the messages of all pages.
+OWN_DESCRIPTION = {"consumers.read_pages"}
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - OWN_DESCRIPTION))
+def test_a_method_is_described_in_the_words_of_its_verb(verb: str) -> None:
+    described = " ".join((method_of(Surface, verb).__doc__ or "").split())
+    assert described.startswith(" ".join((VERBS[verb].request.__doc__ or "no docstring").split()))
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - BLOCKING_ONLY))

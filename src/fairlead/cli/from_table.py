@@ -35,7 +35,7 @@ View = Callable[[Any, Any], tuple[object, RenderableType | Callable[[], Renderab
 
 _METAVARS: dict[type, str] = {int: "N", float: "N"}
 #: What concerns programs only.
-_FOR_PROGRAMS = re.compile(r"\s*\b(?:Raises|Returns) [^.]*\.")
+_FOR_PROGRAMS = re.compile(r"\s*\b(?:Raises|Returns)\s[^.]*\.")
 
 
 class Command(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reading the audit: who did what, to how many messages, from where."""
+"""Reading the audit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AuditRead(Request[list[AuditRecord]], frozen=True):
     """Entries of the audit, the newest first. `before` is the number of the last entry seen; `since` a time
     in epoch milliseconds.
 
-    A filter looks through the 100,000 entries before that.
+    A filter searches the 100,000 entries before that number.
     """
 
     repeatable = True

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @verb("browse")
 class Browse(Request[list[MessageInfo]], frozen=True):
-    """Look at all of a queue without claiming, page by page in the order of ids: from `low` on, before
-    `high`, behind `after`.
+    """Read all messages of a queue without claiming them, page by page in the order of ids: from `low` on,
+    before `high`, after `after`.
 
-    `view="dead"` shows its dead letters. A page may be shorter than `limit`; an empty page is the end. A
-    message that exists throughout is shown exactly once, whatever happens to it meanwhile.
+    `view="dead"` reads its dead letters. A page may be shorter than `limit`; an empty page is the end. A
+    message that exists throughout is returned exactly once, whatever happens to it meanwhile.
     """
 
     repeatable = True
@@ -43,7 +43,9 @@ class Browse(Request[list[MessageInfo]], frozen=True):
 
 @verb("browse_splits")
 class BrowseSplits(Request[list[tuple[str, str]]], frozen=True):
-    """Up to `n` ranges (low, high) for `browse`, about even, that together cover the queue; "" is no bound."""
+    """Up to `n` ranges (low, high) for `browse`, of about equal size, that together cover the queue; "" means
+    no bound.
+    """
 
     repeatable = True
     slow = True

@@ -25,7 +25,7 @@ class Claim(Request[list[Delivery]], frozen=True):
 
     `max_per_stream` lets one claim take a run of a stream, in order. `token` makes the claim idempotent:
     while any of its messages is leased, the same token returns these instead of more. `started=False` is for
-    prefetching: send `Start` before work begins; until then expiry counts as a release.
+    prefetching: send `Start` before work begins; until then, expiry counts as a release.
     """
 
     right = Right.CONSUME
@@ -57,14 +57,17 @@ class Claim(Request[list[Delivery]], frozen=True):
         return ()
 
     def authorize(self, rights: Rights) -> Claim:
-        """Names of consumers and claims belong to the key: no other key can say them."""
+        """The names of consumers and claims get a prefix with the key's id, so that no other key can use
+        them.
+        """
         super().authorize(rights)
         consumer, token = rights.scoped_consumer(self.consumer), rights.scoped_token(self.token)
         return msgspec.structs.replace(self, consumer=consumer, token=token)
 
     def visible(self, answer: list[Delivery], rights: Rights) -> list[Delivery]:
-        """The key may have been revoked while the claim waited, and a token may bring messages of a queue that
-        the caller has lost: those go back to their places."""
+        """Return messages of queues on which the caller has lost the right to their places: the key may have
+        been revoked while the claim waited, and a token may bring messages of such a queue.
+        """
         if not answer:
             return answer
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ConfigRequest(Request[Answer], frozen=True):
-    """About one key, which takes the right to administrate what the key is about."""
+    """A request about one configuration key, which needs the right to administrate what that key concerns."""
 
     def authorize(self, rights: Rights) -> Request[Answer]:
         rights.need_pattern(Right.ADMIN, queue_of(self.key))  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ class ConfigGet(ConfigRequest[str], frozen=True):
 
 @verb("config.set")
 class ConfigSet(ConfigRequest[None], frozen=True):
-    """Set a key. A number is stored as its text. A throttle or weight takes effect for the next message."""
+    """Set a key. A number is stored as its text. A throttle or weight takes effect with the next message."""
 
     audited = True
     repeatable = True
@@ -83,7 +83,7 @@ class ConfigList(Request[dict[str, str]], frozen=True):
 
 
 def queue_of(key: object) -> str:
-    """The queue that a configuration key is about, or everything."""
+    """The queue that a configuration key concerns, or the pattern for everything."""
     if not isinstance(key, str) or not key.startswith(WEIGHT):
         return EVERYTHING
     try:

@@ -1,8 +1,8 @@
 """Durable consumers and their numbered claims.
 
 A durable consumer belongs to its queue, not to the key that made it, because it outlives keys. `generation`
-is what `register` returned; a later registration fences off all earlier ones. What is claimed, recorded,
-chosen and closed is synced before the answer, whatever the durability of the broker.
+is what `register` returned; a later registration fences all earlier ones. Claims, recorded outcomes, choices
+and closes are synced before the answer, whatever the durability of the broker.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 @verb("consumers.register")
 class ConsumersRegister(Request[ConsumerInfo], frozen=True):
-    """Make the consumer, or take it over with its claim in hand: from now on only the new generation counts.
+    """Register the consumer, or take it over with its open claim: from now on only the new generation counts.
 
-    A consumer that is not seen for its time to live lets go of that claim. `default_outcome` is what a close does
+    A consumer without a call for its time to live loses that claim. `default_outcome` is what a close does
     with messages that have no outcome: "complete", or "release" back to their places.
     """
 
@@ -72,13 +72,12 @@ class ConsumersRegister(Request[ConsumerInfo], frozen=True):
 
 @verb("consumers.claim")
 class ConsumersClaim(Request[NumberedClaim], frozen=True):
-    """Take the next claim, waiting up to `wait` for the first message; the number in hand returns the same
-    claim again.
+    """Take the next claim, waiting up to `wait` for the first message; the number of the open claim returns
+    the same claim again.
 
-    Its messages stay as they are until it is closed: nobody else gets them, settles them or moves them.
-    `max_bytes` is exceeded by a few messages at most. `up_to` is a place, as `ceiling` returns it: nothing
-    behind it is taken. A stream's run is taken whole unless `max_per_stream` ends it earlier, so that more
-    streams find room.
+    Until it is closed, its messages do not change: no other caller gets, settles or moves them. `max_bytes`
+    is exceeded by a few messages at most. `up_to` is a place, as `ceiling` returns it: nothing after it is
+    taken. A stream's run is taken whole unless `max_per_stream` ends it earlier, so that more streams fit.
     """
 
     right = Right.CONSUME
@@ -111,13 +110,13 @@ class ConsumersClaim(Request[NumberedClaim], frozen=True):
 
 @verb("consumers.read_pages")
 class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
-    """The messages of the claim in hand, in its order, page by page; of `slices` slices only this one. A
-    stream is in one slice.
+    """The messages of the open claim, in its order, page by page; with `slices`, only those of one slice. A
+    whole stream is in one slice.
 
-    Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
-    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`, leaves
-    out messages that have an outcome by then, and in a stream all behind one that failed or was released.
-    `after` is the id of the last message that was read before.
+    Every reading of an open claim returns the same messages. After the claim has ended, its bodies are gone:
+    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`,
+    leaves out messages with an outcome, and in a stream all messages behind one that failed or was released.
+    `after` is the id of the last message read before.
     """
 
     right = Right.CONSUME
@@ -142,16 +141,16 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
 
 @verb("consumers.record")
 class ConsumersRecord(Request[None], frozen=True):
-    """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
+    """Record outcomes of messages of the open claim; they take effect when the claim is closed.
 
     The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names the
     part. `Start` says that work begins: see `begin_slice`. It is no outcome and replaces none. `Extend` takes
-    effect at once: progress grows, and the latest carry replaces the one before, with an outcome or without;
-    the outcome stands. An `Extend` with less progress than this claim has recorded already comes from
-    somebody who lags behind, and changes nothing.
+    effect at once: progress grows, and the latest carry replaces the earlier one, whether or not the message
+    has an outcome. An `Extend` with less progress than this claim has recorded comes from an outdated task,
+    and changes nothing.
 
-    With `turn`, as `begin_slice` granted it for `slice`, the call fails with `StaleSlice` once another task has
-    begun the slice. An empty list of items only checks that the claim and the turn are current.
+    With `turn`, as `begin_slice` granted it for `slice`, the call fails with `StaleSlice` once another task
+    has begun the slice. An empty list of items only checks that the claim and the turn are current.
     """
 
     columns = "items"
@@ -205,9 +204,10 @@ class ConsumersBeginSlice(Request[SliceBegun], frozen=True):
 
 @verb("consumers.choose")
 class ConsumersChoose(Request[None], frozen=True):
-    """Of the outcomes recorded under parts, count only those of these parts; a later choice replaces it.
+    """Count only outcomes recorded under these parts, beside those without a part; a later choice replaces an
+    earlier one.
 
-    With `add`, the parts chosen before count too.
+    With `add`, parts chosen before count too.
     """
 
     right = Right.CONSUME
@@ -227,7 +227,7 @@ class ConsumersChoose(Request[None], frozen=True):
 
 @verb("consumers.close")
 class ConsumersClose(Request[CloseResult], frozen=True):
-    """Close the claim in hand: each message gets the outcome recorded for it, or else the consumer's
+    """Close the open claim: each message gets the outcome recorded for it, or else the consumer's
     `default_outcome`.
 
     Closing a closed claim changes nothing. A close that a crash interrupts is finished at the next open.
@@ -261,8 +261,8 @@ class ConsumersHeartbeat(Request[ConsumerInfo], frozen=True):
 
 @verb("consumers.ceiling")
 class ConsumersCeiling(Request[int], frozen=True):
-    """A place: messages that are ready now stand at or before it; messages that are enqueued or retried later
-    stand behind it.
+    """A place: messages that are ready now have places up to it; messages that are enqueued or retried later
+    get places after it.
     """
 
     right = Right.CONSUME
@@ -275,10 +275,10 @@ class ConsumersCeiling(Request[int], frozen=True):
 
 @verb("consumers.release")
 class ConsumersRelease(Request[int], frozen=True):
-    """Let go of the claim in hand, whoever works on it: its messages go back to their places. Returns how
-    many.
+    """Release the open claim, whichever process works on it: its messages return to their places. Returns
+    their number.
 
-    A caller that comes with its number gets `ClaimReleased`; the consumer goes on with the next one.
+    A later call with its number gets `ClaimReleased`; the consumer continues with the next one.
     """
 
     right = Right.ADMIN
@@ -295,7 +295,7 @@ class ConsumersRelease(Request[int], frozen=True):
 
 @verb("consumers.drop")
 class ConsumersDrop(Request[None], frozen=True):
-    """Let go of the claim in hand, and forget the consumer."""
+    """Release the open claim, and delete the consumer."""
 
     right = Right.ADMIN
     audited = True

@@ -1,4 +1,4 @@
-"""Bringing dead letters back, and the long operations under way."""
+"""Redrive of dead letters, and the running long operations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @verb("redrive")
 class Redrive(Operation[RedriveResult], frozen=True):
-    """Return dead letters to their queue, the longest dead first, each with a new life of attempts.
+    """Return dead letters to their queue, the longest dead first, each in a new life without attempts.
 
-    A dry run counts exactly what would go. With `rate` (messages a second) the redrive goes on in the
-    background, also after a restart.
+    A dry run counts exactly the messages that would return. With `rate` (messages a second) the redrive
+    continues in the background, also after a restart.
     """
 
     right = Right.REDRIVE
@@ -46,7 +46,7 @@ class Redrive(Operation[RedriveResult], frozen=True):
 
 @verb("intents")
 class Intents(Request[list[Intent]], frozen=True):
-    """The long operations under way."""
+    """The running long operations."""
 
     repeatable = True
 
@@ -62,7 +62,7 @@ class Intents(Request[list[Intent]], frozen=True):
 
 @verb("cancel_intent")
 class CancelIntent(Request[bool], frozen=True):
-    """Stop a redrive that is under way. Returns False when there is none of that id."""
+    """Stop a running redrive. Returns False if there is none with that id."""
 
     audited = True
     room = Room.FITS
@@ -70,7 +70,7 @@ class CancelIntent(Request[bool], frozen=True):
     intent_id: Annotated[int, Meta(description="The number that the list of intents shows.")]
 
     def authorize(self, rights: Rights) -> CancelIntent:
-        """A caller who does not see the operation is answered as if there were none."""
+        """For a caller who may not see the operation, the answer is the same as if it did not exist."""
         if type(self.intent_id) is not int:
             # The engine refuses it.
             return self
@@ -88,7 +88,7 @@ class CancelIntent(Request[bool], frozen=True):
 
 
 class _CancelFoundIntent(CancelIntent, frozen=True):
-    """Carries the queue of the operation from the check of the right to the audit: the operation may end in
+    """Carries the operation's queue from the check of the right to the audit: the operation may end in
     between, and its queue cannot be looked up again.
     """
 
@@ -101,7 +101,7 @@ class _CancelFoundIntent(CancelIntent, frozen=True):
 
 
 def _without_header(intent: Intent) -> Intent:
-    """The header value that a redrive selects by was typed by a caller who may read."""
+    """Hide the header value that a redrive selects by, because the caller who wrote it had the right to read."""
     header = intent.filter.get("header")
     if not isinstance(header, (list, tuple)) or not header:
         return intent

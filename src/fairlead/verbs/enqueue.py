@@ -1,4 +1,4 @@
-"""Putting messages into a queue, or straight into its dead letters."""
+"""Enqueueing messages, and quarantining them as dead letters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @verb("enqueue")
 class Enqueue(Request[str], frozen=True):
-    """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
+    """Enqueue one message. Returns its id; for a duplicate, the id of the first message."""
 
     right = Right.PRODUCE
     room = Room.WEIGHS
@@ -80,7 +80,7 @@ class Enqueue(Request[str], frozen=True):
 
 @verb("enqueue_many")
 class EnqueueMany(Request[list[str]], frozen=True):
-    """Put messages into a queue, all or none, in the order given, in one commit. Returns their ids."""
+    """Enqueue messages, all or none, in the given order, in one commit. Returns their ids."""
 
     right = Right.PRODUCE
     columns = "messages"
@@ -92,7 +92,7 @@ class EnqueueMany(Request[list[str]], frozen=True):
 
 @verb("quarantine")
 class Quarantine(Request[list[str]], frozen=True):
-    """Put messages straight into the dead letters of a queue, with a record of why."""
+    """Add messages directly to the dead letters of a queue, with a record of the reason."""
 
     right = Right.QUARANTINE
     audited = True
@@ -106,7 +106,7 @@ class Quarantine(Request[list[str]], frozen=True):
 
 @verb("twin")
 class Twin(Request[str | None], frozen=True):
-    """The id that an enqueue with this dedup key would return now; None: it would be a new message."""
+    """The id that an enqueue with this dedup key would return now; None if it would be a new message."""
 
     right = Right.PRODUCE
     repeatable = True

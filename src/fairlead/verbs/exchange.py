@@ -45,7 +45,7 @@ def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany 
 def answers_of(
     requests: Sequence[Request[Any]], settled: Iterable[Any], ids: Iterable[str], deliveries: list[Any]
 ) -> list[Any]:
-    """The answer to each request, in their order, from the results of all items and the ids of all messages."""
+    """The answer to each request, in order, from the results of all items and the ids of all messages."""
     results, shown = iter(settled), iter(ids)
     answers: list[Any] = []
     for request in requests:
@@ -64,9 +64,9 @@ def answers_of(
 class Exchange(Request[list[Any]], frozen=True):
     """Carry out several requests in one call: settles and enqueues in one commit, then a claim.
 
-    The answers are in the order of the requests. Effects are in a fixed order: extends, completes, fails,
-    releases, enqueues, claim. A request that is refused as a whole spoils the whole call before any of it
-    runs. The claim does not wait.
+    The answers are in the order of the requests. Effects are in a fixed order: extensions, completions,
+    failures, releases, enqueues, claim. If a request is refused as a whole, the whole call is refused before
+    any of it runs. The claim does not wait.
     """
 
     room = Room.WEIGHS

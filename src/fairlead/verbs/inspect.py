@@ -1,4 +1,4 @@
-"""Looking at queues and messages without changing them."""
+"""Reading queues and messages without changing them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Stats(Request[QueueStats], frozen=True):
     key_limit: Annotated[int, Meta(description="Most keys.", ge=1, le=COUNT_LIMIT)] = 1000
 
     def visible(self, answer: QueueStats, rights: Rights) -> QueueStats:
-        """Throttle keys are shared by all queues, so only a caller who sees all queues sees them."""
+        """All queues share throttle keys, so only a caller who sees all queues sees them."""
         return answer if rights.sees_everything() else replace(answer, throttles=(), closed_throttles=())
 
 
 @verb("find")
 class Find(Request[MessageInfo], frozen=True):
-    """Find a message by its full id or a unique prefix; given a queue, also by the last characters or as
-    `stream:NAME`, the first message of a stream.
+    """Find a message by its full id or a unique prefix; within a given queue, also by its last characters, or
+    the first message of a stream as `stream:NAME`.
     """
 
     repeatable = True
@@ -58,7 +58,7 @@ class Find(Request[MessageInfo], frozen=True):
 
 @verb("peek")
 class Peek(Request[list[MessageInfo]], frozen=True):
-    """Look at messages without claiming them."""
+    """Show messages without claiming them."""
 
     repeatable = True
     shows_messages = True
@@ -83,7 +83,7 @@ class Peek(Request[list[MessageInfo]], frozen=True):
 
 @verb("failure_metrics")
 class GetFailureMetrics(Request[FailureMetrics], frozen=True):
-    """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` blocked streams."""
+    """Attempts, reasons, scheduled retries, poison candidates, and up to `streams` blocked streams."""
 
     repeatable = True
     slow = True

@@ -1,7 +1,8 @@
 """API keys.
 
-A caller grants only rights of its own, where it is admin, for no longer than it has them itself. It sees and
-changes only keys that lie inside its own rights; every other key is answered as if it did not exist.
+A caller grants only rights of its own, on queues that it administers, and for no longer than it has them
+itself. It sees and changes only keys within its own rights; every other key is answered as if it did not
+exist.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 @verb("keys.create")
 class KeysCreate(Request[NewKey], frozen=True):
-    """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch milliseconds."""
+    """Create a key with these rights. Its `secret` is returned only here. `expires_at` is in epoch
+    milliseconds.
+    """
 
     answers_secret = True
     audited = True
@@ -63,7 +66,7 @@ class KeysCreate(Request[NewKey], frozen=True):
 
 @verb("keys.list")
 class KeysList(Request[list[KeyInfo]], frozen=True):
-    """All keys, in the order they were made."""
+    """All keys, in the order of their creation."""
 
     repeatable = True
 
@@ -114,9 +117,7 @@ class KeysSetGrants(Request[KeyInfo], frozen=True):
 
 @verb("keys.change_grants")
 class KeysChangeGrants(Request[KeyInfo], frozen=True):
-    """Add and remove rights, whatever else changes them meanwhile. A removed right must be there, word for
-    word.
-    """
+    """Add and remove rights, independent of concurrent changes. A removed right must be there, word for word."""
 
     audited = True
     room = Room.GROWS
@@ -141,7 +142,7 @@ class KeysChangeGrants(Request[KeyInfo], frozen=True):
 
 @verb("keys.revoke")
 class KeysRevoke(Request[None], frozen=True):
-    """End a key: its next call is refused, also on a stream that is open. Raises `KeyNotFound`."""
+    """Revoke a key: its next call is refused, also on an open stream. Raises `KeyNotFound`."""
 
     audited = True
     room = Room.FITS
@@ -158,11 +159,11 @@ class KeysRevoke(Request[None], frozen=True):
 
 @verb("keys.rotate")
 class KeysRotate(Request[NewKey], frozen=True):
-    """Make a new key with the same name, rights and end. The old one works for `keep` longer, or ends now.
+    """Create a new key with the same name, rights and end. The old one works for `keep` longer, or ends now.
 
     A caller may always rotate its own key: the holder of a secret may exchange it. Keeping the old secret
-    beside the new one takes the rights to change the key; otherwise somebody who found a secret could make a
-    second one that nobody knows of, and that stays when the first is revoked.
+    beside the new one needs the rights to change the key; otherwise, whoever found a secret could create a
+    second one that stays valid when the first is revoked.
     """
 
     answers_secret = True
@@ -177,7 +178,7 @@ class KeysRotate(Request[NewKey], frozen=True):
     def authorize(self, rights: Rights) -> KeysRotate:
         own = rights.own_key()
         if own is None or self.key_id != own.key_id:
-            # The new secret is given to the caller, so it must not outlive the caller's own key.
+            # The caller receives the new secret, so it must not outlive the caller's own key.
             _need_no_later_end(rights, _find(rights, self.key_id), more=("its secret",))
         elif self.keep is not None and not may_change(own, own):
             missing = next((grant for grant in own.grants if not may_grant(own.grants, grant)), None)
@@ -210,7 +211,7 @@ def _need_to_grant(rights: Rights, wanted: Sequence[Grant]) -> None:
 
 
 def _need_no_longer(rights: Rights, expires_in: Duration | None, expires_at: int | None) -> None:
-    """A new key must not outlive the caller's own."""
+    """Refuse a new key that would outlive the caller's own."""
     own = rights.own_key()
     if own is None or not own.expires_ms:
         return
@@ -224,7 +225,7 @@ def _need_no_longer(rights: Rights, expires_in: Duration | None, expires_at: int
 
 
 def _need_no_later_end(rights: Rights, record: KeyRecord, more: Collection[object]) -> None:
-    """A key that outlives the caller's must not get anything from it, or its rights would have no end."""
+    """Refuse to extend a key that outlives the caller's: its rights would have no end."""
     own = rights.own_key()
     if more and own is not None and own.expires_ms and not 0 < record.expires_ms <= own.expires_ms:
         raise InvalidRequest("key_id", "a key that ends no later than the one that grants", record.key_id)

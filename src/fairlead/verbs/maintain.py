@@ -1,4 +1,4 @@
-"""Looking after the data directory."""
+"""Maintenance of the data directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @verb("checkpoint")
 class Checkpoint(Request[None], frozen=True):
-    """Write a consistent copy of everything, made while running, to a path that does not exist yet.
+    """Write a consistent copy of all data, while running, to a path that does not exist yet.
 
     Through a server, the path is on the server's machine.
     """

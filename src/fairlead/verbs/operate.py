@@ -1,4 +1,4 @@
-"""Acts of operators, by id or by filter, without a lease token. A dry run shows what would change."""
+"""Operators' verbs, by id or by filter, without a lease token. A dry run shows what would change."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class Operation(Request[Answer], frozen=True):
-    """An audited act of an operator, which may select messages by id or filter.
+    """An audited operator's verb, which may select messages by id or filter.
 
     The command line makes `fairlead queue VERB` from every operation that selects by both.
     """
 
     audited = True
     slow = True
-    #: What happened to a message, and what a message must be for it, in the words of the command line.
+    #: The result for a message, and the state that a message must have, in the words of the command line.
     past: ClassVar[str] = ""
-    #: What a person is asked to agree to, where it is not the name of the verb.
+    #: The words in which a person is asked to confirm, if they differ from the name of the verb.
     act: ClassVar[str] = ""
     applies_to: ClassVar[str] = "in this queue"
-    #: Whether a message is gone afterwards, so that a person is asked first.
+    #: Whether the message is deleted, so that a person is asked first.
     final: ClassVar[bool] = False
 
     def authorize(self, rights: Rights) -> Request[Answer]:
@@ -53,9 +53,9 @@ class Operation(Request[Answer], frozen=True):
 
 @verb("retry")
 class Retry(Operation[OperatorResult], frozen=True):
-    """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure.
+    """Deliver again now, with a failure count of 0: dead messages, and messages that wait after a failure.
 
-    With `keep_count` only messages that wait are delivered, and their count stays.
+    With `keep_count`, only waiting messages are delivered, and their count stays.
     """
 
     past = "retried"
@@ -89,7 +89,7 @@ class Reset(Operation[OperatorResult], frozen=True):
 
 @verb("drop")
 class Drop(Operation[OperatorResult], frozen=True):
-    """Delete messages for good, wherever they are; a lease on them is revoked."""
+    """Delete messages permanently, whatever their state; a lease on them is revoked."""
 
     past = "dropped"
     final = True
@@ -140,8 +140,8 @@ class Bury(Operation[OperatorResult], frozen=True):
 class Hold(Operation[OperatorResult], frozen=True):
     """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later ones.
 
-    With `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a message
-    that is held already gets it too.
+    With `reason`, such as `poison_message`, the messages get a record of the reason. The record counts no
+    attempt, and a message that is held already gets it too.
     """
 
     past = "held"
@@ -174,7 +174,7 @@ class Unhold(Operation[OperatorResult], frozen=True):
 
 @verb("fail")
 class FailLeased(Operation[OperatorResult], frozen=True):
-    """Fail leased messages as if their holders had reported it; the leases are revoked."""
+    """Fail leased messages as if their consumers had reported it; the leases are revoked."""
 
     past = "failed"
     applies_to = "active"
@@ -191,7 +191,9 @@ class FailLeased(Operation[OperatorResult], frozen=True):
 
 @verb("drain")
 class Drain(Operation[list[MessageInfo]], frozen=True):
-    """Remove ready messages and return them. Nothing of them is hidden, so it takes the right to read."""
+    """Remove ready messages and return them. No part of them is hidden, so the call needs the right to read
+    payloads.
+    """
 
     right = Right.ADMIN
     also_right = Right.READ_PAYLOAD
@@ -219,9 +221,10 @@ class Prune(Operation[OperatorResult], frozen=True):
 
 @verb("release_stream")
 class ReleaseStream(Operation[bool], frozen=True):
-    """Let later messages of a stream pass the one that waits at its head; repeated, also the next one.
+    """Let later messages of a stream pass the message that waits at its head; a repeated call also lets them
+    pass the next one.
 
-    Returns False when nothing waits at its head.
+    Returns False if no message waits at its head.
     """
 
     right = Right.ADMIN

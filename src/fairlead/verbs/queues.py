@@ -1,4 +1,4 @@
-"""Making, changing, pausing, emptying, deleting and listing queues."""
+"""Creating, changing, pausing, purging, deleting and listing queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @verb("create_queue")
 class CreateQueue(Request[QueueInfo], frozen=True):
-    """Make a queue and its dead-letter queue `<name>.dlq`."""
+    """Create a queue and its dead-letter queue `<name>.dlq`."""
 
     right = Right.ADMIN
     audited = True
@@ -53,7 +53,7 @@ class UpdateQueue(Request[QueueInfo], frozen=True):
 
 @verb("pause")
 class Pause(Request[None], frozen=True):
-    """Stop delivering from a queue; enqueues and settles go on."""
+    """Stop deliveries from a queue; enqueues and settles continue."""
 
     right = Right.ADMIN
     audited = True
@@ -66,7 +66,7 @@ class Pause(Request[None], frozen=True):
 
 @verb("resume")
 class Resume(Request[None], frozen=True):
-    """Deliver from a paused queue again."""
+    """Resume deliveries from a paused queue."""
 
     right = Right.ADMIN
     audited = True
@@ -79,7 +79,7 @@ class Resume(Request[None], frozen=True):
 
 @verb("purge")
 class Purge(Request[int], frozen=True):
-    """Drop every message that is ready or waiting; leased and retained messages stay. Returns the count."""
+    """Drop every message that is ready or waiting; leased and retained messages stay. Returns their number."""
 
     right = Right.ADMIN
     audited = True
@@ -105,7 +105,7 @@ class DeleteQueue(Request[None], frozen=True):
 
 @verb("queues")
 class ListQueues(Request[list[QueueInfo]], frozen=True):
-    """All queues whose names begin with `prefix`, in order of their names."""
+    """All queues whose names begin with `prefix`, sorted by name."""
 
     repeatable = True
 

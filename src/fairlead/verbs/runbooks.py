@@ -1,5 +1,5 @@
-"""The runbooks in force. Saving takes admin on the whole project; reading any right on anything in it,
-because workers and producers read.
+"""The runbooks in force. Saving needs the right admin on the whole project; reading needs any right on
+anything in it, because workers and producers read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @verb("runbooks.save")
 class RunbooksSave(Request[None], frozen=True):
-    """Put a project's runbook into force. `text` is what `dump_runbook` makes; its queues are made and changed
-    separately.
+    """Put a project's runbook into force. `text` is the output of `dump_runbook`; the queues are created and
+    changed separately.
     """
 
     audited = True
@@ -63,7 +63,7 @@ class RunbooksGet(Request[str], frozen=True):
 
 @verb("runbooks.list")
 class RunbooksList(Request[dict[str, str]], frozen=True):
-    """The texts of all runbooks by project, in order of the projects."""
+    """The texts of all runbooks by project, sorted by project."""
 
     repeatable = True
 
@@ -77,5 +77,7 @@ def _sees(rights: Rights, project: str) -> bool:
 
 
 def _pattern_of(project: str) -> str:
-    """Everything in a project. Queues of no project are not apart from the rest, so they take everything."""
+    """The pattern for everything in a project. Queues without a project are not separate from others, so they
+    need the pattern for everything.
+    """
     return f"{project}/*" if project else EVERYTHING

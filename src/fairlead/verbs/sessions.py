@@ -1,4 +1,4 @@
-"""Sessions: numbered requests of a client, each with one effect however often it is sent."""
+"""Sessions: a client's numbered requests, each with one effect however often it is sent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Rule = Literal["remembered", "runs", "refused"]
 
 
 def session_rule(kind: type[Request[Any]], *, is_one_transaction: bool) -> Rule:
-    """What a session does with a verb. An answer is remembered in the transaction of its effect, so there must be one
-    transaction. A verb that may be repeated freely simply runs.
+    """How a session treats a verb. An answer is remembered in the transaction of its effect, so the verb must
+    be one transaction. A verb that may be repeated freely just runs again.
     """
     if kind.answers_secret:
         return "refused"
@@ -47,11 +47,12 @@ SessionName = Annotated[
 
 class _SessionRequest(Request[Answer], Generic[Answer], frozen=True):
     repeatable = True
-    #: A request of the session that is synced covers its opening; a closing that a power cut undoes is done by time.
+    #: The sync of a request in the session covers its opening. If a power cut undoes a closing, the session
+    #: expires later.
     durable = False
 
     def authorize(self, rights: Rights) -> Request[Answer]:
-        """Any right will do: a key without one could only fill the store."""
+        """Any right is enough. A key without rights could only fill the store."""
         if not rights.grants():
             raise Forbidden("some right", "*")
         return self
@@ -59,13 +60,13 @@ class _SessionRequest(Request[Answer], Generic[Answer], frozen=True):
 
 @verb("open_session")
 class OpenSession(_SessionRequest[SessionInfo], frozen=True):
-    """Make a session, or see how far one has come. Its requests take the numbers 1, 2, 3, ...
+    """Open a session, or look up its state. Its requests have the numbers 1, 2, 3, ...
 
-    A session belongs to the API key that opened it: the same name from another key is another session. It is
-    forgotten when nobody has used it for a day; a request that comes later is refused with `SessionExpired`.
+    A session belongs to the API key that opened it: the same name from another key is another session. The
+    broker forgets a session that was not used for a day; a later request is refused with `SessionExpired`.
     """
 
-    #: Whoever completes messages may have to open one first, so it uses the upper part of the reserve.
+    #: Completing messages may require a session first, so it may use the upper part of the reserve.
     room = Room.LEASES
 
     session: SessionName
@@ -73,10 +74,12 @@ class OpenSession(_SessionRequest[SessionInfo], frozen=True):
 
 @verb("close_session")
 class CloseSession(_SessionRequest[bool], frozen=True):
-    """Forget a session and its answers now, and not a day after its last use. Returns whether there was one.
+    """Forget a session and its answers now, instead of a day after its last use. Returns whether the session
+    existed.
 
-    Later requests of the session are refused with `SessionExpired`. Leave a session to its time if a copy of
-    one of its requests may still be on its way: behind a late copy of `open_session` it would be carried out again.
+    Later requests of the session are refused with `SessionExpired`. Let a session expire instead if a copy of
+    one of its requests may still arrive: after a late copy of `open_session`, that request would be carried
+    out again.
     """
 
     room = Room.FITS

@@ -1,4 +1,6 @@
-"""Reporting how deliveries went. The first outcome of a delivery counts; one bad item never affects others."""
+"""Reporting outcomes of deliveries. The first outcome of a delivery counts; one bad item never affects
+others.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 
 @verb("settle")
 class Settle(Request[list[SettleResult]], frozen=True):
-    """Report outcomes of deliveries, with one result for each: a few thousand completions are one commit, more items
-    are settled part by part, in order. A stale lease changes
-    nothing and answers `lost_lease`.
+    """Report outcomes of deliveries, with one result for each. A stale lease changes nothing and answers
+    `lost_lease`.
+
+    A few thousand completions are one commit; a call with more items is settled part by part, in order.
     """
 
     room = Room.WEIGHS
@@ -40,8 +43,8 @@ class Settle(Request[list[SettleResult]], frozen=True):
 
 @verb("ack")
 class Ack(Request[SettleResult], frozen=True):
-    """Complete a message under whatever lease is current. Unfenced: a late caller may settle another
-    consumer's delivery.
+    """Complete a message under its current lease. Not fenced: a late caller may settle another consumer's
+    delivery.
     """
 
     right = Right.CONSUME
@@ -53,7 +56,7 @@ class Ack(Request[SettleResult], frozen=True):
 
 @verb("nack")
 class Nack(Request[SettleResult], frozen=True):
-    """Fail a message under whatever lease is current; unfenced like `ack`."""
+    """Fail a message under its current lease; not fenced, like `ack`."""
 
     right = Right.CONSUME
     room = Room.FITS
@@ -66,7 +69,7 @@ class Nack(Request[SettleResult], frozen=True):
 
 @verb("goodbye")
 class Goodbye(Request[int], frozen=True):
-    """Release everything that a consumer holds, back to its places. Returns how many messages that were."""
+    """Release all messages that a consumer has leased to their places. Returns their number."""
 
     room = Room.FITS
 

@@ -1,8 +1,8 @@
 """Staged writes: chunks of messages that become visible together.
 
-A queue and a token name a write: the same token for another queue is another write. A write belongs to its
-queue, not to the key that made it: otherwise a new key would publish again what was published. Staging dead
-letters takes the right to quarantine, everything else the right to produce.
+A queue and a token identify a write: the same token for another queue is another write. A write belongs to
+its queue, not to the key that made it; otherwise a new key would publish again what was published. Staging
+dead letters needs the right quarantine, everything else the right produce.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @verb("staging.stage")
 class StagingStage(Request[StageResult], frozen=True):
-    """Store messages that nobody sees until `publish`; the same chunk again replaces the first.
+    """Store messages that stay invisible until `publish`; staging the same chunk again replaces the first.
 
-    A write that is never published is dropped when `ttl` has passed since its last chunk. With
-    `skip_invalid`, bad messages are left out and listed in `refused`; otherwise one of them refuses the
+    A write that is never published is dropped once `ttl` has passed since its last chunk. With
+    `skip_invalid`, invalid messages are left out and listed in `refused`; otherwise one of them refuses the
     chunk. The queue's hook runs now, not at publish. With `dead`, a (reason, error) for all messages or one
     for each, they become dead letters, as with `quarantine`. A chunk of a write that is already published is
     checked, and not stored.
@@ -66,13 +66,13 @@ class StagingStage(Request[StageResult], frozen=True):
 
 @verb("staging.publish")
 class StagingPublish(Request[PublishResult], frozen=True):
-    """Turn these chunks into messages, in this order, all of them or none; the write's other chunks are
+    """Turn these chunks into messages, in this order, all of them or none; other chunks of the write are
     dropped.
 
-    Returns when all messages exist, synced whatever the durability is. The same write again within seven days
-    does nothing, and answers `already`. Once begun it cannot fail: if this call is cut short, the rest
-    follows by itself. Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`,
-    `TooManyLanes`, `StoreFull`.
+    Returns when all messages exist, synced whatever the durability is. Publishing the same write again within
+    seven days does nothing, and answers `already`. Once begun it cannot fail: if this call is interrupted,
+    the broker finishes it. Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`,
+    `QueueFull`, `TooManyLanes`, `StoreFull`.
     """
 
     repeatable = True
@@ -90,7 +90,7 @@ class StagingPublish(Request[PublishResult], frozen=True):
 
 @verb("staging.discard")
 class StagingDiscard(Request[int], frozen=True):
-    """Drop a write that is not published. Returns how many chunks it had."""
+    """Drop a write that is not published. Returns the number of its chunks."""
 
     audited = True
     repeatable = True
@@ -110,7 +110,7 @@ class StagingDiscard(Request[int], frozen=True):
 
 @verb("staging.list")
 class StagingList(Request[list[StagedWrite]], frozen=True):
-    """Writes in the order of their first chunks: staged writes, and the thousand last published ones that are
+    """Writes in the order of their first chunks: staged writes, and the last thousand published ones that are
     remembered.
     """
 
@@ -118,7 +118,9 @@ class StagingList(Request[list[StagedWrite]], frozen=True):
 
 
 def _need_for_write(rights: Rights, token: str, queue: str) -> None:
-    """The right to write to the queue, and for each kind of message in the write the right to that kind."""
+    """Require the right to write to the queue, and for each kind of message in the write the right to that
+    kind.
+    """
     check_queue_name(queue)
     if not (rights.may(Right.PRODUCE, queue) or rights.may(Right.QUARANTINE, queue)):
         raise Forbidden(Right.PRODUCE, queue)

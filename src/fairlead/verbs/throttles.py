@@ -1,4 +1,4 @@
-"""Throttle keys that are closed. They belong to all queues."""
+"""Closed throttle keys. Throttle keys belong to all queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ThrottleKey = Annotated[str, Meta(description="A throttle key.", min_length=1, m
 
 
 class ThrottleRequest(Request[Answer], frozen=True):
-    """About keys of all queues, which takes the right to administrate all of them."""
+    """A request about throttle keys, which needs the right to administrate all queues."""
 
     def authorize(self, rights: Rights) -> Request[Answer]:
         rights.need_pattern(Right.ADMIN, EVERYTHING)
@@ -29,15 +29,15 @@ class ThrottleRequest(Request[Answer], frozen=True):
 
 @verb("throttles")
 class Throttles(ThrottleRequest[list[ClosedThrottle]], frozen=True):
-    """The throttle keys that are closed, or open step by step: since when, until when, by whom and why."""
+    """The throttle keys that are closed or opening: since when, until when, by whom and why."""
 
     repeatable = True
 
 
 @verb("close_throttle")
 class CloseThrottle(ThrottleRequest[ClosedThrottle], frozen=True):
-    """Close a throttle key: nobody gets a message of it for that time, and then it opens step by step. A key that is
-    closed longer already stays so.
+    """Close a throttle key: for that time, no consumer receives its messages. Then it opens step by step. A
+    key that is already closed for longer stays so.
     """
 
     audited = True
@@ -51,7 +51,7 @@ class CloseThrottle(ThrottleRequest[ClosedThrottle], frozen=True):
 
 @verb("open_throttle")
 class OpenThrottle(ThrottleRequest[bool], frozen=True):
-    """Open a closed throttle key at once and for everybody. Returns False when it was not closed."""
+    """Open a closed throttle key at once and fully. Returns False if it was not closed."""
 
     audited = True
     repeatable = True
