@@ -38,7 +38,7 @@ _PATIENCE_S = 600.0
 #: What somebody mends who has read why the dead letters died: file, old text, new text.
 FIXES = (
     ("rates.json", '  "GBP": 1.15,\n', '  "GBP": 1.15,\n  "SEK": 0.087,\n'),
-    ("steps.py", 'bank.statement_text(item["note"])', 'bank.statement_text(item["note"][:bank.MOST_TEXT])'),
+    ("steps.py", 'bank.statement_text(item["note"])', 'bank.statement_text(item["note"][:bank.MAX_TEXT])'),
 )
 
 

@@ -1,5 +1,5 @@
 # bank.py
-"""A bank for want of a real one, with the faults of real ones. What it was paid is in books/, a file for each
+"""A stand-in for a bank, with the faults of real banks. It writes payments to books/, to one file for each
 process.
 """
 
@@ -10,30 +10,30 @@ from functools import cache
 from pathlib import Path
 
 BOOKS = Path("books")
-MOST_TEXT = 140
+MAX_TEXT = 140
 
 
 def statement_text(note: str) -> bytes:
-    """What the customer will read on the statement. Stands for a library in C that does not look how long a
-    text is.
+    """The text on the customer's statement. A stand-in for a C library that does not check the length of a
+    text.
     """
-    if len(note) > MOST_TEXT:
+    if len(note) > MAX_TEXT:
         ctypes.string_at(0)  # the end of this process
     return note.encode()
 
 
 def pay(shop: str, cents: int, text: bytes, key: str) -> None:
-    """One order in fifty finds nobody at the bank when it is first tried."""
+    """Record a payment. The first try of one order in fifty finds that the bank does not answer."""
     if zlib.crc32(key.encode()) % 50 == 0 and _is_new(key):
         raise ConnectionError("the bank does not answer")
     os.write(_page(os.getpid()), f"{key},{shop},{cents}\n".encode())
 
 
 def _is_new(key: str) -> bool:
-    heard_of = BOOKS / "not answered"
-    heard_of.mkdir(parents=True, exist_ok=True)
+    seen = BOOKS / "not answered"
+    seen.mkdir(parents=True, exist_ok=True)
     try:
-        (heard_of / key).touch(exist_ok=False)
+        (seen / key).touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
@@ -41,6 +41,6 @@ def _is_new(key: str) -> bool:
 
 @cache
 def _page(process: int) -> int:
-    """Lines are appended whole, and are there when this process is not."""
+    """The file of a process. Each line is one write, so a killed process leaves whole lines."""
     BOOKS.mkdir(exist_ok=True)
     return os.open(BOOKS / f"{process}.csv", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,7 +1,7 @@
 # ingest.py
-"""Every order of a Parquet file becomes a message, all of them or none: python ingest.py orders.parquet
+"""Write the orders of a Parquet file to the queue, all or none: python ingest.py orders.parquet
 
-Run again with the same file, it adds nothing.
+A second run with the same file adds nothing.
 """
 
 import os

@@ -1,7 +1,7 @@
 # orders.py
-"""Orders of five shops as Parquet, the same ones each time: python orders.py 2000 orders.parquet
+"""Make orders of five shops as Parquet, the same in each run: python orders.py 2000 orders.parquet
 
-The noisy shop has as many as the others together, and comes first. Silver has begun to sell to Sweden. One
+The noisy shop has as many orders as all others together, and its orders come first. Silver sells to Sweden. One
 order of bronze has a note that is too long for its bank.
 """
 
@@ -11,14 +11,14 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: Turns of a shop in the queue, and its part of all orders, in twentieths.
+#: The weight of a shop in the queue, and its share of all orders, in twentieths.
 SHOPS = {"noisy": (1, 10), "gold": (4, 4), "silver": (3, 3), "bronze": (2, 2), "trial": (1, 1)}
 CURRENCIES = ("EUR", "EUR", "EUR", "GBP", "USD")
 SWEDISH_IN_A_THOUSAND = 10
 
 
 def write_orders(path: str, count: int, seed: int = 8) -> dict[str, int]:
-    """How many each shop has. `count` is rounded down to twenty."""
+    """Write the orders, and return their number by shop. `count` is rounded down to a multiple of twenty."""
     chance = random.Random(seed)
     parts = []
     counts = {}

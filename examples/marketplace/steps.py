@@ -1,5 +1,5 @@
 # steps.py
-"""What happens to an order: its amount becomes euros, then it is paid."""
+"""The steps of an order: convert its amount to euros, then pay it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from fairlead import StepFailed
 
 
 def price(orders: pd.DataFrame):
-    """All orders of a batch at once. A bad row fails alone, and says why."""
+    """Price all orders of a batch at once. A bad row fails alone, with its reason."""
     rates = json.loads(Path("rates.json").read_text())
     items = pd.DataFrame([json.loads(payload) for payload in orders["payload"]])
     cents = (items["amount"] * items["currency"].map(rates) * 100).round()
@@ -24,6 +24,6 @@ def price(orders: pd.DataFrame):
 
 
 def charge(item, step):
-    """One order at a time, each with what the step before made of it."""
+    """Pay one order, at the price from the step before."""
     text = bank.statement_text(item["note"])
     bank.pay(item["shop"], step.value["cents"], text, key=item["order"])

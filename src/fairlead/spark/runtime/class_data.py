@@ -5,7 +5,7 @@ archive once. It takes 160 MB or more in the user's cache, and fits one Java and
 of. A JVM starts without an archive that does not fit.
 
 Decision: the archive stays an option, because it saves more than it costs after ten starts. From the start of a
-session on Java 17 to its first count, the processor time is 8.2 s with the archive and 14.6 s without (medians of
+session on Java 17 to its first count, the processor time is 8.1 s with the archive and 14.8 s without (medians of
 6 starts, local[2], two busy cores); the training run takes 62 s once.
 """
 
