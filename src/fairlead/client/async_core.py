@@ -35,7 +35,6 @@ from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
 from fairlead.client.session import Session, Sessions
-from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
 from fairlead.errors import (
@@ -141,7 +140,7 @@ class AsyncCore:
         return (await asking)[0]
 
     async def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
-        settling = PreparedSettle(check_items(request.items), self.heartbeat)
+        settling = PreparedSettle(request.items, self.heartbeat)
         # A repeat of the caller's must be the same request, so nothing goes with it.
         starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
@@ -260,7 +259,7 @@ class AsyncCore:
         """
         if place is not None or repeatable(request):
             return await self.ask(request, place=place)
-        ends_ms = self._patience().ends_ms
+        ends_ms = self._ends_ms()
         own = self._sessions.take() or await self._find_session(ends_ms)
         try:
             try:
@@ -380,10 +379,14 @@ class AsyncCore:
     def _patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
         if self._closing_ends_ms is not None:
             return self._closing_patience()
-        retry_for_ms = self.options.retry_for_ms
-        if ends_ms is None:
-            ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
-        return Patience(self._pauses, retry_for_ms, ends_ms)
+        return Patience(
+            self._pauses, self.options.retry_for_ms, self._ends_ms(wait_ms) if ends_ms is None else ends_ms
+        )
+
+    def _ends_ms(self, wait_ms: int = 0) -> int:
+        """When a call that begins now ends at the latest."""
+        options = self.options
+        return self.clock.monotonic_ms() + wait_ms + options.timeout_ms + options.retry_for_ms
 
     def _closing_patience(self) -> Patience:
         most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)

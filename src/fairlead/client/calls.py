@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fairlead.client.heartbeat import Heartbeat
-from fairlead.client.settling import Settling, check_items
+from fairlead.client.settling import Settling
 from fairlead.client.traces import Traces
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
@@ -47,14 +47,16 @@ def travels_alone(request: Request[Any], command: bytes) -> bool:
     """Whether it needs a connection of its own: it waits, or takes so long that others behind it would wait."""
     kind = type(request)
     is_long = kind.slow or kind.audited or kind.shows_messages
-    return is_long or len(command) > MOST_SHARED_BYTES or bool(request.patience_ms())
+    return is_long or len(command) > MOST_SHARED_BYTES or (kind.waits and bool(request.patience_ms()))
 
 
 def repeatable(request: Request[Any]) -> bool:
     """A claim of this client has a token. An extension and a start end alike however often they are carried out."""
-    if isinstance(request, Settle):
-        return all(getattr(item, "action", EXTEND) >= EXTEND for item in request.items)
-    return request.is_repeatable() or isinstance(request, Claim)
+    kind = type(request)
+    if kind is Settle:
+        actions = [getattr(item, "action", EXTEND) for item in request.items]  # type: ignore[attr-defined]
+        return min(actions, default=EXTEND) >= EXTEND
+    return kind is Claim or request.is_repeatable()
 
 
 def named(request: Claim, consumer: str, tokens: Tokens, place: Numbered | None) -> Claim:
@@ -101,7 +103,7 @@ class PreparedExchange:
         parts: list[Any] = []
         for at, one in enumerate(requests):
             if isinstance(one, Settle):
-                settling = self._settlings[at] = Settling(heartbeat, check_items(one.items))
+                settling = self._settlings[at] = Settling(heartbeat, one.items)
                 parts.append(Settle(settling.rows))  # type: ignore[arg-type]  # rows encode as what they are of
             elif isinstance(one, Claim):
                 parts.append(replace(one, consumer=consumer if one.consumer == "" else one.consumer))

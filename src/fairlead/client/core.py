@@ -35,7 +35,6 @@ from fairlead.client.outage import ConnectionBroken, Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
 from fairlead.client.session import Session, Sessions
-from fairlead.client.settling import check_items
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import (
@@ -147,8 +146,7 @@ class Core:
     # Requests of some kinds
 
     def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
-        items = check_items(request.items)
-        settling = PreparedSettle(items, self.heartbeat)
+        settling = PreparedSettle(request.items, self.heartbeat)
         # A repeat of the caller's must be the same request, so nothing goes with it.
         starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
@@ -239,7 +237,7 @@ class Core:
         """
         if place is not None or repeatable(request):
             return self.ask(request, place=place)
-        ends_ms = self.patience().ends_ms
+        ends_ms = self._ends_ms()
         own = self._sessions.take() or self._find_session(ends_ms)
         try:
             try:
@@ -361,7 +359,11 @@ class Core:
     def patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
         if self._closing_ends_ms is not None:
             return self._closing_patience()
-        retry_for_ms = self.options.retry_for_ms
-        if ends_ms is None:
-            ends_ms = self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + retry_for_ms
-        return Patience(self._pauses, retry_for_ms, ends_ms)
+        return Patience(
+            self._pauses, self.options.retry_for_ms, self._ends_ms(wait_ms) if ends_ms is None else ends_ms
+        )
+
+    def _ends_ms(self, wait_ms: int = 0) -> int:
+        """When a call that begins now ends at the latest."""
+        options = self.options
+        return self.clock.monotonic_ms() + wait_ms + options.timeout_ms + options.retry_for_ms

@@ -93,7 +93,7 @@ def _prolonged(rows: list[Row]) -> Held:
 
 
 def check_items(items: object) -> Sequence[Any]:
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+    if type(items) is not list and (not isinstance(items, Sequence) or isinstance(items, (str, bytes))):
         raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
     if len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")

@@ -135,6 +135,8 @@ def decode_deliveries(raw: bytes) -> tuple[list[Delivery], int]:
         raise ValueError(f"{count} payloads and {len(columns.ids)} bytes of ids")
     queues = queues_of(columns.queues, count)
     stored = ArrivedMessages(columns, count)
+    if count == 1:
+        return [_only_delivery(columns, stored, queues[0])], columns.now_ms
     states = (
         [None] * count
         if columns.happened is None
@@ -153,6 +155,27 @@ def decode_deliveries(raw: bytes) -> tuple[list[Delivery], int]:
             range(count),
         )
     ], columns.now_ms
+
+
+def _only_delivery(columns: _Columns, stored: ArrivedMessages, queue: str) -> Delivery:
+    """What the loops give, in less time: most claims take one message."""
+    return Delivery(
+        stored,
+        _state(_only(columns.happened, None)),
+        queue,
+        _only(columns.leases, 0),
+        _only(columns.lease_untils, 0),
+        _only(columns.deliveries, 1),
+        _only(columns.sources, None),
+        0,
+    )
+
+
+def _only(column: list[T] | None, default: T) -> T:
+    if column is None:
+        return default
+    (value,) = column
+    return value
 
 
 def _long(column: list[T] | None, default: T, count: int) -> list[T]:
