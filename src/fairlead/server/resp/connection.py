@@ -234,6 +234,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_stuck = True
+        self.door.stuck.add(self)
         self._unsent_at_look = 0
         for subscription in self.subscriptions.values():
             subscription.pause()
@@ -241,6 +242,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_stuck = False
+        self.door.stuck.discard(self)
         self._unsent.clear()
         for subscription in self.subscriptions.values():
             subscription.resume()

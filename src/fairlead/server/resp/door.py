@@ -86,6 +86,8 @@ class RespDoor:
         self._pool = ThreadPoolExecutor(_THREADS, "fairlead-resp")
         self._syncs = SyncThread(broker.engine.confirm, self._tell_synced)
         self._connections: dict[int, Connection] = {}
+        #: Those that do not read what is sent to them.
+        self.stuck: set[Connection] = set()
         self._last_number = 0
         self._all_gone: asyncio.Event
         #: Turns whose durable answers wait for a sync.
@@ -202,6 +204,7 @@ class RespDoor:
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
+        self.stuck.discard(connection)
         self._with_replies.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
@@ -231,7 +234,7 @@ class RespDoor:
     def check_unread(self) -> None:
         """For a claim or a look: raises `Overloaded` while too much is written that nobody reads."""
         most = self.limits.settings.max_inflight_bytes
-        if sum([one.unsent for one in self._connections.values() if one.is_stuck]) > most:
+        if self.stuck and sum([one.unsent for one in self.stuck]) > most:
             self.limits.refused(Limit.UNREAD_BYTES)
             raise Overloaded("bytes of answers that nobody has read", most, RETRY_AFTER_MS)
 
