@@ -239,7 +239,10 @@ UNSOUND_ROWS: dict[str, tuple[Break, str]] = {
     "an outcome of another message": (stranger, "messages that are not in it"),
     "an idle consumer with a claim": (change(Table.CONSUMERS, phase="idle"), "is idle, with claim id"),
     "a claim without a number": (change(Table.CONSUMERS, number=0), "with claim id"),
-    "slices that nobody can tell apart": (change(Table.CONSUMERS, slices=9, taken=b"\1"), "has 9 slices"),
+    "turns of slices without a claim": (
+        change(Table.CONSUMERS, claim_id=0, phase="idle", number=0, turns=(1,)),
+        "has turns of slices, but no claim",
+    ),
     # Staged writes
     "a part that is lost": (drop(Table.STAGED_PARTS, lambda part: not part.deaths), "lacks messages"),
     "a part with too few messages": (
