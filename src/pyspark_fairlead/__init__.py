@@ -1,5 +1,5 @@
-"""Lets Spark find `format("fairlead")`: every session imports each module named pyspark_*, so this one imports
-little.
+"""Lets Spark find `format("fairlead")`: every session imports each module named pyspark_*, so this one
+imports little.
 """
 
 from __future__ import annotations

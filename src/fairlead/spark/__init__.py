@@ -1,11 +1,13 @@
-"""fairlead on Apache Spark: sessions, the data source `format("fairlead")`, runbook workers, quarantine of bad rows.
+"""fairlead on Apache Spark: sessions, the data source `format("fairlead")`, runbook workers, quarantine of
+bad rows.
 
-Folders: `runtime` (Java and session), `data_source`, `worker`, `bad_rows`. Modules: `options` (of the data source),
-`connection` (clients of Spark's processes), `heartbeats` (of durable consumers).
+Folders: `runtime` (Java and session), `data_source`, `worker`, `bad_rows`. Modules: `options` (of the data
+source), `connection` (clients of Spark's processes), `heartbeats` (of durable consumers).
 
-Guarantees: Arrow batches travel between broker and executor without Python code per payload; importing this folder
-imports neither pyspark nor pyarrow. Nothing else in fairlead may need this folder, except the command line, and it
-must not bring the engine to an executor. Start at `runtime.spark_session`, then the folder you need.
+Guarantees: Arrow batches travel between broker and executor without Python code per payload; importing this
+folder imports neither pyspark nor pyarrow. Nothing else in fairlead may need this folder, except the command
+line, and it must not bring the engine to an executor. Start at `runtime.spark_session`, then the folder you
+need.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from fairlead.spark.runtime.spark_session import prepare, session, settings
     from fairlead.spark.worker.run_worker import run_worker
 
-#: The public names and their modules. A name must not equal that of a module in this folder, which would replace it.
+#: The public names and their modules. A name must not equal that of a module in this folder, which would
+#: replace it.
 _MODULES = {
     "Java": "runtime.java",
     "find_java": "runtime.java",
@@ -50,7 +53,9 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("fairlead")` in a session that does not find it by itself, such as one of Spark Connect."""
+    """Register `format("fairlead")` in a session that does not find it by itself, such as one of Spark
+    Connect.
+    """
     from fairlead.spark.data_source.source import FairleadDataSource
 
     spark.dataSource.register(FairleadDataSource)

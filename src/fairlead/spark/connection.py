@@ -1,6 +1,8 @@
-"""Clients of Spark's Python processes: one for each process and connection, made at the first use and never pickled.
+"""Clients of Spark's Python processes: one for each process and connection, made at the first use and never
+pickled.
 
-Python workers serve many tasks, and end with their session or are killed. The broker needs no clients to be closed.
+Python workers serve many tasks, and end with their session or are killed. The broker needs no clients to be
+closed.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class ConnectionKey:
 
 
 def client_for(options: SparkOptions) -> Client:
-    """Return the client for these options; the first call connects. Raises `ServerUnreachable` after the option
-    `timeout`.
+    """Return the client for these options; the first call connects. Raises `ServerUnreachable` after the
+    option `timeout`.
 
     Thread-safe. A forked child gets clients of its own.
     """
@@ -80,8 +82,8 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def _warn_if_only_local(options: SparkOptions) -> None:
-    """Warn in an executor on another host, or in its own process, about a loopback endpoint. Spark tells a source
-    nothing about its master.
+    """Warn in an executor on another host, or in its own process, about a loopback endpoint. Spark tells a
+    source nothing about its master.
     """
     is_elsewhere = platform.node() != options.driver
     if (is_elsewhere or _EXECUTOR_VARIABLE in os.environ) and is_loopback(options.endpoint):

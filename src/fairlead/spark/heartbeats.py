@@ -23,7 +23,9 @@ def start_heartbeats(
     stopped: threading.Event,
     on_refused: Callable[[Rejected], object] = lambda refused: None,
 ) -> None:
-    """Call `send` four times in each `ttl`, at least every 30 seconds, until `stopped` is set or the broker refuses."""
+    """Call `send` four times in each `ttl`, at least every 30 seconds, until `stopped` is set or the broker
+    refuses.
+    """
     period_s = min(to_ms(ttl, "ttl") / 1000 / _PER_TTL, _MAX_PERIOD_S)
 
     def run() -> None:

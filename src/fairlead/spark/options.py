@@ -1,7 +1,7 @@
 """The options of `format("fairlead")`: one table for reading, checking and documenting them.
 
-Spark passes options as text, with names in lower case. Options appear in plans, logs and pickles, so none is a
-secret: an API key is given by the name of its file or environment variable.
+Spark passes options as text, with names in lower case. Options appear in plans, logs and pickles, so none is
+a secret: an API key is given by the name of its file or environment variable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _SECRETS = frozenset({"apikey", "api_key", "key", "token", "secret", "password",
 
 
 class Option(NamedTuple):
-    """A row of the table. `default` is the text in the documentation: "" for none, `must be given` without one."""
+    """A row of the table. `default` is the text in the documentation: "" for none, `must be given` without
+    one.
+    """
 
     name: str
     default: str
@@ -308,13 +310,15 @@ class SparkOptions:
 
     @property
     def partition_count(self) -> int:
-        """Tasks that read at a time. Spark tells a source nothing about executors, so the default is the driver's
-        cores.
+        """Tasks that read at a time. Spark tells a source nothing about executors, so the default is the
+        driver's cores.
         """
         return self.num_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS)
 
     def for_direction(self, direction: Direction) -> SparkOptions:
-        """Return the options unchanged. Raises `InvalidRequest` if one is missing, or has no meaning in this direction."""
+        """Return the options unchanged. Raises `InvalidRequest` if one is missing, or has no meaning in this
+        direction.
+        """
         for name in sorted(self.given):
             if direction not in OPTIONS[name].directions:
                 where = " and ".join(f"{one}s" for one in OPTIONS[name].directions)
@@ -365,8 +369,8 @@ def spelled_as_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_options(given: Mapping[str, str]) -> SparkOptions:
-    """Raises `InvalidRequest` with the name of the wrong option. Values of unknown options are not shown, because they
-    may be secrets.
+    """Raises `InvalidRequest` with the name of the wrong option. Values of unknown options are not shown,
+    because they may be secrets.
     """
     folded = {
         str(name).lower(): str(value) for name, value in given.items() if str(name).lower() not in _OF_SPARK

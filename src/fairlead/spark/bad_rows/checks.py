@@ -1,7 +1,8 @@
-"""Finds the bad rows of a batch: by a condition that Spark computed, or by a function of rows or whole batches.
+"""Finds the bad rows of a batch: by a condition that Spark computed, or by a function of rows or whole
+batches.
 
-A function that raises for a row, returns a wrong value, or cannot be given the row makes only this row bad. A wrong
-function, such as one that returns fewer answers than rows, fails the task.
+A function that raises for a row, returns a wrong value, or cannot be given the row makes only this row bad. A
+wrong function, such as one that returns fewer answers than rows, fails the task.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class RowFunction:
 
 
 class BatchFunction:
-    """A function of a whole batch, in the type of its parameter. A batch for which the function raises is halved until
-    each bad row is alone.
+    """A function of a whole batch, in the type of its parameter. A batch for which the function raises is
+    halved until each bad row is alone.
     """
 
     def __init__(self, function: Callable[[Any], Any], kind: _Kind, reason: str) -> None:
@@ -159,7 +160,8 @@ def _as_dicts(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Defect]:
     try:
         shown: list[dict[str, Any] | Defect] = rows.to_pylist(maps_as_pydicts="strict")
     except Exception as raised:
-        # A value that Python cannot represent, such as a date after the year 9999. Convert the rows one by one.
+        # A value that Python cannot represent, such as a date after the year 9999. Convert the rows one by
+        # one.
         if rows.num_rows == 1:
             return [Defect("serialization_error", _cut(f"Python cannot hold this row: {_describe(raised)}"))]
         return [one for at in range(rows.num_rows) for one in _as_dicts(rows.slice(at, 1))]
@@ -205,7 +207,9 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
 
 
 def _of_raised(raised: BaseException) -> Defect:
-    """The defect of a raised error. An error with a `reason`, such as `StepFailed`, chooses its failure reason."""
+    """The defect of a raised error. An error with a `reason`, such as `StepFailed`, chooses its failure
+    reason.
+    """
     reason = getattr(raised, "reason", None)
     try:
         word = read_reason(reason).word

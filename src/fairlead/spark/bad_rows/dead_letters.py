@@ -1,9 +1,11 @@
-"""The bad rows of one partition: kept until the partition ends, then staged and published as dead letters at once.
+"""The bad rows of one partition: kept until the partition ends, then staged and published as dead letters at
+once.
 
-The token of the write has the run, the partition and a digest of the rows. The same work done again has the same
-token, and the broker does nothing: in a retried task, a speculative copy, a replayed micro-batch, or a second
-action on the DataFrame. Work with another result has another token, and its bad rows become dead letters too,
-because they are not among its good rows. So a row may become a dead letter twice, and is never lost.
+The token of the write has the run, the partition and a digest of the rows. The same work done again has the
+same token, and the broker does nothing: in a retried task, a speculative copy, a replayed micro-batch, or a
+second action on the DataFrame. Work with another result has another token, and its bad rows become dead
+letters too, because they are not among its good rows. So a row may become a dead letter twice, and is never
+lost.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class BadRows:
-    """The bad rows of one attempt of a task. Nothing leaves the process before `publish`, so an attempt that ends early
-    leaves nothing behind.
+    """The bad rows of one attempt of a task. Nothing leaves the process before `publish`, so an attempt that
+    ends early leaves nothing behind.
     """
 
     def __init__(self, options: SparkOptions, *, max_in_memory: int = _MAX_IN_MEMORY) -> None:
@@ -83,8 +85,8 @@ class BadRows:
         return f"{self.count}-{self._sum % (1 << 128):032x}"
 
     def publish(self, run: str, headers: dict[str, str]) -> None:
-        """Publish the rows under the token `run` and their digest. Returns when all rows are dead letters, from this call
-        or an earlier one.
+        """Publish the rows under the token `run` and their digest. Returns when all rows are dead letters,
+        from this call or an earlier one.
         """
         token = f"{run}/{self.content}"
         attempt, staging = this_attempt(), client_for(self._options).staging

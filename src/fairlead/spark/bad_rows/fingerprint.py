@@ -1,7 +1,8 @@
-"""The identity of a check. Names are not enough: all lambdas have one name, and so have all partials of a function.
+"""The identity of a check. Names are not enough: all lambdas have one name, and so have all partials of a
+function.
 
-The fingerprint is part of the token of bad rows, under which equal rows are published once. So it is the same in
-every run of the program, in any process: it has no addresses, and sets are sorted.
+The fingerprint is part of the token of bad rows, under which equal rows are published once. So it is the same
+in every run of the program, in any process: it has no addresses, and sets are sorted.
 """
 
 from __future__ import annotations

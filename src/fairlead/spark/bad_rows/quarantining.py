@@ -1,7 +1,7 @@
 """`quarantine`: bad rows of a DataFrame become dead letters of a queue; good rows pass.
 
-This is a narrow transformation: nothing happens until Spark computes the good rows. Then each task checks the rows
-of its partition. After the last row, and before the task is complete, the task publishes its bad rows
+This is a narrow transformation: nothing happens until Spark computes the good rows. Then each task checks the
+rows of its partition. After the last row, and before the task is complete, the task publishes its bad rows
 (`dead_letters` explains the token). A task that does not read its partition to the end publishes nothing.
 """
 
@@ -58,20 +58,20 @@ def quarantine(
     payload: Column | str | None = None,
     **connection: str,
 ) -> DataFrame:
-    """Return the good rows of `df`, with its schema. Bad rows become dead letters of `queue` when the good rows are
-    computed.
+    """Return the good rows of `df`, with its schema. Bad rows become dead letters of `queue` when the good
+    rows are computed.
 
-    `check` is a condition, as a Column or in SQL: true is good, false and null are bad. Or it is a function of a row
-    (a dict) that returns None or True for a good row, False or a text for a bad row, or raises. A function whose
-    parameter is annotated as `pa.RecordBatch`, `pa.Table` or `pd.DataFrame` checks whole batches. A row for which
-    the function raises has the reason `handler_exception`.
+    `check` is a condition, as a Column or in SQL: true is good, false and null are bad. Or it is a function
+    of a row (a dict) that returns None or True for a good row, False or a text for a bad row, or raises. A
+    function whose parameter is annotated as `pa.RecordBatch`, `pa.Table` or `pd.DataFrame` checks whole
+    batches. A row for which the function raises has the reason `handler_exception`.
 
     A dead letter carries its row as JSON, from which `returned` restores the row, or the value of the column
     `payload`. The bad rows of a partition become dead letters together, once: in a stream for each query,
-    micro-batch and partition; in a batch for each call of this function, or `dedupe_token`, and partition. `name`
-    distinguishes two calls with the same check in one query or under one token. A task whose bad rows cannot be
-    published fails, and Spark retries it, so no row is lost. `connection` takes the connection options of
-    `format("fairlead")`.
+    micro-batch and partition; in a batch for each call of this function, or `dedupe_token`, and partition.
+    `name` distinguishes two calls with the same check in one query or under one token. A task whose bad rows
+    cannot be published fails, and Spark retries it, so no row is lost. `connection` takes the connection
+    options of `format("fairlead")`.
     """
     from pyspark.sql import functions as f
 
@@ -148,8 +148,8 @@ class QuarantineTask:
                 check_input_ended()
                 run = micro_batch_token() if self.run is None else self.run
                 where = {"fairlead-run": run, "fairlead-partition": str(partition)}
-                # The partition of this transformation, not of the task: a task may compute several partitions, and
-                # several tasks the same one.
+                # The partition of this transformation, not of the task: a task may compute several
+                # partitions, and several tasks the same one.
                 bad.publish(
                     f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}",
                     {**self.headers, **where},
@@ -185,7 +185,9 @@ def _read_check(check: object, reason: str) -> tuple[RowCheck, str, Column | Non
 
 
 def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
-    """A name for the work that stays the same when the work is repeated; None for a stream, whose tasks know it."""
+    """A name for the work that stays the same when the work is repeated; None for a stream, whose tasks know
+    it.
+    """
     if df.isStreaming:
         if dedupe_token is not None:
             raise InvalidRequest(

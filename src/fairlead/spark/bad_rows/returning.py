@@ -28,13 +28,14 @@ def returned(
     message: str | None = None,
     **options: str,
 ) -> DataFrame:
-    """Return the rows that `fairlead redrive` returned to `queue`, as a streaming DataFrame with their former schema.
+    """Return the rows that `fairlead redrive` returned to `queue`, as a streaming DataFrame with their former
+    schema.
 
-    A message is completed when its micro-batch is in Spark's commit log, as in any stream from a queue. `options`
-    are those of such a stream; `consumer` defaults to `returned:<queue>`. With `message`, a column of that name has
-    the message's id, fairness key, headers, attempts, deliveries, time of the enqueue and receipt. A message that is
-    not a row of this schema becomes a dead letter again, unchanged, with the reason `serialization_error`; it does
-    not end the query, and never appears as a row of nulls.
+    A message is completed when its micro-batch is in Spark's commit log, as in any stream from a queue.
+    `options` are those of such a stream; `consumer` defaults to `returned:<queue>`. With `message`, a column
+    of that name has the message's id, fairness key, headers, attempts, deliveries, time of the enqueue and
+    receipt. A message that is not a row of this schema becomes a dead letter again, unchanged, with the
+    reason `serialization_error`; it does not end the query, and never appears as a row of nulls.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -50,7 +51,8 @@ def returned(
     )
     written = json_type(wanted)
     assert isinstance(written, StructType)
-    # The text that could not be read is kept in a column: only this tells a wrong payload from a row of nulls.
+    # The text that could not be read is kept in a column: only this tells a wrong payload from a row of
+    # nulls.
     read = f.from_json(
         f.col("payload").cast("string"),
         StructType([*written.fields]).add(_UNREAD, StringType()),

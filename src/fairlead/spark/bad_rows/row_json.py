@@ -1,9 +1,10 @@
-"""Rows as JSON text in the forms that Spark reads, so that `from_json` with the row's schema gives the same row.
+"""Rows as JSON text in the forms that Spark reads, so that `from_json` with the row's schema gives the same
+row.
 
 Binary is base64; a decimal is a number with all its digits; a time has microseconds and its offset; NaN and
-Infinity are text. Names in a JSON object are text, so a map with other keys is a list of its entries. An interval
-has all fields from days to seconds. `json_type` is the type to read with `from_json`, and `restored` converts the
-result to the original type.
+Infinity are text. Names in a JSON object are text, so a map with other keys is a list of its entries. An
+interval has all fields from days to seconds. `json_type` is the type to read with `from_json`, and `restored`
+converts the result to the original type.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Batch read: browse messages without claiming them. A read changes nothing and can be repeated.
 
-A read is no snapshot. A message that is in the queue from the start of the first task to the end of the last one
-is read exactly once, even if it moves meanwhile. A message that arrives or leaves meanwhile may be read or not.
-Spark computes the partitions once for each loaded DataFrame, so a second action reads again within the same ranges
-of ids.
+A read is no snapshot. A message that is in the queue from the start of the first task to the end of the last
+one is read exactly once, even if it moves meanwhile. A message that arrives or leaves meanwhile may be read
+or not. Spark computes the partitions once for each loaded DataFrame, so a second action reads again within
+the same ranges of ids.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ RowErrors = dict[int, str]
 
 
 class Column(NamedTuple):
-    """`expected` describes the types in errors. An optional column may also have the type void, with nulls only."""
+    """`expected` describes the types in errors. An optional column may also have the type void, with nulls
+    only.
+    """
 
     expected: str
     types: tuple[DataType, ...]
@@ -95,7 +97,9 @@ def as_text(column: pa.Array) -> pa.Array:
 
 
 def as_ms(column: pa.Array, name: str, errors: RowErrors) -> pa.Array:
-    """Convert intervals, or texts such as "1h30m", to whole milliseconds; null for a wrong or too large value."""
+    """Convert intervals, or texts such as "1h30m", to whole milliseconds; null for a wrong or too large
+    value.
+    """
     if pa.types.is_duration(column.type):
         return _interval_ms(column, name, errors)
     return read_words(as_text(column), lambda text: to_ms(text, name), pa.int64(), errors)

@@ -1,8 +1,8 @@
 """Refused rows as Parquet files in the folder of the option `rejects`.
 
-Each task writes its refused rows to a file in `_staged/`, which readers of Parquet ignore. After the other rows are
-published, the driver moves the files of the committed attempts to `token=.../`. A second commit of the same token
-finds `_SUCCESS` there and changes nothing, so a replay duplicates no row.
+Each task writes its refused rows to a file in `_staged/`, which readers of Parquet ignore. After the other
+rows are published, the driver moves the files of the committed attempts to `token=.../`. A second commit of
+the same token finds `_SUCCESS` there and changes nothing, so a replay duplicates no row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _SPARK_TYPES = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 def check_folder(folder: str) -> None:
-    """Raises `InvalidRequest` for a relative path, which differs between processes, or an unknown file system."""
+    """Raises `InvalidRequest` for a relative path, which differs between processes, or an unknown file
+    system.
+    """
     _open(folder)
 
 

@@ -1,7 +1,7 @@
 """Converts record batches of the wire to record batches of Spark's schema, a column at a time.
 
-Python touches no payload byte, and most columns are passed on unchanged. Only headers, and the failures of dead
-letters, are unpacked row by row, in rows that have some.
+Python touches no payload byte, and most columns are passed on unchanged. Only headers, and the failures of
+dead letters, are unpacked row by row, in rows that have some.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Rows settle messages that a stream read: tasks record outcomes with the claim, the driver chooses the attempts
-that count.
+"""Rows settle messages that a stream read: tasks record outcomes with the claim, the driver chooses the
+attempts that count.
 
-Outcomes take effect when the source closes the claim, after the micro-batch is in Spark's commit log. Until then
-the messages stay as they are, and a replay reads them unchanged. A message of the claim without a row is completed.
+Outcomes take effect when the source closes the claim, after the micro-batch is in Spark's commit log. Until
+then the messages stay as they are, and a replay reads them unchanged. A message of the claim without a row is
+completed.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class SettleStreamWriter(DataSourceStreamArrowWriter):
 
 
 def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> RecordedPart:
-    """Record the outcomes of a task's rows. Outcomes of an attempt that is not chosen never count, so a failed
-    attempt needs no undo.
+    """Record the outcomes of a task's rows. Outcomes of an attempt that is not chosen never count, so a
+    failed attempt needs no undo.
     """
     part = this_attempt().name
     client = client_for(options)
@@ -90,8 +91,8 @@ def record_rows(options: SparkOptions, batches: Iterator[pa.RecordBatch]) -> Rec
 def choose(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Choose, on the driver, the attempts whose outcomes count.
 
-    The choice adds to earlier ones, because a foreachBatch may settle more than once. The source clears the choice
-    of an earlier run before it replays a micro-batch.
+    The choice adds to earlier ones, because a foreachBatch may settle more than once. The source clears the
+    choice of an earlier run before it replays a micro-batch.
     """
     parts: dict[Receipt, list[str]] = {}
     for message in messages:

@@ -86,8 +86,8 @@ def check_settled(schema: StructType) -> None:
 
 
 def to_settlements(batch: pa.RecordBatch) -> tuple[list[tuple[Receipt, pa.RecordBatch]], RowErrors]:
-    """Convert rows to settlements, grouped by claim: one group, unless rows were kept from an earlier batch. With
-    errors there are no groups.
+    """Convert rows to settlements, grouped by claim: one group, unless rows were kept from an earlier batch.
+    With errors there are no groups.
     """
     errors: RowErrors = {}
     given = {

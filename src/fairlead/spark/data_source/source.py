@@ -24,8 +24,8 @@ NAME = "fairlead"
 
 
 class FairleadDataSource(DataSource):
-    """Spark makes a data source for every `load` and every write, in separate processes. Raises `InvalidRequest` for
-    wrong options or columns.
+    """Spark makes a data source for every `load` and every write, in separate processes. Raises
+    `InvalidRequest` for wrong options or columns.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

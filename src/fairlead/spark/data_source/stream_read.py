@@ -1,11 +1,13 @@
-"""Streaming read: each micro-batch is one numbered claim of a durable consumer, cut into slices for the tasks.
+"""Streaming read: each micro-batch is one numbered claim of a durable consumer, cut into slices for the
+tasks.
 
 Spark logs the offset of a batch before it reads the batch. It asks for the next offset, with the last one as
-`start`, only after the batch is in its commit log. So `latestOffset` closes the claim of the last batch, also if
-there are no new messages. Spark calls `commit` too late for the last batch, and `stop` also when the driver died.
+`start`, only after the batch is in its commit log. So `latestOffset` closes the claim of the last batch, also
+if there are no new messages. Spark calls `commit` too late for the last batch, and `stop` also when the
+driver died.
 
-An open claim has the same messages in the same order in every read. So no state of this process must survive: a
-query that restarts hours later reads the claim of its checkpoint from the broker.
+An open claim has the same messages in the same order in every read. So no state of this process must survive:
+a query that restarts hours later reads the claim of its checkpoint from the broker.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.spark")
 
-#: Without a wait Spark would ask ninety times a second. A much longer wait would delay other sources of the query.
+#: Without a wait Spark would ask ninety times a second. A much longer wait would delay other sources of the
+#: query.
 _IDLE_WAIT = "500ms"
 
 #: The broker no longer has the claim of the checkpoint.
@@ -53,11 +56,11 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True)
 class Offset:
-    """`number` is the claim of the batch that ends here. `resets` counts how often the consumer was made anew and its
-    numbers restarted, so that no two offsets are equal.
+    """`number` is the claim of the batch that ends here. `resets` counts how often the consumer was made anew
+    and its numbers restarted, so that no two offsets are equal.
 
-    `initial`: the query has no claim yet, and starts after claim `number`. Spark makes an empty batch up to this
-    offset.
+    `initial`: the query has no claim yet, and starts after claim `number`. Spark makes an empty batch up to
+    this offset.
     """
 
     consumer: str
@@ -101,8 +104,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One reader lives in a process beside the driver as long as the query. Its copies in tasks only `read`.
 
     Raises `StaleConsumer` when another query took the consumer over; `ClaimReleased`, `ClaimClosed` or
-    `ClaimNotNext` when the broker no longer has a claim of the checkpoint, unless `failOnDataLoss` is false; and
-    `ServerUnreachable` after `timeout`.
+    `ClaimNotNext` when the broker no longer has a claim of the checkpoint, unless `failOnDataLoss` is false;
+    and `ServerUnreachable` after `timeout`.
     """
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
@@ -130,8 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._forget()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Start a query without a checkpoint after the last closed claim. Spark calls this twice, and again until batch
-        0 is committed.
+        """Start a query without a checkpoint after the last closed claim. Spark calls this twice, and again
+        until batch 0 is committed.
         """
         if self._initial is None:
             last_closed = self._consumer().last_closed
@@ -146,8 +149,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Read no message that was enqueued later.
 
-        Released messages return to places before the ceiling. Counting messages ends a query that would claim and
-        release them for ever.
+        Released messages return to places before the ceiling. Counting messages ends a query that would claim
+        and release them for ever.
         """
         self._ceiling = self._consumers.ceiling(
             self._options.consumer, self._options.queue, self._consumer().generation
@@ -201,7 +204,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: `latestOffset` has closed the claim already."""
 
     def stop(self) -> None:
-        """Keep the open claim: Spark also calls this when the driver died, and then reads the same batch again."""
+        """Keep the open claim: Spark also calls this when the driver died, and then reads the same batch
+        again.
+        """
         if self._stopped is not None:
             self._stopped.set()
 
@@ -210,8 +215,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client_for(self._options).consumers
 
     def _consumer(self) -> ConsumerInfo:
-        """Register at the first use. Readers that Spark makes for planning never get here, so they cannot fence this
-        one.
+        """Register at the first use. Readers that Spark makes for planning never get here, so they cannot
+        fence this one.
         """
         if self._known is None:
             self._known = self._consumers.register(
@@ -228,7 +233,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def _close(self, at: Offset) -> int:
-        """Close the claims up to `at`, whose batch Spark has committed, and return the number of the next claim."""
+        """Close the claims up to `at`, whose batch Spark has committed, and return the number of the next
+        claim.
+        """
         if self._settled is not None and self._settled[0] == at:
             return self._settled[1]
         name, queue, generation = self._options.consumer, self._options.queue, self._consumer().generation
@@ -253,7 +260,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_open(self, number: int) -> bool:
         """Whether the claim of a batch that Spark reads again after a restart is open.
 
-        Claiming the number again could make a new claim under it, so the state of the consumer is read instead.
+        Claiming the number again could make a new claim under it, so the state of the consumer is read
+        instead.
         """
         name = self._options.consumer
         now = self._consumers.heartbeat(name, self._options.queue, self._consumer().generation)
@@ -274,7 +282,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _begin_batch(self, number: int) -> None:
-        """Clear the choice of an earlier run of this batch: its outcomes must not count beside those of this run."""
+        """Clear the choice of an earlier run of this batch: its outcomes must not count beside those of this
+        run.
+        """
         known = self._consumer()
         if number != self._in_hand and number == known.open:
             self._consumers.choose(known.name, known.queue, known.generation, number, [])
@@ -315,8 +325,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Raises the error of wrong options at its first call. An error raised while a reader is made is hidden by Spark
-    4.3 under an error of its own.
+    """Raises the error of wrong options at its first call. An error raised while a reader is made is hidden
+    by Spark 4.3 under an error of its own.
     """
 
     def __init__(self, refused: InvalidRequest) -> None:

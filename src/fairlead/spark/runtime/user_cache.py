@@ -1,7 +1,7 @@
 """A private directory of this user for files that all sessions share: launchers, log settings, class data.
 
-Programs are started from here, so no other user may be able to write to it: the directory belongs to this user, has
-mode 0700, and is not a link.
+Programs are started from here, so no other user may be able to write to it: the directory belongs to this
+user, has mode 0700, and is not a link.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make a directory with mode 0700, or set that mode. Raises OSError for a link, another kind of file, or a directory
-    of another user.
+    """Make a directory with mode 0700, or set that mode. Raises OSError for a link, another kind of file, or
+    a directory of another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

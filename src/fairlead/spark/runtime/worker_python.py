@@ -1,8 +1,8 @@
 """The Python of Spark's workers: this Python, with the installed pyspark.
 
-Spark puts its own zip of pyspark first on the path of every Python process that it starts. Modules from a zip are
-compiled in each process, which takes more than a second, and a query with a Python data source starts about seven
-processes.
+Spark puts its own zip of pyspark first on the path of every Python process that it starts. Modules from a zip
+are compiled in each process, which takes more than a second, and a query with a Python data source starts
+about seven processes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PYTHONPATH=$kept exec THIS_PYTHON "$@"
 
 
 def worker_python(environ: Mapping[str, str] = os.environ) -> str:
-    """A command for PYSPARK_PYTHON: a launcher that removes the zips from the path. Without sh, with pyspark only in a
-    zip, or with a SPARK_HOME, whose zips belong to its Spark, the command is this Python itself.
+    """A command for PYSPARK_PYTHON: a launcher that removes the zips from the path. Without sh, with pyspark
+    only in a zip, or with a SPARK_HOME, whose zips belong to its Spark, the command is this Python itself.
     """
     if os.name != "posix" or environ.get("SPARK_HOME") or not all(map(_is_installed, ("pyspark", "py4j"))):
         return sys.executable

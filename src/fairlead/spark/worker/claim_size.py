@@ -1,11 +1,11 @@
 """How many messages the next claim of a Spark worker asks for, and how many of one stream.
 
-A Spark job takes some tenths of a second however little it does, so claims should be large. But failed messages
-are retried only when their claim is closed, and a stop waits for the claim in hand, so a claim should take a few
-seconds at most.
+A Spark job takes some tenths of a second however little it does, so claims should be large. But failed
+messages are retried only when their claim is closed, and a stop waits for the claim in hand, so a claim
+should take a few seconds at most.
 
-The next message of a stream waits until the one before is settled, one round trip to the broker each. So a claim
-is quick if it has many streams, and a short run of each.
+The next message of a stream waits until the one before is settled, one round trip to the broker each. So a
+claim is quick if it has many streams, and a short run of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def next_size(asked: int, done: int, took_s: float, *, at_least: int, at_most: i
 
 
 def next_run(run: int, asked: int, claimed: int, *, at_most: int) -> int:
-    """Choose how many messages of one stream a claim takes: as few as fill the claim. A claim that was not full
-    may have had too few streams.
+    """Choose how many messages of one stream a claim takes: as few as fill the claim. A claim that was not
+    full may have had too few streams.
     """
     return max(1, run // 2) if claimed >= asked else min(run * _MAX_CHANGE, at_most)

@@ -45,7 +45,8 @@ DRIVER_TIMEOUT = "5s"
 _CLAIM_WAIT = "1s"
 _TICK_S = 0.1
 _REPORT_PERIOD_S = 1.0
-#: After this pause, tasks of an earlier run that are still alive have been refused and have killed their steps.
+#: After this pause, tasks of an earlier run that are still alive have been refused and have killed their
+#: steps.
 _MIN_PAUSE_S = 2 * CHECK_PERIOD_S
 _MAX_PAUSE_S = 30.0
 #: How long a cancelled job may take to end. Spark gives its Python workers two seconds.
@@ -53,14 +54,15 @@ _CANCEL_S = 15.0
 #: How many claims the reported rate is computed from.
 _RATE_CLAIMS = 5
 
-#: The open claim ended without this driver. Its messages returned to their queue, and a later claim delivers them.
+#: The open claim ended without this driver. Its messages returned to their queue, and a later claim delivers
+#: them.
 _CLAIM_ENDED = (ClaimReleased, ClaimClosed, ClaimNotNext)
 
 
 @dataclass
 class WorkerSummary:
-    """The counts of a run. `failed` counts tries that are retried, `dead` the tries after which the message is a
-    dead letter.
+    """The counts of a run. `failed` counts tries that are retried, `dead` the tries after which the message
+    is a dead letter.
     """
 
     worker: str
@@ -70,7 +72,8 @@ class WorkerSummary:
     completed: int = 0
     failed: int = 0
     dead: int = 0
-    #: Returned to the queue without an outcome: behind a failed message of their stream, or unsettled at a stop.
+    #: Returned to the queue without an outcome: behind a failed message of their stream, or unsettled at a
+    #: stop.
     released: int = 0
     lost: int = 0
     #: Successful calls of steps, without those of tasks that died.
@@ -98,13 +101,13 @@ class SparkWorkerProgress:
 
 
 class SparkWorker:
-    """`run` works until `stop` is set, or in a burst until nothing is ready. `hurry` cancels the running job at
-    once.
+    """`run` works until `stop` is set, or in a burst until nothing is ready. `hurry` cancels the running job
+    at once.
 
-    `slices` is called before each job, because executors come and go. `changed` is called between claims and may
-    return another job, with the folder that was shipped for it. `run` raises `StaleConsumer` when another run
-    took the consumer over, and errors that make the work impossible, such as `StepNotLoaded`. However a run
-    ends, the next one continues with the open claim.
+    `slices` is called before each job, because executors come and go. `changed` is called between claims and
+    may return another job, with the folder that was shipped for it. `run` raises `StaleConsumer` when another
+    run took the consumer over, and errors that make the work impossible, such as `StepNotLoaded`. However a
+    run ends, the next one continues with the open claim.
     """
 
     def __init__(
@@ -306,8 +309,8 @@ class SparkWorker:
         self._fence_tasks()
 
     def _fence_tasks(self) -> None:
-        """Register a new generation, and wait until tasks of the old one have noticed. Raises `StaleConsumer` if
-        another run took the consumer over.
+        """Register a new generation, and wait until tasks of the old one have noticed. Raises `StaleConsumer`
+        if another run took the consumer over.
         """
         with suppress(Unavailable):
             self._consumer.refresh()
@@ -321,8 +324,8 @@ class SparkWorker:
             self._hurry.wait(_TICK_S)
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
-        """Close the claim: messages without an outcome return to the queue. Then raise an error of the tasks, so
-        that the error keeps no message.
+        """Close the claim: messages without an outcome return to the queue. Then raise an error of the tasks,
+        so that the error keeps no message.
         """
         try:
             closed = self._consumer.close(number)

@@ -20,8 +20,8 @@ from fairlead.spark.worker.slice_worker import work_in_process
 from fairlead.wire.faults import Fault, fault_of
 from fairlead.worker.job import Job
 
-#: A slice delivers no more messages after this time, whatever the size of the claim: retries, and a stop, wait
-#: until the claim is closed.
+#: A slice delivers no more messages after this time, whatever the size of the claim: retries, and a stop,
+#: wait until the claim is closed.
 _MAX_S = 20.0
 
 

@@ -86,15 +86,15 @@ def run_worker(
     """Run a worker of a runbook on Spark until `stop` is set, or in a `burst` until nothing is ready.
 
     `runbook` is a file; without it, the runbook in force of `project` runs. Modules and commands of its steps
-    are looked up in the file's folder, or in `base`; on a cluster that folder is sent to the executors. `spark`
-    is a session of yours; without it, a session is made for `master` and stopped at the end. A job has `slices`
-    tasks, by default one for each core of the executors. Each task runs as many step processes as the worker's
-    `concurrency`, or this argument.
+    are looked up in the file's folder, or in `base`; on a cluster that folder is sent to the executors.
+    `spark` is a session of yours; without it, a session is made for `master` and stopped at the end. A job
+    has `slices` tasks, by default one for each core of the executors. Each task runs as many step processes
+    as the worker's `concurrency`, or this argument.
 
-    A stop lets the running job finish within `grace`; `hurry` cancels it. Unsettled messages of a cancelled job
-    return to the queue. If this process dies, the next run continues with the open claim. A second run of the
-    same worker takes over, and this one raises `StaleConsumer`. The broker returns an open claim to the queue
-    `ttl` after the last heartbeat. `follow` is called between claims, and may return a changed runbook.
+    A stop lets the running job finish within `grace`; `hurry` cancels it. Unsettled messages of a cancelled
+    job return to the queue. If this process dies, the next run continues with the open claim. A second run of
+    the same worker takes over, and this one raises `StaleConsumer`. The broker returns an open claim to the
+    queue `ttl` after the last heartbeat. `follow` is called between claims, and may return a changed runbook.
     `connection` takes options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca
     and so on.
 

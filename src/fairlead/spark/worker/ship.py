@@ -1,8 +1,8 @@
 """Send the runbook's folder to the executors: modules and commands of its steps are files in it.
 
 A local master has the folder already. Elsewhere the folder travels as an archive that Spark unpacks on each
-executor. The archive has the code of steps only: large files, hidden files and files made by tools are left out,
-and packages belong in the executors' environment.
+executor. The archive has the code of steps only: large files, hidden files and files made by tools are left
+out, and packages belong in the executors' environment.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def ship(spark: SparkSession, folder: Path) -> str:
 
     files = list(_files(folder))
     name = f"fairlead-steps-{_digest(folder, files)}"
-    # Executors fetch the archive from here, also those that join later. Spark clears this folder when its context
-    # ends.
+    # Executors fetch the archive from here, also those that join later. Spark clears this folder when its
+    # context ends.
     archives = Path(SparkFiles.getRootDirectory()) / "fairlead"
     archives.mkdir(exist_ok=True)
     archive = archives / f"{name}.tar.gz"
@@ -69,8 +69,8 @@ def pack(folder: Path, files: list[Path], archive: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files to send, in a fixed order. Links to files are followed; links to folders are not, because they
-    may form a circle.
+    """The files to send, in a fixed order. Links to files are followed; links to folders are not, because
+    they may form a circle.
     """
     count = size = 0
     for parent, folders, names in os.walk(folder):

@@ -1,8 +1,8 @@
 """Carries out the requests of a task's worker loop on one slice of a numbered claim after another.
 
 The claim belongs to the driver and stays until the driver closes it, so a slice has no leases of its own to
-lose. An outcome is recorded with the claim and takes effect at the close. When a slice has ended, because it is
-done, given up or taken over, settling a delivery of it answers `lost_lease` and records nothing.
+lose. An outcome is recorded with the claim and takes effect at the close. When a slice has ended, because it
+is done, given up or taken over, settling a delivery of it answers `lost_lease` and records nothing.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from fairlead.verbs.settle import Goodbye, Settle
 #: How often a worker loop asks for its queue, and so how often the slice is checked. Spark takes a task away
 #: without telling its Python worker.
 CHECK_PERIOD_S = 1.0
-#: Bytes of error texts that all slices together record in full. The broker takes at most twice as much of a claim.
+#: Bytes of error texts that all slices together record in full. The broker takes at most twice as much of a
+#: claim.
 _ERROR_BYTES = MAX_RECORDED_BYTES // 2
 _SHORT_ERROR = 200
 
 
 class _SliceConfig(NamedTuple):
-    #: A worker loop releases streams by itself unless the queue is strict. Here the driver does, after the close.
+    #: A worker loop releases streams by itself unless the queue is strict. Here the driver does, after the
+    #: close.
     ordering: str = "strict"
     visibility_timeout_ms: int = round(3000 * CHECK_PERIOD_S)
 
@@ -55,7 +57,7 @@ class _SliceQueueInfo(NamedTuple):
 @dataclass
 class _OpenSlice:
     name: ClaimSlice
-    #: What the broker granted to this task; it ends when another task begins the slice.
+    #: The turn of the slice that the broker granted to this task. It ends when another task begins the slice.
     turn: int
     queue: SliceQueue
     deliver_until: float
@@ -66,11 +68,12 @@ class _OpenSlice:
 
 
 class SliceHandler:
-    """`do` serves a worker loop from any thread; `begin`, `wait` and `end` are for the one thread of the task.
+    """`do` serves a worker loop from any thread; `begin`, `wait` and `end` are for the one thread of the
+    task.
 
-    With `releases_streams`, messages behind a failed message of their stream get leave to pass it, at once and
-    elsewhere (`on_stream_failure = "continue"`). `max_in_flight` bounds the messages that the worker loop works
-    on at once.
+    With `releases_streams`, messages behind a failed message of their stream get leave to pass it, at once
+    and elsewhere (`on_stream_failure = "continue"`). `max_in_flight` bounds the messages that the worker loop
+    works on at once.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class SliceHandler:
 
     def begin(self, name: ClaimSlice, max_s: float = math.inf) -> None:
         """Begin work on a slice, and read its messages without an outcome. After `max_s` no more of them are
-        delivered; those that remain keep no outcome.
+        delivered; the others stay without an outcome.
         """
         at = (name.consumer, name.queue, name.generation, name.number)
         begun = self._consumers.begin_slice(*at, slice=name.slice, slices=name.slices)
@@ -98,7 +101,9 @@ class SliceHandler:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the slice is done; False if it is not within `timeout_s`. Raises the error that ended it."""
+        """Wait until the slice is done; False if it is not within `timeout_s`. Raises the error that ended
+        it.
+        """
         with self._changed:
             opened = self._open
             if opened is None:

@@ -30,7 +30,9 @@ class JobFailed(Exception):
 
 
 class SliceJobs:
-    """Runs one job at a time. `spark` must be a classic session: Spark Connect has no call that cancels a job."""
+    """Runs one job at a time. `spark` must be a classic session: Spark Connect has no call that cancels a
+    job.
+    """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
@@ -56,7 +58,9 @@ class SliceJobs:
         return True
 
     def rows(self) -> Sequence[SliceRow]:
-        """The rows of the ended job. Raises `JobFailed`, or `SparkNotReady` if running the job again cannot help."""
+        """The rows of the ended job. Raises `JobFailed`, or `SparkNotReady` if running the job again cannot
+        help.
+        """
         assert self._running is not None
         try:
             return self._running.result()
@@ -97,8 +101,8 @@ class SliceJobs:
     def _run(self, work: RunSlice, group: str, description: str) -> Sequence[SliceRow]:
         context = self._spark.sparkContext
         context.setJobGroup(group, f"{group}, {description}", interruptOnCancel=True)
-        # Not a DataFrame: its plan and Arrow batches take a tenth of a second more, and each Python worker would
-        # import pandas.
+        # Not a DataFrame: its plan and Arrow batches take a tenth of a second more, and each Python worker
+        # would import pandas.
         return context.parallelize(range(work.slices), work.slices).mapPartitions(work).collect()
 
     def _raise_if_permanent(self, error: Exception) -> None:
@@ -118,8 +122,8 @@ class SliceJobs:
 
 
 def _reason_of(error: Exception) -> str:
-    """One line of Spark's long message: the last line of a Python traceback, or the line with Spark's own reason,
-    or the first line.
+    """One line of Spark's long message: the last line of a Python traceback, or the line with Spark's own
+    reason, or the first line.
     """
     text = str(error)
     raised = re.findall(

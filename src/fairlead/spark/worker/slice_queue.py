@@ -17,8 +17,8 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import read_reason
 from fairlead.model.settle import Complete, Fail, Handle, Release, Settlement
 
-#: At least as many single messages as a worker loop has in flight. Messages behind them were not delivered when
-#: a process crashed.
+#: At least as many single messages as a worker loop has in flight. Messages behind them were not delivered
+#: when a process crashed.
 _MIN_SUSPECTS = 6000
 
 
@@ -40,7 +40,9 @@ class ClaimSlice(NamedTuple):
 
 @dataclass
 class SliceTally:
-    """Outcomes recorded for a slice. `failed` counts failed tries; the close decides which of them are retried."""
+    """Outcomes recorded for a slice. `failed` counts failed tries; the close decides which of them are
+    retried.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -65,8 +67,8 @@ class SliceTally:
 
 
 class SliceQueue:
-    """Delivers each message once, and of a stream one run at a time: the next run is ready when every message of
-    the one before is completed.
+    """Delivers each message once, and of a stream one run at a time: the next run is ready when every message
+    of the one before is completed.
     """
 
     def __init__(self, deliveries: Iterable[Delivery] = ()) -> None:
@@ -106,7 +108,7 @@ class SliceQueue:
         return found
 
     def stop_delivering(self) -> None:
-        """Messages that are not in flight keep no outcome."""
+        """Deliver no more messages. Messages that are not in flight stay without an outcome."""
         self._ready.clear()
 
     def has_in_flight(self, item: Settlement) -> bool:
@@ -122,8 +124,8 @@ class SliceQueue:
         return [delivery for stream in streams for delivery in self._streams.get(stream, ())]
 
     def settle(self, item: Complete | Fail | Release) -> None:
-        """Take a message out of flight. Unless it completed, later messages of its stream are not delivered: they
-        keep no outcome, so the close returns them in order.
+        """Take a message out of flight. Unless it completed, later messages of its stream are not delivered.
+        They stay without an outcome, so the close returns them in order.
         """
         stream = self._in_flight.pop(raw_id_of(item.delivery))
         if not stream:
@@ -152,10 +154,10 @@ class SliceQueue:
 def mark_suspects(deliveries: Sequence[Delivery], crashes: int, max_in_flight: int) -> list[Delivery]:
     """Raise `deliveries` of the messages that may have killed the process which worked on this slice before.
 
-    A worker loop sends `Start` before it works on a message that was delivered before without an outcome, so the
-    next crash names its message. After the first crash that this run knows of, such a message shares a batch
-    with few others; after more, it is alone in its batch. A run that knows of no crash and finds the slice begun
-    follows a process that did not live to count, so its messages are alone too.
+    A worker loop sends `Start` before it works on a message that was delivered before without an outcome, so
+    the next crash names its message. After the first crash that this run knows of, such a message shares a
+    batch with few others; after more, it is alone in its batch. A run that knows of no crash and finds the
+    slice begun follows a process that did not live to count, so its messages are alone too.
     """
     more = 1 if crashes == 1 else 2
     count = max(max_in_flight, _MIN_SUSPECTS)

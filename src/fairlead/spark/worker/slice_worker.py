@@ -75,8 +75,8 @@ class SliceWorker:
         self._unload_modules()
 
     def _unload_modules(self) -> None:
-        """Forget modules of steps that ran in threads of this process: the next job may have other modules under
-        their names, or other code in the same files.
+        """Forget modules of steps that ran in threads of this process: the next job may have other modules
+        under their names, or other code in the same files.
         """
         for name in set(sys.modules) - self._modules_before:
             file = getattr(sys.modules[name], "__file__", None) or ""
