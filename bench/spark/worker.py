@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,14 +126,14 @@ class _Bench:
 
     def _on_spark(self, step: str) -> float:
         from fairlead.spark.options import read_options
-        from fairlead.spark.worker.loop import SparkWorker
+        from fairlead.spark.worker.loop import RunSettings, SparkWorker
         from fairlead.worker.job import Job
 
         class Unlearning(SparkWorker):
             """Its claims stay as large as it is told, however long they take."""
 
             def _adjust_size(self, *seen: object) -> None:
-                self._size = self._max_messages
+                self._size = self._settings.max_messages
 
         closed: list[tuple[int, float]] = []
 
@@ -148,14 +147,14 @@ class _Bench:
             self._spark,
             Job.of(runbook, "noop", str(_BASE)),
             read_options({"endpoint": self._address}),
-            consumer="bench",
-            ttl="10m",
-            slices=lambda: self._shape.cores,
-            max_messages=self._shape.rows,
-            burst=True,
-            stop=threading.Event(),
-            hurry=threading.Event(),
-            on_progress=note,
+            RunSettings(
+                consumer="bench",
+                ttl="10m",
+                slices=lambda: self._shape.cores,
+                max_messages=self._shape.rows,
+                burst=True,
+                on_progress=note,
+            ),
         )
         worker._adjust_size()
         worker.run()

@@ -18,7 +18,7 @@ from fairlead.runbook.model import Runbook, StepSpec
 from fairlead.spark.options import SparkOptions
 from fairlead.spark.worker import loop as worker_loop
 from fairlead.spark.worker import slice_worker
-from fairlead.spark.worker.loop import SparkWorker, SparkWorkerProgress
+from fairlead.spark.worker.loop import RunSettings, SparkWorker, SparkWorkerProgress
 from fairlead.spark.worker.run_slice import RunSlice, SliceRow
 from fairlead.spark.worker.slice_jobs import JobFailed
 from fairlead.testing import ServerProcess
@@ -125,10 +125,7 @@ class Scene:
             None,
             _at(job, self.queue),
             SparkOptions(endpoint=self.server.address),  # type: ignore[arg-type]
-            stop=self.stop,
-            hurry=self.hurry,
-            on_progress=self.told.append,
-            **given,
+            RunSettings(stop=self.stop, hurry=self.hurry, on_progress=self.told.append, **given),
         )
 
     @property

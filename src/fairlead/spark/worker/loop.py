@@ -100,52 +100,53 @@ class SparkWorkerProgress:
     per_second: float = 0.0
 
 
-class SparkWorker:
-    """`run` works until `stop` is set, or in a burst until nothing is ready. `hurry` cancels the running job
-    at once.
-
-    `slices` is called before each job, because executors come and go. `changed` is called between claims and
-    may return another job, with the folder that was shipped for it. `run` raises `StaleConsumer` when another
-    run took the consumer over, and errors that make the work impossible, such as `StepNotLoaded`. However a
-    run ends, the next one continues with the open claim.
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a worker runs. `slices` is called before each job, because executors come and go. `changed` is called
+    between claims, and may return another job with the folder that was shipped for it.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        job: Job,
-        options: SparkOptions,
-        *,
-        consumer: str,
-        ttl: str,
-        slices: Callable[[], int],
-        max_messages: int,
-        burst: bool = False,
-        grace_s: float = 30.0,
-        shipped: str = "",
-        stop: threading.Event,
-        hurry: threading.Event,
-        on_progress: Callable[[SparkWorkerProgress], None] = lambda progress: None,
-        changed: Callable[[], tuple[Job, str] | None] = lambda: None,
-    ) -> None:
-        self.summary = WorkerSummary(job.name, job.queue, consumer)
+    consumer: str
+    ttl: str
+    slices: Callable[[], int]
+    max_messages: int
+    burst: bool = False
+    grace_s: float = 30.0
+    shipped: str = ""
+    stop: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)
+    on_progress: Callable[[SparkWorkerProgress], None] = lambda progress: None
+    changed: Callable[[], tuple[Job, str] | None] = lambda: None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop.is_set() or self.hurry.is_set()
+
+
+class SparkWorker:
+    """`run` works until `stop` is set, or in a burst until nothing is ready. `hurry` cancels the running job at
+    once.
+
+    `run` raises `StaleConsumer` when another run took the consumer over, and errors that make the work
+    impossible, such as `StepNotLoaded`. However a run ends, the next one continues with the open claim.
+    """
+
+    def __init__(self, spark: SparkSession, job: Job, options: SparkOptions, settings: RunSettings) -> None:
+        self.summary = WorkerSummary(job.name, job.queue, settings.consumer)
         self._job = job
         self._options = options
+        self._settings = settings
         self._client = client_for(replace(options, timeout=DRIVER_TIMEOUT))
         self._consumer = WorkerConsumer(
-            self._client.consumers, consumer, job.queue, ttl=ttl, is_stopping=lambda: self._is_stopping
+            self._client.consumers,
+            settings.consumer,
+            job.queue,
+            ttl=settings.ttl,
+            is_stopping=lambda: settings.is_stopping,
         )
-        self._slices = slices
-        self._max_messages = max_messages
-        self._size = min(FIRST_SIZE, max_messages)
+        self._shipped = settings.shipped
+        self._size = min(FIRST_SIZE, settings.max_messages)
         self._run_length = FIRST_RUN
-        self._burst = burst
-        self._grace_s = grace_s
-        self._shipped = shipped
-        self._stop = stop
-        self._hurry = hurry
-        self._on_progress = on_progress
-        self._changed = changed
         self._jobs = SliceJobs(spark, f"fairlead worker {job.name}")
         #: A task has reached the broker, so the executors have a working address.
         self._was_reached = False
@@ -168,13 +169,9 @@ class SparkWorker:
             self.summary.elapsed_s = time.monotonic() - self._began
         return self.summary
 
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stop.is_set() or self._hurry.is_set()
-
     def _work_on_next_claim(self) -> bool:
         """Return False when the run is over."""
-        if self._is_stopping:
+        if self._settings.is_stopping:
             return False
         try:
             try:
@@ -187,12 +184,12 @@ class SparkWorker:
                 self._consumer.refresh()
                 return True
         except Unavailable:
-            if not self._is_stopping:
+            if not self._settings.is_stopping:
                 raise
             return False  # an open claim stays open for the next run
 
     def _claim_and_work(self) -> bool:
-        change = self._changed()
+        change = self._settings.changed()
         if change is not None:
             self._job, self._shipped = change
         # The open claim if there is one: claiming its number again returns the same claim.
@@ -201,13 +198,13 @@ class SparkWorker:
         claim = self._consumer.claim(
             number,
             limit=asked,
-            wait=None if self._burst else _CLAIM_WAIT,
+            wait=None if self._settings.burst else _CLAIM_WAIT,
             max_per_stream=self._run_length,
         )
         if not claim.count:
             self._report()
-            return not self._burst
-        self._run_length = next_run(self._run_length, asked, claim.count, at_most=self._max_messages)
+            return not self._settings.burst
+        self._run_length = next_run(self._run_length, asked, claim.count, at_most=self._settings.max_messages)
         began = time.monotonic()
         rows = self._work_on(number, claim.count)
         self._close(number, rows)
@@ -223,43 +220,43 @@ class SparkWorker:
         if len(self._rates) == 1 and settled >= claimed // 2:
             # The first claim takes longer than any other: Python workers and step processes start during it.
             return
-        least = self._slices() * self._job.spec.concurrency * self._job.plan.max_rows
+        least = self._settings.slices() * self._job.spec.concurrency * self._job.plan.max_rows
         self._size = next_size(
             asked,
             settled,
             worked_s,
-            at_least=min(self._max_messages, least),
-            at_most=self._max_messages,
+            at_least=min(self._settings.max_messages, least),
+            at_most=self._settings.max_messages,
         )
 
     def _work_on(self, number: int, count: int) -> Sequence[SliceRow]:
         """The rows of the tasks; none if the job was given up because of a stop."""
-        pause_s, slices, reruns = _MIN_PAUSE_S, self._slices(), 0
+        pause_s, slices, reruns = _MIN_PAUSE_S, self._settings.slices(), 0
         while True:
             try:
                 return self._run_job(number, count, slices, reruns)
             except SparkNotReady:
-                if not self._is_stopping:
+                if not self._settings.is_stopping:
                     raise
                 self._fence_tasks()  # the same signal may have stopped the JVM
                 return []
             except JobFailed as failed:
                 self._log_failed_job(number, failed)
-                if self._is_stopping:
+                if self._settings.is_stopping:
                     self._fence_tasks()
                     return []
             reruns += 1
             self.summary.reruns += 1
             self._fence_tasks()
             self._pause(pause_s - _MIN_PAUSE_S)
-            if self._is_stopping:
+            if self._settings.is_stopping:
                 return []
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
             if self._consumer.info.open != number:
                 raise ClaimReleased(self._consumer.name, number, "it was released between two jobs")
 
     def _log_failed_job(self, number: int, failed: JobFailed) -> None:
-        if self._is_stopping:
+        if self._settings.is_stopping:
             text = "the job failed; its unsettled messages return to the queue"
         else:
             text = "the job failed and is run again without the settled messages"
@@ -285,13 +282,13 @@ class SparkWorker:
             if self._consumer.refused is not None:
                 self._jobs.cancel(_CANCEL_S)
                 raise self._consumer.refused
-            if self._stop.is_set() and stop_by is None:
-                stop_by = now + self._grace_s
+            if self._settings.stop.is_set() and stop_by is None:
+                stop_by = now + self._settings.grace_s
                 _log.info(
                     "the worker stops when its job is done",
-                    extra={"fields": {"claim": number, "within_s": round(self._grace_s)}},
+                    extra={"fields": {"claim": number, "within_s": round(self._settings.grace_s)}},
                 )
-            if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
+            if self._settings.hurry.is_set() or (stop_by is not None and now >= stop_by):
                 self._cancel_job(number)
                 return []
             if now - reported_at >= _REPORT_PERIOD_S:
@@ -320,8 +317,8 @@ class SparkWorker:
     def _pause(self, pause_s: float) -> None:
         """Returns early when the worker is stopped."""
         ends = time.monotonic() + pause_s
-        while not self._is_stopping and time.monotonic() < ends:
-            self._hurry.wait(_TICK_S)
+        while not self._settings.is_stopping and time.monotonic() < ends:
+            self._settings.hurry.wait(_TICK_S)
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
         """Close the claim: messages without an outcome return to the queue. Then raise an error of the tasks,
@@ -390,7 +387,7 @@ class SparkWorker:
         messages = sum(settled for settled, _ in self._rates)
         took_s = sum(seconds for _, seconds in self._rates)
         per_second = messages / took_s if took_s else 0.0
-        self._on_progress(SparkWorkerProgress(replace(self.summary), per_second=per_second, **state))
+        self._settings.on_progress(SparkWorkerProgress(replace(self.summary), per_second=per_second, **state))
 
 
 def _errors_of(rows: Sequence[SliceRow]) -> list[FairleadError]:

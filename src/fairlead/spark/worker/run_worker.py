@@ -115,7 +115,7 @@ def run_worker(
     found = runbook if isinstance(runbook, Runbook) else _load_runbook(runbook, project, options)
     job = _make_job(found, name, folder, concurrency)
     _check_queue_exists(options, job.queue)
-    from fairlead.spark.worker.loop import SparkWorker
+    from fairlead.spark.worker.loop import RunSettings, SparkWorker
     from fairlead.spark.worker.ship import ship
 
     with ExitStack() as stack:
@@ -129,10 +129,7 @@ def run_worker(
             _check_same_queue(name, job.queue, new.queue)
             return new, ship(spark, folder)
 
-        worker = SparkWorker(
-            spark,
-            job,
-            options,
+        settings = RunSettings(
             consumer=consumer or consumer_name(found.project, name),
             ttl=f"{ttl_ms}ms",
             slices=lambda: slices or spark.sparkContext.defaultParallelism,
@@ -145,6 +142,7 @@ def run_worker(
             on_progress=on_progress or (lambda progress: None),
             changed=lambda: _follow_runbook(follow, prepare),
         )
+        worker = SparkWorker(spark, job, options, settings)
         with _explained_errors(name, folder):
             return worker.run()
 
