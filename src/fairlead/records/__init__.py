@@ -1,8 +1,8 @@
-"""The values of the engine: what a transaction is made of, and what is stored.
+"""The values of the engine: the parts of a transaction, and the stored records.
 
-`ids` (numbers and message ids), `chunk` (a batch of messages as stored), `lease` (the members of a claim),
-`state` (a message that something happened to, and the counts of a queue), `stream` (messages in order),
-`consumer`, `staging` and `session` (what is stored of numbered claims, staged writes and sessions), `facts` (the changes that a
-transaction makes). Guarantees: frozen values, or live objects that `Memory.apply` alone changes. Must not:
-read a clock, do I/O, start threads. Start at `facts.py`.
+`ids` has numbers and message ids, `chunk` a batch of messages as stored, `lease` the members of a claim,
+`state` a message that changed alone and the counts of a queue, `stream` messages in order, `consumer`,
+`staging` and `session` the stored records of numbered claims, staged writes and sessions, and `facts` the
+changes that a transaction makes. Guarantees: values are frozen, or live objects that only `Memory.apply`
+changes. Does not read a clock, do I/O or start threads. Start at `facts.py`.
 """

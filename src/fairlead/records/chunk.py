@@ -1,7 +1,8 @@
-"""A batch of messages as it came: columns, stored once.
+"""A batch of messages as it arrived: columns, stored once.
 
 A chunk covers up to 4,096 numbers from `first` on. A message is *implied* while nothing has happened to it
-alone: it has no row, and it is ready unless a lease lists it. `states` says what became of each message.
+alone: it has no row of its own, and it is ready unless a lease lists it. `states` has the state of each
+message.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from fairlead.records.state import RunRow
 
 T = TypeVar("T")
 
-#: A fairness key and, in order, the throttle keys.
+#: A fairness key, followed by the throttle keys in order.
 LaneName = tuple[str, ...]
 
 IMPLIED, OWN, GONE = 0, 1, 2
-#: States become true where a message is gone.
+#: Maps the state of a message to whether the message is gone.
 _IS_GONE = bytes([state == GONE for state in range(256)])
 _IS_IMPLIED = bytes([state == IMPLIED for state in range(256)])
-#: Payloads are stored in pages of about this size; a chunk that fits in one page has them in its head.
+#: Payloads are stored in pages of about this size. A chunk that fits in one page has them in its head.
 PAGE_BYTES = 16 * 1024
-#: A payload larger than this is cut into pieces, each a page of its own: whoever writes or reads a row holds the
-#: interpreter lock for the whole row, and meanwhile nobody else is served.
+#: A larger payload is cut into pieces, each with a page of its own: writing or reading a row holds the
+#: interpreter lock for the whole row, and no other caller is served meanwhile.
 PIECE_BYTES = 512 * 1024
-#: A chunk that several enqueues share gets no larger than this, because its payloads are read together.
+#: A chunk that several enqueues share does not grow beyond this size, because its payloads are read together.
 MAX_SHARED_BYTES = 4 << 20
 
 
 class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Messages by column. `lane_at[i]` is the index of message i's lane in `lanes`; None: all messages have
-    the only lane. `sizes` are those of the payloads; `headers` are packed, empty for a message without any.
-    `expires` are the ends of their lives, 0 for none; `live_keys` the dedup keys that are remembered as long as
-    their messages live, empty for none; `streams` the names of streams, empty for none.
+    """Messages by column.
+
+    `lane_at[i]` is the index of message i's lane in `lanes`; None if all messages have the only lane. `sizes`
+    are those of the payloads. `headers` are packed, and empty for a message without headers. `expires` has
+    the ends of the messages' lives, 0 for none; `live_keys` the dedup keys that are remembered while their
+    messages live, empty for none; `streams` the names of streams, empty for none.
     """
 
     lanes: tuple[LaneName, ...]
@@ -55,12 +58,12 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     streams: list[str] | None = None
 
     def size_of(self, index: int) -> int:
-        """What a message counts for among the bytes of its queue."""
+        """The bytes that a message counts for in its queue."""
         headers = 0 if self.headers is None else len(self.headers[index])
         return self.sizes[index] + headers
 
     def message_sizes(self) -> Sequence[int]:
-        """`size_of` all messages."""
+        """`size_of` for all messages."""
         if self.headers is None:
             return self.sizes
         return [*map(add, self.sizes, map(len, self.headers))]
@@ -94,7 +97,9 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return repeat(self.weights, len(self.sizes)) if isinstance(self.weights, int) else self.weights
 
     def with_more(self, more: Columns) -> Columns:
-        """Of both, in the lists of this one, which get longer in place; `Chunk.grow` says what `more` looks like."""
+        """The columns of both, in the lists of this one, which grow in place. `Chunk.grow` says what `more`
+        must look like.
+        """
         count, added = len(self.sizes), len(more.sizes)
         lane_at, weights = self.lane_at, self.weights
         if lane_at is not None or more.lane_at is not None:
@@ -123,7 +128,9 @@ def _listed(weights: int | list[int], count: int) -> list[int]:
 def _longer(
     column: Sequence[T] | None, more: Sequence[T] | None, count: int, added: int, missing: T
 ) -> list[T] | None:
-    """A column of `count` messages with those of `added` more. None: all of them have the value `missing`."""
+    """A column of `count` messages, extended by those of `added` more; None if all of them have the value
+    `missing`.
+    """
     if column is None and more is None:
         return None
     if column is None:
@@ -135,8 +142,10 @@ def _longer(
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored form of a chunk. `inline` has the payloads of a chunk that fits in one page. `body` is the number
-    that its pages are stored under, if they were staged before the chunk was there, or written anew; 0: its own.
+    """The stored form of a chunk.
+
+    `inline` has the payloads of a chunk that fits in one page. `body` is the number under which its pages are
+    stored, if they were staged before the chunk existed or were rewritten; 0 means the chunk's own number.
     """
 
     first: int
@@ -145,18 +154,18 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     columns: Columns
     inline: Sequence[bytes] | None
     body: int = 0
-    #: Whether its lanes have rows that lead to it.
+    #: Whether rows of its lanes lead to it.
     has_runs: bool = False
-    #: After an evacuation: the indexes of the messages that it left. The others have no payloads, headers and names any
-    #: more. None: the chunk is as it was enqueued.
+    #: After an evacuation: the indexes of the messages that it kept. The others have no payloads, headers and
+    #: names any more. None: the chunk is as it was enqueued.
     left: list[int] | None = None
 
 
 class Chunk(msgspec.Struct, gc=False, eq=False):
-    """A head in memory, with what happened since. `Memory.apply` alone changes it.
+    """A head in memory, with everything that happened since. Only `Memory.apply` changes it.
 
-    There may be hundreds of thousands of chunks, each of one message, so the garbage collector does not look at them:
-    nothing that a chunk has refers back to it.
+    There may be hundreds of thousands of chunks of one message each, so they are not tracked by the garbage
+    collector: a chunk refers to nothing that refers back to it.
     """
 
     queue_id: int
@@ -168,30 +177,30 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     columns: Columns
     count: int
     payload_bytes: int
-    #: None: they are read from their pages when they are wanted.
+    #: None: read from their pages on demand.
     payloads: Sequence[bytes] | None
     states: bytearray | None
-    #: Whether a row may tell what became of its messages; a chunk that is completed at once never had one.
+    #: Whether a row may have the states of its messages. A chunk that is completed at once never had one.
     has_states_row: bool
-    #: Whether its lanes have rows that lead to it.
+    #: Whether rows of its lanes lead to it.
     has_runs: bool
     live: int
     #: See `Head`.
     left: list[int] | None
-    #: What messages that are gone take on disk.
+    #: The size on disk of messages that are gone.
     dead_bytes: int
     #: Whether its head is in the table that is not read at open.
     is_cold: bool = False
-    #: What its payloads count for among those that memory keeps beside the heads.
+    #: The bytes that its payloads count for among those that memory keeps beside the heads.
     kept_bytes: int = 0
-    #: Messages by stream, once somebody asked for them.
+    #: Messages by stream, filled on first use.
     _by_stream: dict[str, list[int]] | None = None
     _total_bytes: int | None = None
     _page_starts: list[int] | None = None
     #: See `count_in_lanes`; and the index of the first message of each lane.
     _in_lanes: array[int] | None = None
     _lane_firsts: array[int] | None = None
-    #: The lane of each message in two bytes, once somebody searched for those of a lane.
+    #: The lane of each message in two bytes, filled by the first search for the messages of a lane.
     _lane_pairs: bytes | None = None
 
     @classmethod
@@ -227,7 +236,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
     def of_one(
         cls, queue_id: int, first: int, prefix: bytes, enqueued_ms: int, columns: Columns, payload: bytes
     ) -> Chunk:
-        """`of` for a new message that is ready, without a head."""
+        """`of` for one new ready message, without a head."""
         block, size = first >> BLOCK_SHIFT, len(payload)
         return cls(
             queue_id,
@@ -250,7 +259,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
 
     @property
     def total_bytes(self) -> int:
-        """What all messages take on disk. Somebody asks for it once some are gone."""
+        """The size of all messages on disk. Needed once some of them are gone."""
         if self._total_bytes is None:
             self._total_bytes = self.columns.total_bytes()
         return self._total_bytes
@@ -265,10 +274,11 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return self.payload_bytes <= PAGE_BYTES
 
     def grow(self, more: Columns, payloads: Sequence[bytes], own: Collection[int]) -> range:
-        """Messages more, before the chunk is written; `own` of them have rows of their own. Returns their numbers.
+        """Add messages before the chunk is written; `own` of them have rows of their own. Returns their
+        numbers.
 
-        `lanes` of `more` are only those that the chunk lacks, and `lane_at` counts from its first lane. The lists of
-        the chunk get longer in place, because no other chunk has them.
+        `lanes` of `more` has only those that the chunk lacks, and `lane_at` counts from the chunk's first
+        lane. The lists of the chunk grow in place, because no other chunk shares them.
         """
         numbers = range(self.first + self.count, self.first + self.count + len(payloads))
         if not isinstance(self.payloads, list):
@@ -314,7 +324,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return map(lanes.__getitem__, indexes)
 
     def first_of_lanes(self) -> dict[LaneName, int]:
-        """The first number of each lane. It follows from the columns, whatever became of the messages."""
+        """The first number of each lane, computed from the columns, whatever the states of the messages."""
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
         if lane_at is None:
             return {lanes[0]: self.first}
@@ -324,7 +334,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return found
 
     def members_of(self, stream: str) -> list[int]:
-        """The messages of a stream, whatever became of them. It follows from the columns."""
+        """The messages of a stream, computed from the columns, whatever their states."""
         if self._by_stream is None:
             self._by_stream = {}
             for number, name in enumerate(self.columns.streams or (), self.first):
@@ -341,19 +351,21 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         ]
 
     def has_implied_of(self, stream: str) -> bool:
-        """Whether a message of the stream is implied. The last ones are the last to go."""
+        """Whether a message of the stream is implied. The last ones are the last to leave."""
         return any(self.state_of(number) == IMPLIED for number in reversed(self.members_of(stream)))
 
     def in_lane(
         self, lane: LaneName, start: int, end: int | None, row: RunRow | None, *, is_ordered: bool
     ) -> list[int]:
-        """Implied messages of the lane with numbers from `start` on and before `end`. Where streams order messages, those
-        without a stream: the fronts of streams have rows of the lane. `row` leads to them and says how many there can be,
-        which spares a search; None: the lane goes on in the middle of the chunk.
+        """Implied messages of the lane with numbers from `start` on and before `end`.
+
+        Where streams order messages, only those without a stream: the fronts of streams have rows of the
+        lane. `row` leads to them and says how many there can be at most, which saves a search; None: the lane
+        continues in the middle of the chunk.
         """
         streams, first = self.columns.streams if is_ordered else None, self.first
         if row is not None and row.count == 1 and streams is None and self.state_of(row.number) == IMPLIED:
-            # Nearly always, where a backlog has many lanes.
+            # The usual case in a backlog with many lanes.
             return [row.number] if end is None or row.number < end else []
         found: list[int] = []
         for number in self._members_of_lane(lane, max(start, first), row):
@@ -366,7 +378,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return found
 
     def _members_of_lane(self, lane: LaneName, start: int, row: RunRow | None) -> Iterable[int]:
-        """The messages of a lane from `start` on, whatever became of them."""
+        """The messages of a lane from `start` on, whatever their states."""
         lanes, lane_at = self.columns.lanes, self.columns.lane_at
         if lane_at is None:
             return range(start, self.first + self.count) if lane == lanes[0] else ()
@@ -381,7 +393,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
                 yield self.first + at
                 at += 1
             return
-        # A search for two bytes takes a fifth of the time of one in a list.
+        # Searching for two bytes takes a fifth of the time of searching in a list.
         if self._lane_pairs is None:
             self._lane_pairs = array("H", lane_at).tobytes()
         pairs, pair, at = self._lane_pairs, wanted.to_bytes(2, sys.byteorder), 2 * at
@@ -391,8 +403,8 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
             at += 1
 
     def count_in_lanes(self, *, is_ordered: bool) -> array[int]:
-        """How many messages of each lane are implied; where streams order messages, those without a stream. Counted
-        once, and kept by `left_lanes`.
+        """The number of implied messages of each lane; where streams order messages, only those without a
+        stream. Counted once, and kept current by `left_lanes`.
         """
         if self._in_lanes is None:
             columns = self.columns
@@ -413,8 +425,8 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return self._in_lanes
 
     def left_lanes(self, numbers: Sequence[int], *, is_ordered: bool) -> list[tuple[LaneName, int]]:
-        """These messages are about to be implied no longer, and were counted: lanes whose last ones they are, each with
-        its first number.
+        """Lanes whose last implied messages are among these, each with its first number. Called for counted
+        messages just before they stop being implied.
         """
         counts, lanes, lane_at = (
             self.count_in_lanes(is_ordered=is_ordered),
@@ -454,7 +466,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return set() if self.columns.expires is None else set(self.columns.expires) - {0}
 
     def ending(self, end_ms: int) -> list[int]:
-        """Messages that are not gone, whose columns name that end of their lives."""
+        """Messages that are not gone and whose life ends at that time according to the columns."""
         expires, first = self.columns.expires or (), self.first
         if self.states is None:
             return [first + index for index, end in enumerate(expires) if end == end_ms]
@@ -483,7 +495,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         return [self.first + index for index, state in enumerate(self.states or b"") if state == OWN]
 
     def lost(self) -> list[int]:
-        """For verification: messages that are not gone, and of which an evacuation left nothing."""
+        """For verification: messages that are not gone, but that an evacuation did not keep."""
         if self.left is None:
             return []
         left = set(self.left)
@@ -494,7 +506,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         ]
 
     def mark(self, numbers: Sequence[int], state: int) -> None:
-        """`numbers` are of this chunk, and sorted."""
+        """Set the state of messages. `numbers` belong to this chunk, and are sorted."""
         if self.states is None:
             self.states = bytearray(self.count)
         start, count = numbers[0] & BLOCK_MASK, len(numbers)
@@ -506,8 +518,10 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
 
 
 def page_starts(sizes: Sequence[int]) -> list[int]:
-    """The first index of each page of payloads. It follows from the sizes, so it is not stored. A large payload is the
-    last one of its page, which has its first piece. Pages with its other pieces follow: they begin where they end.
+    """The first index of each page of payloads. It is computed from the sizes, so it is not stored.
+
+    A large payload is the last one of its page, which has its first piece. Pages with its other pieces
+    follow; they begin where they end.
     """
     starts = _starts_of_pages(sizes)
     if max(sizes, default=0) <= PIECE_BYTES:
@@ -523,13 +537,13 @@ def count_pieces(size: int) -> int:
 
 
 def page_sizes(starts: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """How many bytes each page has."""
+    """The bytes of each page."""
     found: list[int] = []
     left = 0
     for start, end in pairwise([*starts, len(sizes)]):
         if start < end:
             left = sum(sizes[start:end])
-        # Only the last payload of a page may be large, so that those before it are empty.
+        # Only the last payload of a page may be large; the payloads before it are empty then.
         is_cut = start == end or sizes[end - 1] > PIECE_BYTES
         found.append(min(left, PIECE_BYTES) if is_cut else left)
         left -= found[-1]
@@ -537,7 +551,7 @@ def page_sizes(starts: Sequence[int], sizes: Sequence[int]) -> list[int]:
 
 
 def cut_pages(payloads: Sequence[bytes], starts: Sequence[int]) -> Iterator[Sequence[bytes]]:
-    """What each page has."""
+    """The content of each page."""
     large, at = b"", 0
     for start, end in pairwise([*starts, len(payloads)]):
         if start == end:
@@ -556,7 +570,7 @@ def _starts_of_pages(sizes: Sequence[int]) -> list[int]:
     while True:
         end = bisect_right(ends, before + PAGE_BYTES, lo=start)
         if end == start or ends[end - 1] == before:
-            # A payload that is larger than a page is in one with the empty ones before it, and no other.
+            # A payload larger than a page shares its page only with the empty payloads before it.
             end += 1
         if end >= len(ends):
             return starts
@@ -565,8 +579,8 @@ def _starts_of_pages(sizes: Sequence[int]) -> list[int]:
 
 
 def by_chunk(numbers: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:
-    """(block, its numbers in order) for numbers in any order. Nearly always there is one block, so that case
-    comes first.
+    """(block, its numbers in order) for numbers in any order. There is usually one block, so that case comes
+    first.
     """
     if len(numbers) == 1:
         return [(numbers[0] >> BLOCK_SHIFT, numbers)]

@@ -1,5 +1,5 @@
-"""What is stored of a numbered claim beside its lease: what was said about its members. The consumer itself is a
-`ConsumerRecord`.
+"""The stored outcomes of a numbered claim's members. The consumer itself is a `ConsumerRecord`, and its
+members are in leases.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fairlead.model.consumer import Recorded
 
 
 class RecordedCall(msgspec.Struct, frozen=True, array_like=True, tag="call"):
-    """What one call recorded; under a part it counts only if the part is chosen."""
+    """The outcomes of one call. Under a part, they count only if the part is chosen."""
 
     part: str
     recorded: list[Recorded]

@@ -1,7 +1,7 @@
-"""What a transaction is made of, in the past tense. `Memory.apply` is the only reducer of facts, and what it
-touched becomes rows in `store/rows.py`.
+"""The facts of a transaction, named in the past tense. `Memory.apply` is their only reducer, and
+`store/rows.py` writes the rows of what they touched.
 
-Facts are columnar: one fact is about a whole chunk or a list of numbers, never about one object per message.
+Facts are columnar: one fact concerns a whole chunk or a list of numbers, never one object for each message.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from fairlead.schedule.throttle import Bucket
     from fairlead.store.kv.port import Table
 
-#: Why a message moved on its own.
+#: Why a message moved alone.
 Move = Literal["released", "returned", "retried", "delayed", "due", "held", "buried", "redriven", "completed"]
 #: Why a message is gone without having been completed.
 End = Literal["expired", "dropped", "completed"]
-#: What made it move or end, where nobody asked for it; "": somebody did.
+#: What caused the move or the end, if no caller asked for it; "" if one did.
 Cause = Literal["", "lease_expiry", "retention", "kept_long_enough", "purge", "redrive"]
 
 #: Rules by which a message dies without a failed try.
@@ -42,8 +42,10 @@ class QueueStored(msgspec.Struct, frozen=True):
 
 
 class QueueDeleted(msgspec.Struct, frozen=True):
-    """A queue and its dead-letter queue are gone, with their messages. `last_queue_id` is the highest id that a
-    queue had, because no id is given twice. At open `queue_id` is 0.
+    """A queue and its dead-letter queue were deleted, with their messages.
+
+    `last_queue_id` is the highest id that a queue ever had, because ids are not reused. At open, `queue_id`
+    is 0.
     """
 
     queue_id: int
@@ -51,26 +53,30 @@ class QueueDeleted(msgspec.Struct, frozen=True):
 
 
 class ChunkEnqueued(msgspec.Struct, frozen=True, gc=False):
-    """`own`: the states of messages that begin with rows of their own: they wait, or are dead. At open `ready`
-    names the messages that are implied and not leased; None, for a new chunk, means all that are implied.
+    """A new chunk. `own` has the states of messages that begin with rows of their own because they wait or
+    are dead. At open, `ready` names the messages that are implied and not leased; None, for a new chunk,
+    means all implied ones.
 
-    Once the transaction is written, the chunk also has what `ChunkGrown` added. Observers count all of it here.
+    Once the transaction is written, the chunk also has the messages of `ChunkGrown`. Observers count all of
+    it here.
     """
 
     chunk: Chunk
     own: dict[int, OwnState] = {}
     ready: Sequence[int] | None = None
-    #: Published messages that are gone from the start, because others have their dedup keys.
+    #: Published messages that are gone from the start, because other messages have their dedup keys.
     duplicates: int = 0
 
 
 class ScatteredEnqueued(msgspec.Struct, frozen=True):
-    """New messages behind a backlog, each in a cold chunk of its own. None of them has a stream, an end of its life or a
-    state of its own. Memory does not hold them, so the columns of the batch suffice until their heads are written.
+    """New messages behind a backlog, each in a cold chunk of its own.
+
+    None of them has a stream, an end of life or a state of its own. Memory does not hold them, so the columns
+    of the batch are enough until their heads are written.
     """
 
     queue_id: int
-    #: The number of each message: the first one of a block.
+    #: The number of each message, which is the first one of a block.
     numbers: range
     enqueued_ms: int
     #: The time in their ids.
@@ -79,7 +85,7 @@ class ScatteredEnqueued(msgspec.Struct, frozen=True):
     payloads: Sequence[bytes]
 
     def by_commit(self) -> Iterator[tuple[bytes, range]]:
-        """The first half of the ids, and the numbers, of the messages of each commit."""
+        """For each commit, the first half of the ids of its messages, and their numbers."""
         numbers = self.numbers
         for commit in range(numbers[0] >> COMMIT_SHIFT, (numbers[-1] >> COMMIT_SHIFT) + 1):
             start = max(numbers.start, commit << COMMIT_SHIFT)
@@ -95,7 +101,7 @@ class ScatteredEnqueued(msgspec.Struct, frozen=True):
             yield Head(number, prefix, self.enqueued_ms, columns, inline, 0, True), payload
 
     def chunks(self) -> Iterator[Chunk]:
-        """As memory would hold them."""
+        """The chunks as memory would hold them."""
         for head, payload in self.heads():
             chunk = Chunk.of(self.queue_id, head, [payload])
             chunk.is_cold = True
@@ -103,8 +109,8 @@ class ScatteredEnqueued(msgspec.Struct, frozen=True):
 
 
 class ChunkGrown(msgspec.Struct, frozen=True):
-    """Messages join a chunk that is new in the same transaction, as `Chunk.grow` does it. `own`: the states of those
-    that wait.
+    """Messages joined a chunk that is new in the same transaction, as `Chunk.grow` adds them. `own` has the
+    states of those that wait.
     """
 
     chunk: Chunk
@@ -114,16 +120,16 @@ class ChunkGrown(msgspec.Struct, frozen=True):
 
 
 class ChunkDemoted(msgspec.Struct, frozen=True):
-    """A hot chunk with implied messages is cold from now on: memory need not hold them. None of its messages is leased,
-    and no hot message of its lanes and streams stands behind them.
+    """A hot chunk with implied messages became cold, so that memory need not hold them. None of its messages
+    is leased, and no hot message of its lanes and streams comes after them.
     """
 
     chunk: Chunk
 
 
 class ChunkThinned(msgspec.Struct, frozen=True):
-    """A chunk is written anew without what messages took that are gone: `after` takes the place of `before`, with the same
-    numbers and states.
+    """A chunk was rewritten without the space of messages that are gone: `after` replaces `before`, with the
+    same numbers and states.
     """
 
     before: Chunk
@@ -131,8 +137,8 @@ class ChunkThinned(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """Messages are leased. `plan` is what the scheduler decided; None at open, where leased messages were
-    never scheduled.
+    """Messages were leased. `plan` is the scheduler's plan; None at open, where leased messages were never
+    scheduled.
     """
 
     lease: GroupLease
@@ -141,14 +147,14 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseCompleted(msgspec.Struct, frozen=True, gc=False):
-    """Members of a lease are done and gone."""
+    """Members of a lease were completed and are gone."""
 
     lease: GroupLease
     numbers: Sequence[int]
 
 
 class LeaseSplit(msgspec.Struct, frozen=True):
-    """Members of `before` go on under `after`: the same claim with another expiry, or started."""
+    """Members of `before` continue under `after`: the same claim with another expiry, or started."""
 
     before: GroupLease
     after: GroupLease
@@ -156,8 +162,9 @@ class LeaseSplit(msgspec.Struct, frozen=True):
 
 
 class MessageMoved(msgspec.Struct, frozen=True):
-    """Something happened to one message alone: from now on it has a row of its own. Its body stays in its
-    chunk. `why` is None at open. `claim_id` is the claim that held it until now; 0: none did.
+    """A message changed alone: from now on it has a row of its own. Its body stays in its chunk.
+
+    `why` is None at open. `claim_id` is the claim that held it until now; 0 if none did.
     """
 
     number: int
@@ -168,14 +175,14 @@ class MessageMoved(msgspec.Struct, frozen=True):
 
     @property
     def ends_failed_try(self) -> bool:
-        """Whether it follows a failure: another try, now or later, or death."""
+        """Whether the move follows a failure: another try, now or later, or death."""
         if self.why == "buried":
             return self.state.rule not in _DIED_UNFAILED
         return self.why in ("retried", "delayed")
 
 
 class MessagesMoved(msgspec.Struct, frozen=True):
-    """Messages of one queue move in this order, as `MessageMoved` says it of one: their waits are over, or all of them
+    """Messages of one queue moved in this order, each as in `MessageMoved`: their waits ended, or all of them
     failed under `lease` and get another try. Places at the tail are in the order of the messages.
     """
 
@@ -192,15 +199,15 @@ class MessagesMoved(msgspec.Struct, frozen=True):
 
 
 class MessageRestated(msgspec.Struct, frozen=True):
-    """A message stays where it is, and what is known of it changed."""
+    """The state of a message changed, but not its place."""
 
     number: int
     state: OwnState
 
 
 class MessageGone(msgspec.Struct, frozen=True):
-    """A message ended, wherever it was. `queue_id` is the queue that it was in, `claim_id` the claim that held it;
-    0: none did.
+    """A message ended, whatever its state. `queue_id` is the queue that it was in, `claim_id` the claim that
+    held it; 0 if none did.
     """
 
     number: int
@@ -211,7 +218,7 @@ class MessageGone(msgspec.Struct, frozen=True):
 
 
 class PassAllowed(msgspec.Struct, frozen=True):
-    """Messages of a stream may pass earlier ones that wait; and all after a seq may, unless it is 0."""
+    """Messages of a stream may pass earlier ones that wait; and all messages after a seq may, unless it is 0."""
 
     queue_id: int
     stream: str
@@ -220,22 +227,22 @@ class PassAllowed(msgspec.Struct, frozen=True):
 
 
 class KeysRemembered(msgspec.Struct, frozen=True):
-    """Dedup keys of a queue stand for these messages from now on."""
+    """Dedup keys of a queue stand for these messages."""
 
     queue_id: int
     rows: dict[str, DedupRow]
 
 
 class KeysForgotten(msgspec.Struct, frozen=True):
-    """Dedup keys of a queue stand for no message any more."""
+    """Dedup keys of a queue no longer stand for a message."""
 
     queue_id: int
     keys: Sequence[str]
 
 
 class WindowsEnded(msgspec.Struct, frozen=True):
-    """Windows of dedup keys are over: (their end, key). `next_ms` is when the next window may end; 0: there is
-    none. At open `ended` is empty.
+    """Windows of dedup keys ended: (their end, key). `next_ms` is when the next window may end; 0 if there is
+    none. At open, `ended` is empty.
     """
 
     queue_id: int
@@ -244,15 +251,15 @@ class WindowsEnded(msgspec.Struct, frozen=True):
 
 
 class CountsRead(msgspec.Struct, frozen=True):
-    """At open: what a queue has. The facts that follow count nothing."""
+    """At open: the counts of a queue. The facts that follow do not count."""
 
     queue_id: int
     counts: Counts
 
 
 class DoneRead(msgspec.Struct, frozen=True):
-    """Completed messages that a queue keeps were read. `first_ms` is when the first one was completed; 0: the queue
-    keeps none.
+    """Retained completed messages of a queue were read. `first_ms` is when the first one was completed; 0 if
+    the queue retains none.
     """
 
     queue_id: int
@@ -260,15 +267,15 @@ class DoneRead(msgspec.Struct, frozen=True):
 
 
 class DueRead(msgspec.Struct, frozen=True):
-    """Messages that wait were read. `next_ms` is when the next wait may end; 0: no message waits."""
+    """Waiting messages were read. `next_ms` is when the next wait may end; 0 if no message waits."""
 
     queue_id: int
     next_ms: int
 
 
 class LivesEnded(msgspec.Struct, frozen=True):
-    """Lives were ended: (end, first number of the chunk). `next_ms` is when the next ones may end; 0: there are
-    none. At open `ended` is empty.
+    """Lives ended: (end, first number of the chunk). `next_ms` is when the next lives may end; 0 if there are
+    none. At open, `ended` is empty.
     """
 
     queue_id: int
@@ -277,20 +284,20 @@ class LivesEnded(msgspec.Struct, frozen=True):
 
 
 class ChunksRead(msgspec.Struct, frozen=True):
-    """Cold chunks are in memory, for as long as there is room."""
+    """Cold chunks were read into memory, where they stay while there is room."""
 
     chunks: Sequence[Chunk]
 
 
 class StatesRead(msgspec.Struct, frozen=True):
-    """States of messages are in memory, until the transaction ends."""
+    """States of messages were read into memory, where they stay until the transaction ends."""
 
     states: dict[int, OwnState]
 
 
 class LaneFound(msgspec.Struct, frozen=True):
-    """At open: a lane has these messages among those of hot chunks, and goes on on disk at `cold_from`; 0:
-    nowhere. `weight` is that of its last message; 0: a hot chunk has it.
+    """At open: the messages of a lane among those of hot chunks. The lane continues on disk at `cold_from`;
+    0: it does not. `weight` is that of its last message; 0 if that one is in a hot chunk.
     """
 
     queue_id: int
@@ -301,7 +308,7 @@ class LaneFound(msgspec.Struct, frozen=True):
 
 
 class LaneRead(msgspec.Struct, frozen=True):
-    """The next messages of a lane are in memory; it goes on on disk at `cold_from`; 0: nowhere."""
+    """The next messages of a lane were read into memory. It continues on disk at `cold_from`; 0: it does not."""
 
     queue_id: int
     lane: LaneName
@@ -310,7 +317,9 @@ class LaneRead(msgspec.Struct, frozen=True):
 
 
 class StreamRead(msgspec.Struct, frozen=True):
-    """The next messages of a stream are in memory; it goes on on disk at the seq `cold_from`; 0: nowhere."""
+    """The next messages of a stream were read into memory. It continues on disk at the seq `cold_from`; 0: it
+    does not.
+    """
 
     queue_id: int
     stream: Stream
@@ -319,14 +328,14 @@ class StreamRead(msgspec.Struct, frozen=True):
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
-    """Keys of the runtime configuration have these values from now on; None: they have none."""
+    """Keys of the runtime configuration got these values; None: the key was deleted."""
 
     entries: dict[str, str | None]
 
 
 class BucketChanged(msgspec.Struct, frozen=True):
-    """A throttle was configured, or is no longer: then its bucket is idle, and what it holds counts if it is
-    configured again. None: the idle bucket is forgotten.
+    """A throttle was configured, or its configuration was deleted: then its bucket is idle, and its tokens
+    count if it is configured again. None: the idle bucket was forgotten.
     """
 
     throttle_key: str
@@ -336,8 +345,8 @@ class BucketChanged(msgspec.Struct, frozen=True):
 
 
 class RecordsChanged(msgspec.Struct, frozen=True):
-    """Records of a table that stand beside the messages, such as API keys, by their keys in the table; None: the
-    record is gone.
+    """Records of a table beside the messages, such as API keys, changed, by their keys in the table; None:
+    the record was deleted.
     """
 
     table: Table
@@ -345,9 +354,9 @@ class RecordsChanged(msgspec.Struct, frozen=True):
 
 
 class AnswerRemembered(msgspec.Struct, frozen=True):
-    """A request of a session takes a row of the session, in place of those whose answers have arrived.
+    """A request of a session took a row of the session, in place of requests whose answers have arrived.
 
-    `arrived`: their numbers; `emptied`: their rows, without the one that is taken.
+    `arrived`: the numbers of those requests; `emptied`: their rows, without the one that was taken.
     """
 
     session: bytes
@@ -358,7 +367,9 @@ class AnswerRemembered(msgspec.Struct, frozen=True):
 
 
 class PagesStaged(msgspec.Struct, frozen=True):
-    """Payloads of staged messages are stored in pages under this number, from one page on; None: all pages are gone."""
+    """Payloads of staged messages were stored in pages under this number, from one page on; None: all of its
+    pages were deleted.
+    """
 
     queue_id: int
     number: int
@@ -392,5 +403,5 @@ StateFact = (
     | AnswerRemembered
     | PagesStaged
 )
-#: Memory knows more of what is stored, and nothing changed: such a fact is not written.
+#: Memory learned more of what is stored, and nothing changed: such a fact is not written.
 ReadFact = CountsRead | DoneRead | DueRead | ChunksRead | StatesRead | LaneFound | LaneRead | StreamRead

@@ -1,9 +1,9 @@
-"""Numbers inside, UUIDv7 outside.
+"""Message numbers inside, UUIDv7 outside.
 
 A message's number is `commit << 20 | index`: the commit that wrote its batch, and its index there. The number
-never changes. Commit numbers are given out once, whoever owns the store, so numbers are unique too. An id is
-the time of the enqueue (48 bits), a counter, and the number spread over the 62 free bits of a UUIDv7 by
-reversible arithmetic: an id leads to its number without an index.
+never changes. Each commit number is used once, whoever owns the store, so message numbers are unique too. An
+id consists of the time of the enqueue (48 bits), a counter, and the number spread over the 62 free bits of a
+UUIDv7 by reversible arithmetic: an id leads to its number without an index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEX_LIMIT = 1 << COMMIT_SHIFT
 _INDEX_MASK = _INDEX_LIMIT - 1
 _FOLD_BITS = 41
 _FOLD_MASK = (1 << _FOLD_BITS) - 1
-#: Odd, hence invertible modulo a power of two: consecutive commits get ids that look unrelated.
+#: Odd, so it is invertible modulo a power of two: consecutive commits get ids that look unrelated.
 _FOLD = 0x1A2B3C4D5F7
 _UNFOLD = pow(_FOLD, -1, 1 << _FOLD_BITS)
 #: Greater than every folded commit, so that a division separates the index from the commit.
@@ -36,15 +36,15 @@ _STRIDE = (1 << _FOLD_BITS) + 0x5DEECE66D % (1 << 31) | 1
 _VARIANT = 2 << 62
 _LOW_BYTES = 8
 _DIGITS = 2 * _LOW_BYTES
-#: From so many on, filling in digits and adding large numbers pay.
+#: From this many ids on, filling in digits and adding large numbers pay off.
 _MANY = 32
-#: Where the digits of the second half are in an id as text: a dash is before the last twelve.
+#: The places of the second half's digits in the text of an id. A dash precedes the last twelve.
 _DIGIT_PLACES = [*range(19, 23), *range(24, 36)]
 _pack_id = Struct(">8sQ").pack
 
 
 def claim_group(epoch: int, commit: int, index: int) -> int:
-    """The id of a claim, or of a part of one: the index counts those of the commit from 1 on."""
+    """The id of a claim, or of a part of one. The index counts the claims of the commit from 1 on."""
     return epoch << 44 | commit << BLOCK_SHIFT | index
 
 
@@ -54,18 +54,18 @@ def id_prefix(now_ms: int, counter: int) -> bytes:
 
 
 def id_base(number: int) -> int:
-    """The second half of the id that index 0 of this number's commit has."""
+    """The second half of the id of index 0 in this number's commit."""
     return _VARIANT + ((number >> COMMIT_SHIFT) * _FOLD & _FOLD_MASK)
 
 
 def id_of(prefix: bytes, number: int) -> bytes:
-    # `id_base` without a call: every single message comes here.
+    # `id_base` without a call, because every single message passes here.
     base = _VARIANT + ((number >> COMMIT_SHIFT) * _FOLD & _FOLD_MASK)
     return prefix + (base + (number & _INDEX_MASK) * _STRIDE).to_bytes(_LOW_BYTES, "big")
 
 
 def shown_ids(prefix: bytes, numbers: range) -> list[str]:
-    """The ids of numbers of one commit as text."""
+    """The ids of numbers of one commit, as text."""
     if len(numbers) == 1:
         return [show_id(id_of(prefix, numbers[0]))]
     count, low = len(numbers), id_base(numbers[0]) + (numbers[0] & _INDEX_MASK) * _STRIDE
@@ -73,10 +73,11 @@ def shown_ids(prefix: bytes, numbers: range) -> list[str]:
         head = show_id(prefix + bytes(_LOW_BYTES))[:19]
         stride = numbers.step * _STRIDE
         halves = range(low, low + count * stride, stride)
-        # A dash before the last six bytes.
+        # A dash precedes the last six bytes.
         return [head + half.to_bytes(_LOW_BYTES, "big").hex("-", 6) for half in halves]
     digits = _in_steps(low.to_bytes(_LOW_BYTES, "big"), count).hex().encode()
-    # All ids in one text, a line for each. Their second halves come in digit by digit, each digit for all of them.
+    # All ids in one text, one line for each. Their second halves are filled in digit by digit, each digit for
+    # all of them.
     line = (show_id(prefix + bytes(_LOW_BYTES)) + "\n").encode()
     text = bytearray(line * count)
     for at in range(_DIGITS):
@@ -85,20 +86,20 @@ def shown_ids(prefix: bytes, numbers: range) -> list[str]:
 
 
 def _in_steps(low: bytes, count: int) -> bytes:
-    """So many ids or second halves, one behind the other, each one greater than the one before by a stride.
+    """`count` ids or second halves, concatenated, each greater than the one before by the stride.
 
-    They are the digits of one large number: `count` times the first, to which 0, 1, 2 and more strides are added. No sum
-    is too large for its digit, so the one addition does all of them.
+    They are the digits of one large number: `count` times the first, plus 0, 1, 2 and more strides. No sum
+    overflows its digit, so one addition computes all of them.
     """
     width, room = len(low), 1 << count.bit_length()
-    # The strides of a few sizes are kept. Those of the last ids are the lowest digits.
+    # The strides of a few sizes are cached. Those of the last ids are the lowest digits.
     strides = _strides(width, room) >> 8 * width * (room - count)
     return (int.from_bytes(low * count, "big") + strides).to_bytes(width * count, "big")
 
 
 @cache
 def _strides(width: int, count: int) -> int:
-    """0, 1, 2 and more strides as digits of so many bytes."""
+    """0, 1, 2 and more strides, as digits of this many bytes."""
     return int.from_bytes(b"".join([(at * _STRIDE).to_bytes(width, "big") for at in range(count)]), "big")
 
 
@@ -107,7 +108,7 @@ def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
     first, count = numbers[0], len(numbers)
     if count == 1:
         return [id_of(prefix, first)]
-    # Their commit adds the same to each product, so it is taken away once.
+    # The commit adds the same to each product, so it is subtracted once.
     base = id_base(first) - (first >> COMMIT_SHIFT << COMMIT_SHIFT) * _STRIDE
     if count < _MANY:
         return [prefix + (base + number * _STRIDE).to_bytes(_LOW_BYTES, "big") for number in numbers]
@@ -118,17 +119,17 @@ def ids_of(prefix: bytes, numbers: Sequence[int]) -> list[bytes]:
 
 
 def ids_of_run(prefix: bytes, numbers: range) -> Sequence[bytes]:
-    """`ids_of` consecutive numbers."""
+    """`ids_of` for consecutive numbers."""
     return unpack("16s" * len(numbers), packed_ids(prefix, numbers))
 
 
 def packed_ids(prefix: bytes, numbers: range) -> bytes:
-    """The raw ids of consecutive numbers, one behind the other."""
+    """The raw ids of consecutive numbers, concatenated."""
     return _in_steps(id_of(prefix, numbers[0]), len(numbers))
 
 
 def find_number(raw_id: bytes) -> int | None:
-    """The number in a raw id of 16 bytes; None for an id that no engine has made."""
+    """The number in a raw id of 16 bytes; None for an id that no engine made."""
     spread = int.from_bytes(raw_id[_LOW_BYTES:], "big") - _VARIANT
     if spread < 0:
         return None

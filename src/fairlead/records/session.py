@@ -1,4 +1,4 @@
-"""Stored answers of a session, which may still be asked for again."""
+"""The stored answers of a session, which a client may ask for again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import msgspec
 
 
 class RememberedAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row of a session. The row that was written last says of the whole session up to where all answers have arrived,
-    and when the session was used. Number 0 has no answer: the session was opened, or used by a request that is not
-    remembered.
+    """A row of a session. The row that was written last tells for the whole session which answers have
+    arrived, and when the session was used.
+
+    Number 0 has no answer: the session was opened, or used by a request that is not remembered.
     """
 
     number: int
     arrived: int
     used_ms: int
     verb: str = ""
-    #: As MessagePack; of a claim nothing, because it is remembered by its leases.
+    #: As MessagePack. Empty for a claim, which is remembered by its leases.
     answer: bytes = b""

@@ -1,4 +1,4 @@
-"""What is stored of a staged chunk beside its `StagedChunk`: its messages, checked once, in parts of the size of a
+"""The stored messages of a staged chunk, beside its `StagedChunk`: checked once, in parts of the size of a
 chunk of messages.
 """
 
@@ -14,10 +14,12 @@ from fairlead.records.chunk import Columns
 
 
 class StagedPart(msgspec.Struct, frozen=True, array_like=True):
-    """Messages by column, as they were given: what follows from the queue and the time is added when they are
-    published. `columns` has no ends of life and no dedup keys that live as long as their messages. The payloads are
-    in pages under the number of the part, where they stay when it is published; `inline` has the payloads of a part
-    that fits in one page. `deaths` has one for all messages, one for each, or none.
+    """Messages by column, as they were given. Values that follow from the queue and the time are added at
+    publication.
+
+    `columns` has no ends of life and no dedup keys that live as long as their messages. The payloads are in
+    pages under the number of the part, where they stay after the publication; `inline` has the payloads of a
+    part that fits in one page. `deaths` has one entry for all messages, one for each, or none.
     """
 
     columns: Columns

@@ -1,4 +1,4 @@
-"""What is known of a message that something happened to, and how many messages of a queue are where."""
+"""The state of a message that changed alone, and the counts of a queue's messages by state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fairlead.model.message import MessageState
 
 class OwnState(MessageState, frozen=True, array_like=True, gc=False):
     """A message with a row of its own. It is ready at `place` or waiting until `due_ms`, unless `claim_id`
-    names the claim that holds it; then `place` is where a release returns it to. A message that was completed and
-    is kept (`done_ms`) is in no place; `keeps_key`: its dedup key is remembered as long as it is kept. `returns` counts
-    how often it closed a throttle key and came back without an attempt.
+    names the claim that holds it; then `place` is where a release returns it.
+
+    A completed message that is retained (`done_ms`) has no place. `keeps_key`: its dedup key is remembered
+    while it is retained. `returns` counts how often it closed a throttle key and returned without an attempt.
     """
 
     claim_id: int = 0
@@ -20,7 +21,7 @@ class OwnState(MessageState, frozen=True, array_like=True, gc=False):
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The message that a dedup key stands for, until that time; 0: as long as the message lives."""
+    """The message that a dedup key stands for, until that time; 0: while the message lives."""
 
     raw_id: bytes
     until_ms: int
@@ -30,10 +31,11 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Ready messages of a lane that memory need not hold: `count` messages, or less by now, of the cold chunk that
-    `number` is the first one of in this lane; or, with a count of 0, the message `number`, which has a row of its own. `weight` is
-    that of the last of them. `is_alone`: the chunk has no other message, so this one is implied as long as the row is
-    there.
+    """Ready messages of a lane that memory need not hold.
+
+    Either up to `count` messages of the cold chunk whose first message in this lane is `number`; or, with a
+    count of 0, the message `number`, which has a row of its own. `weight` is that of the last of them.
+    `is_alone`: the chunk has no other message, so this one is implied while the row exists.
     """
 
     number: int
@@ -43,9 +45,11 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MemberRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Live messages of a stream that memory need not hold: those of the cold chunk that `number` is the first one of
-    in this stream, `count` of them at first; or, with a count of 0, the message `number`, which has a row of its own.
-    `key` is the fairness key of the stream.
+    """Live messages of a stream that memory need not hold.
+
+    Either the messages of the cold chunk whose first message in this stream is `number`, `count` of them at
+    first; or, with a count of 0, the message `number`, which has a row of its own. `key` is the fairness key
+    of the stream.
     """
 
     number: int
@@ -61,7 +65,7 @@ class Counts(msgspec.Struct, array_like=True, gc=False):
     leased: int = 0
     done: int = 0
     bytes: int = 0
-    #: Of a queue with its dead letters: chunks whose heads are not read at open.
+    #: Chunks of a queue and its dead letters whose heads are not read at open.
     cold: int = 0
 
     @property

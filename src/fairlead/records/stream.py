@@ -11,8 +11,8 @@ SeqOf = Callable[[int], int]
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
-    """What the messages of a stream do not tell: which of them may pass earlier ones that wait, and after which
-    seq all may.
+    """The properties of a stream that its messages do not have: which of them may pass earlier ones that
+    wait, and the seq after which all may.
     """
 
     allowed_to_pass: tuple[int, ...]
@@ -20,8 +20,9 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stream:
-    """The live messages of a stream, as numbers in the order of their seqs. A stream whose only message stands
-    for itself is an integer in memory instead. `Memory.apply` alone changes it.
+    """The live messages of a stream, as numbers in the order of their seqs. Only `Memory.apply` changes it.
+
+    In memory, a stream with a single message is that message's number instead.
     """
 
     __slots__ = ("all_after", "allowed_to_pass", "cold_from", "counted", "front", "has_row", "is_unread", "key",
@@ -29,41 +30,41 @@ class Stream:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The fairness key of the message that opened it: all its messages have it.
+        #: The fairness key of the stream's first message, which all of its messages have.
         self.key = ""
         self.numbers: list[int] = []
-        #: Those that a claim holds.
+        #: Messages that a claim holds.
         self.leased: list[int] = []
-        #: The message that stands in its lane for the stream; 0: none does.
+        #: The message that represents the stream in its lane; 0: none does.
         self.front = 0
         #: Messages that may pass earlier ones that wait, and the seq after which all may; 0: not all.
         self.allowed_to_pass: set[int] = set()
         self.all_after = 0
         self.has_row = False
-        #: Seq of its first message that memory may lack, or a seq before it; 0: all are in memory.
+        #: The seq of its first message that memory may lack, or an earlier seq; 0: all are in memory.
         self.cold_from = 0
-        #: Whether memory knows nothing of its messages; its front may stand in a lane all the same.
+        #: Whether memory holds none of its messages. Its front may be in a lane nevertheless.
         self.is_unread = False
-        #: How many of its messages count as kept in memory although they need not be.
+        #: How many of its messages count as kept in memory although they could be cold.
         self.counted = 0
 
     def covers(self, seq: int) -> bool:
-        """Whether memory has the message with that seq, if there is one."""
+        """Whether a message with that seq would be in memory."""
         return not 0 < self.cold_from <= seq
 
     def has(self, number: int, seq_of: SeqOf) -> bool:
-        """Whether memory has the message as one of the stream."""
+        """Whether memory holds the message as one of the stream."""
         at = bisect_left(self.numbers, seq_of(number), key=seq_of)
         return at < len(self.numbers) and self.numbers[at] == number
 
     def row(self) -> StreamRow | None:
-        """None: its messages tell everything."""
+        """The row to store; None if its messages tell everything."""
         if not self.allowed_to_pass and not self.all_after:
             return None
         return StreamRow(tuple(sorted(self.allowed_to_pass)), self.all_after)
 
     def join(self, number: int, seq_of: SeqOf) -> bool:
-        """False: it is here already."""
+        """Add a message. False if it is there already."""
         numbers = self.numbers
         if not numbers or seq_of(numbers[-1]) < seq_of(number):
             numbers.append(number)
@@ -75,7 +76,7 @@ class Stream:
         return True
 
     def leave(self, number: int, seq_of: SeqOf) -> None:
-        """It is gone or dead, and holds nobody up any more."""
+        """Remove a message that is gone or dead and no longer blocks others."""
         _remove(self.numbers, number, seq_of)
         self.give_back(number, seq_of)
         self.allowed_to_pass.discard(number)
@@ -94,7 +95,7 @@ class Stream:
             _remove(self.leased, number, seq_of)
 
     def index_after(self, seq: int, seq_of: SeqOf) -> int:
-        """Where the messages with a greater seq begin."""
+        """The index of the first message with a greater seq."""
         return bisect_left(self.numbers, seq + 1, key=seq_of)
 
 

@@ -21,8 +21,8 @@ from fairlead.schedule.views import LineView
 #: Keys whose debt for a run is remembered while they have no message; past it the oldest debt is forgiven.
 _MAX_DEBTORS = 10_000
 
-#: Messages of its stream that may go out behind a head, in order, each with its lane. Called with the head
-#: and how many messages there is room for, while planning: it must not change the scheduler.
+#: Messages of a head's stream that may be delivered after it, in order, each with its lane. Called during
+#: planning, with the head and the room for messages; it must not change the scheduler.
 Followers: TypeAlias = Callable[[int, int], Sequence[tuple[LaneName, int]]]
 #: Messages of a stream in order, each with its lane.
 Run: TypeAlias = Sequence[tuple[LaneName, int]]
@@ -51,7 +51,7 @@ class Draft:
         self._state = state
         self._now_ms = now_ms
         self._place_of = state.place_of
-        #: Copies of the keys, and which of them are to be deleted.
+        #: Copies of the keys, and the keys to delete.
         self.keys: dict[str, Key] = {}
         self.gone: set[str] = set()
         #: Copies; None: the lane has no message left.
@@ -78,7 +78,7 @@ class Draft:
 
     @property
     def buckets(self) -> dict[str, Bucket]:
-        """The buckets that give tokens, as they will be."""
+        """The buckets that give tokens, in their future state."""
         return {} if self._parking is None else self._parking.buckets.charged()
 
     def _key(self, name: str) -> Key:
@@ -128,14 +128,14 @@ class Draft:
             self._serve_ring(most, up_to, sitting_out)
             if self.count >= most or not self._has_wakes():
                 return
-            # A lane used up its grant, or waits for another bucket now: tokens are left for it or for others.
+            # A lane used up its grant, or now waits for another bucket: tokens are left for it or for others.
             hops = 0 if self.count > before else hops + 1
             if hops > len(self._state.lanes) + len(self._state.keys):
                 return
 
     def take_runs(self, limit: int, followers: Followers, up_to: int | None = None, run: Run = ()) -> None:
-        """Plan `limit` messages: behind each head the followers that have their tokens. A run may be longer
-        than what is left of its key's turn; the key then sits out turns until it is paid for.
+        """Plan `limit` messages: after each head, the followers that have their tokens. A run may be longer
+        than the rest of its key's turn; the key then sits out turns until the run is paid for.
         """
         left = limit - self._follow(run, limit)
         while left > 0:
@@ -166,7 +166,7 @@ class Draft:
         quantum = self._state.quantum
         in_debt = 0
         if not len(ring):
-            # Nobody else wants anything: there is nobody to owe to.
+            # No other key wants anything, so there is no one to owe to.
             self.forgives = True
             self.debts.clear()
         while self.count < most:
@@ -182,7 +182,7 @@ class Draft:
             if not key.in_turn:
                 key.in_turn = True
                 key.deficit += key.weight * quantum
-            # The next message of the same key may stand behind `up_to`.
+            # The next message of the same key may be after `up_to`.
             left = most - self.count if up_to is None else 1
             served = self._serve(key, key.deficit if key.deficit < left else left)
             key.deficit -= served
@@ -201,7 +201,7 @@ class Draft:
                     in_debt = 0
 
     def _begins_after(self, key: Key, place: int) -> bool:
-        """Whether all that the key could give now stands behind that place, as far as is known."""
+        """Whether everything that the key could give now is after that place, as far as is known."""
         if key.only is not None:
             lane: Lane | None = self._lane(key.only)
             assert lane is not None
@@ -229,7 +229,7 @@ class Draft:
             self._forget(key)
 
     def _skip_turns(self) -> None:
-        """Every key pays for a run it had: do at once the turns in which all of them would only pay."""
+        """Every key pays for a run: do the turns in which all keys would only pay at once."""
         quantum = self._state.quantum
         keys = [self._key(name) for name in self.ring.all()]
         turns = min(-key.deficit // (key.weight * quantum) for key in keys)
@@ -240,8 +240,8 @@ class Draft:
         return 0 < self._state.max_unsettled_per_key <= key.unsettled
 
     def _return_grants(self, key: Key) -> None:
-        """The key is at its limit of unsettled messages: others may have the tokens its lanes were woken
-        for.
+        """The key is at its limit of unsettled messages, so others may have the tokens for which its lanes
+        were woken.
         """
         names = [key.only] if key.heap is None else [name for _, name in key.heap.all()]
         for name in names:
@@ -304,7 +304,7 @@ class Draft:
             if lane is None or lane.listed != place:
                 key.heap.pop()
             elif lane.is_dry and lane.cold_from:
-                # Its true head may stand behind those of other lanes: nothing more is known of this turn.
+                # Its true head may be after those of other lanes: nothing more is known about this turn.
                 self._need(lane, allowed - served)
                 return allowed
             elif self._serve_one(lane):
@@ -341,20 +341,22 @@ class Draft:
         return True
 
     def _need(self, lane: Lane, count: int) -> None:
-        """Go on as if the messages were there, to find what other lanes need."""
+        """Plan as if the messages were in memory, to find out what other lanes need."""
         self.needs[lane.name] = self.needs.get(lane.name, 0) + count
         self._missing += count
 
     def _look_behind(self, lane: Lane) -> None:
-        """What a lane leaves behind, a turn or a grant, is known once it is known whether it has a next message."""
+        """Ask for one more message, because what a lane leaves, a turn or a grant, depends on whether it has
+        a next message.
+        """
         if lane.ran_dry:
             self.needs.setdefault(lane.name, 1)
 
     # Runs of streams
 
     def _charge(self, name: LaneName) -> bool:
-        """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or
-        stays.
+        """Charge a message that is delivered after another of its stream: it pays its tokens and its key's
+        deficit, or stays.
         """
         is_known = name[0] in self._state.keys and name[0] not in self.gone
         key = self._key(name[0]) if is_known else None
@@ -371,8 +373,8 @@ class Draft:
         return True
 
     def _owe(self, name: str) -> None:
-        """The run was all the key had: what is left of its turn pays first, the rest is due when it comes
-        back.
+        """The run was all that the key had: the rest of its turn pays first, and the remainder is due when
+        the key returns.
         """
         last, credit = self.left_over
         if last == name and credit > 0:
@@ -444,7 +446,7 @@ class Draft:
     # Carrying it out
 
     def apply(self, state: SchedulerState) -> None:
-        """The copies take the places of their originals."""
+        """Replace the originals by the copies."""
         for name, key in self.keys.items():
             state.inactive -= not state.is_active(name)
             if name in self.gone:

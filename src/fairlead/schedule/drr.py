@@ -1,5 +1,5 @@
-"""Who is next: deficit round robin between keys, oldest head first between the lanes of a key, tokens before
-delivery.
+"""Which message is next: deficit round robin between keys, oldest head first between the lanes of a key,
+tokens before delivery.
 
 One `Scheduler` per queue, for its ready messages, which are numbers here. A claim is a plan and its
 application:
@@ -12,8 +12,8 @@ application:
     ...                                     # write the lease and plan.buckets
     scheduler.apply(plan)
 
-A key that gets its first message joins the ring at its end. Its latest message sets its weight, from its next
-turn on, unless the configuration does (`weight_of`).
+A key that gets its first message joins the ring at its end. Its latest message sets its weight from its next
+turn on, unless the configuration sets it (`weight_of`).
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ class Scheduler:
         max_unsettled_per_key: int = 0,
         weight_of: Callable[[str], int | None] = lambda key: None,
     ) -> None:
-        """`place_of` is asked while planning and must not change the scheduler."""
+        """`place_of` is called during planning and must not change the scheduler."""
         self._weight_of = weight_of
         self._state = SchedulerState(
             place_of, buckets, quantum=quantum, max_unsettled_per_key=max_unsettled_per_key
         )
-        #: The last plan of a queue that lacks messages, with its limit: it is asked for again when they are read.
+        #: The last plan that lacks messages, with its limit: the same plan is asked for again once they are
+        #: read.
         self._last: tuple[int, ClaimPlan] | None = None
 
     # The decision
@@ -139,9 +140,9 @@ class Scheduler:
         return True
 
     def insert(self, name: LaneName, weight: int, number: int, *, is_latest: bool = False) -> None:
-        """A message that was given back, at its place; or, as the latest message, one that got a new place.
+        """Add a returned message at its place; or, as the latest message, one that got a new place.
 
-        The weight of a message that was given back counts only if its lane has no other message.
+        The weight of a returned message counts only if its lane has no other message.
         """
         state = self._state
         state.version += 1
@@ -153,7 +154,7 @@ class Scheduler:
         self._head_changed(lane)
 
     def remove(self, name: LaneName, number: int) -> None:
-        """A ready message in memory left other than by a claim."""
+        """Remove a ready message in memory that left other than by a claim."""
         state = self._state
         state.version += 1
         lane = self._lane(name)
@@ -167,7 +168,7 @@ class Scheduler:
         self._begin(name, weight)
 
     def order_ring(self) -> None:
-        """After a reopening: the turns go by the first places of the keys."""
+        """After a restart: order the turns by the first places of the keys."""
         state = self._state
         state.version += 1
         firsts: dict[str, int] = {}
@@ -184,12 +185,12 @@ class Scheduler:
     # Keys
 
     def set_quantum(self, quantum: int) -> None:
-        """It counts from the next turn of each key on; the order of the keys stays."""
+        """Set the quantum from the next turn of each key on. The order of the keys stays."""
         self._state.version += 1
         self._state.quantum = quantum
 
     def reweigh(self, key: str, weight: int) -> None:
-        """The configuration set the weight of the key; it counts from its next turn on."""
+        """Set the weight of a key by configuration; it counts from the key's next turn on."""
         state = self._state
         state.version += 1
         found = state.find_key(key)
@@ -198,8 +199,8 @@ class Scheduler:
             state.note_special(found)
 
     def limit_unsettled(self, limit: int, unsettled: Mapping[str, int]) -> None:
-        """The queue has another limit; `unsettled` are the messages of each key that are unsettled now. Of other keys
-        none is counted, and none of them is at its limit.
+        """Set the queue's limit. `unsettled` has the number of unsettled messages of each key; other keys
+        have none, and none of those is at its limit.
         """
         state = self._state
         state.version += 1
@@ -213,7 +214,7 @@ class Scheduler:
                 self._join_ring(key)
 
     def note_unsettled(self, key: str) -> None:
-        """A lease found at open. For queues that limit unsettled messages, as `settled` is."""
+        """Count a lease found at open. For queues that limit unsettled messages, like `settled`."""
         self._state.version += 1
         self._known_key(key).unsettled += 1
 
@@ -256,8 +257,8 @@ class Scheduler:
     # Messages on disk
 
     def add_cold(self, name: LaneName, weight: int, place: int) -> None:
-        """The lane goes on with messages on disk, from that place on unless it did so before; the last of them has
-        that weight.
+        """The lane continues on disk from that place on, unless it did so before; its last message has that
+        weight.
         """
         state = self._state
         state.version += 1
@@ -281,7 +282,7 @@ class Scheduler:
             self.add_cold(name, weight, place)
 
     def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
-        """The next messages of a lane came from disk, where it goes on at that place; 0: nowhere."""
+        """Add the next messages of a lane, read from disk, where it continues at that place; 0: it does not."""
         state = self._state
         state.version += 1
         lane = self._lane(name)
@@ -293,8 +294,8 @@ class Scheduler:
         self._tidy(lane)
 
     def demote(self, name: LaneName, place: int) -> list[int]:
-        """Messages of the lane from that place on are only on disk from now on, as those behind them may be already.
-        Returns those that leave memory. Everything else of the lane stays: its turn, its tokens, its debt.
+        """Move messages of the lane from that place on to disk, where the messages after them may be already.
+        Returns the messages that leave memory. The lane keeps its turn, its tokens and its debt.
         """
         state = self._state
         state.version += 1
@@ -313,12 +314,12 @@ class Scheduler:
             self.promote(name, (), 0)
 
     def cold_from(self, name: LaneName) -> int:
-        """Where the lane goes on on disk; 0: nowhere."""
+        """The place at which the lane continues on disk; 0: it does not."""
         lane = self._state.find_lane(name)
         return 0 if lane is None else lane.cold_from
 
     def ran_dry(self, name: LaneName) -> bool:
-        """Whether the lane goes on on disk, perhaps with nothing, and has no message in memory before that."""
+        """Whether the lane continues on disk, perhaps with nothing, and has no message in memory before that."""
         lane = self._state.find_lane(name)
         return lane is not None and lane.ran_dry
 
@@ -333,10 +334,10 @@ class Scheduler:
     # Tokens
 
     def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
-        """The bucket was set or removed, or has another rate or burst; or the key was closed or opened."""
+        """React to a bucket that was set, removed or changed, or to a key that was closed or opened."""
         state = self._state
         state.version += 1
-        # One throttle is in few of the queues, and all of them are told.
+        # A throttle concerns few of the queues, but all of them are notified.
         if not state.parking.holding and throttle_key not in state.parking.rings:
             return
         draft = Draft(state, now_ms)
@@ -344,7 +345,7 @@ class Scheduler:
         draft.apply(state)
 
     def look_again(self, throttle_key: str) -> None:
-        """A closed key may let more messages out: the next plan looks at the lanes that wait for it."""
+        """A closed key may let more messages pass: the next plan tries the lanes that wait for it."""
         parking = self._state.parking
         ring = parking.rings.get(throttle_key)
         if ring is not None and len(ring) and not ring.scheduled:
@@ -372,7 +373,9 @@ class Scheduler:
         return wakes.first()[0] if len(wakes) else None
 
     def containers(self) -> list[Container]:
-        """What may have as many items as there are keys or lanes. Whoever empties them has a scheduler of no use."""
+        """Containers with as many items as there are keys or lanes. Emptying them makes the scheduler
+        useless.
+        """
         state = self._state
         return [state.keys, state.lanes, state.ring.items, state.special, state.cold, state.debts]
 
@@ -416,8 +419,8 @@ class Scheduler:
         return {lane.name: sorted(lane.all(), key=place_of) for lane in self._all_lanes()}
 
     def lane_names(self) -> LaneNames:
-        """Of the lanes that have messages, and of some that have none. Two copies of lists, which take little time
-        even for a million lanes.
+        """The lanes that have messages, and some that have none. Copies two lists, which is quick even for a
+        million lanes.
         """
         return LaneNames(list(self._state.keys), list(self._state.lanes))
 
@@ -431,12 +434,12 @@ class Scheduler:
         return self.messages_after(name, place - 1, 1) == [number]
 
     def last_place(self, name: LaneName) -> int:
-        """Of the messages of a lane in memory; 0: it has none."""
+        """The last place among the messages of a lane in memory; 0 if it has none."""
         lane = self._state.find_lane(name)
         return 0 if lane is None else lane.last_place(self._state.place_of)
 
     def latest(self, name: LaneName) -> Iterator[int]:
-        """The messages of a lane in memory that came in order, the last one first."""
+        """The messages of a lane in memory that were added in order, the last one first."""
         lane = self._state.find_lane(name)
         return (
             iter(())

@@ -33,16 +33,16 @@ class Lane(msgspec.Struct, gc=False, eq=False):
     """
 
     name: LaneName
-    #: Messages that came in order; those before `at` are gone.
+    #: Messages that were added in order; those before `at` are gone.
     numbers: list[int] = []
     at: int = 0
-    #: Sorted (place, number) of messages that came back; those before `back_at` are gone.
-    #: Shared while there are none, as in nearly every lane.
+    #: Sorted (place, number) of returned messages; those before `back_at` are gone. Shared while there are
+    #: none, as in nearly every lane.
     back: list[tuple[int, int]] | tuple[()] = ()
     back_at: int = 0
-    #: Place of the first message that is only on disk, or a place before it; 0: all are in memory.
+    #: The place of the first message that is only on disk, or an earlier place; 0: all are in memory.
     cold_from: int = 0
-    #: The place under which the lane stands in the heap of its key; an entry with another place is stale.
+    #: The place under which the lane is in the heap of its key; an entry with another place is stale.
     listed: int | None = None
 
     @property
@@ -61,7 +61,7 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         return self.cold_from > 0 and self.is_dry
 
     def _back_may_go(self) -> bool:
-        """A message that came back and stands behind messages on disk waits for them."""
+        """Whether the first returned message may be next; one that is after messages on disk waits for them."""
         if self.back_at >= len(self.back):
             return False
         return not 0 < self.cold_from < self.back[self.back_at][0]
@@ -98,11 +98,11 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         return taken + found
 
     def all(self) -> list[int]:
-        """In no order between those that came in order and those that came back."""
+        """All messages, with no order between those added in order and those returned."""
         return [*self.numbers[self.at :], *(number for _, number in self.back[self.back_at :])]
 
     def last_place(self, place_of: PlaceOf) -> int:
-        """Of the messages in memory; 0: there is none."""
+        """The last place among the messages in memory; 0 if there is none."""
         in_order = place_of(self.numbers[-1]) if self.at < len(self.numbers) else 0
         came_back = [place for place, _ in self.back[-1:]] if self.back_at < len(self.back) else []
         return max([in_order, *came_back])
@@ -142,7 +142,7 @@ class Lane(msgspec.Struct, gc=False, eq=False):
         del self.numbers[at]
 
     def cut(self, place: int, place_of: PlaceOf) -> list[int]:
-        """Take away the messages from that place on, and return them."""
+        """Remove the messages from that place on, and return them."""
         at = bisect_left(self.numbers, place, lo=self.at, key=place_of)
         back_at = bisect_left(self.back, (place, 0), lo=self.back_at)
         taken = [*self.numbers[at:], *(number for _, number in self.back[back_at:])]

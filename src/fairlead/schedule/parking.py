@@ -55,7 +55,7 @@ class Parking:
 
 
 class KeysDraft(Protocol):
-    """What parking needs of the draft of the keys and lanes."""
+    """The operations on keys and lanes that parking needs from the draft."""
 
     def throttled(self, name: LaneName) -> ThrottledLane: ...
 
@@ -78,10 +78,10 @@ class ParkingDraft:
         self._keys = keys
         self._now_ms = now_ms
         self.buckets = BucketsDraft(parking.buckets, now_ms)
-        #: Copies; None: nobody waits for the bucket any more.
+        #: Copies; None: no lane waits for the bucket any more.
         self.rings: dict[str, ParkedRing | None] = {}
         self.wakes = HeapView(parking.wakes)
-        #: How often a lane was parked, and how many lanes were looked at in rings.
+        #: How often a lane was parked, and how many lanes in rings were visited.
         self.parked = 0
         self.visits = 0
 
@@ -121,12 +121,12 @@ class ParkingDraft:
             if ring is None or throttle_key == lane.granted_by or throttle_key in lane.held:
                 continue
             if len(ring) or ring.awake >= (self.buckets.whole_tokens(throttle_key) or 0):
-                # Others wait for this bucket already, or have a grant for its tokens: no overtaking.
+                # Other lanes wait for this bucket already, or have a grant for its tokens: no overtaking.
                 return throttle_key
         return self.buckets.take(order)
 
     def use_grants(self, lane: ThrottledLane) -> None:
-        """A message went out: one of each grant is used up."""
+        """Use up one of each grant, because a message was delivered."""
         assert lane.granted_by is not None
         self._ring(lane.granted_by).awake -= 1
         lane.grant -= 1
@@ -228,7 +228,7 @@ class ParkingDraft:
         self.tidy(throttle_key)
 
     def tidy(self, throttle_key: str) -> None:
-        """A ring without lanes and grants goes."""
+        """Delete a ring without lanes and grants."""
         ring = self._find_ring(throttle_key)
         if ring is not None and not len(ring) and not ring.awake:
             self.rings[throttle_key] = None
@@ -243,7 +243,7 @@ class ParkingDraft:
             self.wakes.push((at_ms, throttle_key))
 
     def _schedule_later(self, throttle_key: str) -> None:
-        """After a wake-up: nothing more is to be woken at this instant."""
+        """After a wake-up: no more lanes can be woken at this instant."""
         ring = self._find_ring(throttle_key)
         if ring is None or ring.scheduled or not len(ring):
             return

@@ -1,4 +1,4 @@
-"""What a claim will do: messages and buckets for the engine, and the change of state that only the scheduler
+"""The plan of a claim: messages and buckets for the engine, and a change of state that only the scheduler
 reads.
 """
 
@@ -29,7 +29,7 @@ class ClaimPlan(msgspec.Struct, frozen=True, gc=False):
     #: Lanes whose next messages are only on disk, and how many of them the claim would take, as far as is
     #: known. While there are any, the plan cannot be carried out: promote them and plan again.
     needs: Mapping[LaneName, int]
-    #: The buckets that gave tokens, as they will be.
+    #: The buckets that gave tokens, in their future state.
     buckets: Mapping[str, Bucket]
     change: Draft | Rounds
     version: int

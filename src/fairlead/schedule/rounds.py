@@ -47,7 +47,7 @@ class Rounds(msgspec.Struct, eq=False, gc=False):
     needs: dict[LaneName, int] = {}
     #: (key, the new `at` of its lane).
     takes: list[tuple[Key, int]] = []
-    #: Keys that were bare numbers: they give all they have.
+    #: Keys that were bare numbers: they give their only message.
     lone: Sequence[str] = ()
     #: How many keys leave the ring at its front, and which of them join it again at its end.
     leaving: int = 0

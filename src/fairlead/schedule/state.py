@@ -35,8 +35,9 @@ class SchedulerState:
         self.place_of = place_of
         self.quantum = quantum
         self.max_unsettled_per_key = max_unsettled_per_key
-        #: A key whose only message came in order, with the weight 1 and no debt, is that bare number until `find_key`
-        #: is asked for it: with many keys most have one message, and an object for each costs more than all the rest.
+        #: A key whose only message was added in order, with weight 1 and no debt, is that bare number until
+        #: `find_key` asks for it: with many keys most have one message, and an object for each would cost
+        #: more than everything else.
         self.keys: dict[str, Key | int] = {}
         #: How many of the keys have no message in their plain lanes.
         self.inactive = 0
@@ -45,7 +46,7 @@ class SchedulerState:
         #: Keys that have something claimable, and keys that lost their last message outside a claim: these
         #: leave the ring at their turn.
         self.ring: Line[str] = Line()
-        #: Keys in the ring whose turns may be unlike those of a plain key.
+        #: Keys in the ring whose turns may differ from those of a plain key.
         self.special: set[str] = set()
         self.cold: set[LaneName] = set()
         self.parking = Parking(buckets)
@@ -59,7 +60,7 @@ class SchedulerState:
         self.version = 0
 
     def find_key(self, name: str) -> Key | None:
-        """A bare number becomes an object, which means the same."""
+        """The key. A bare number becomes an equivalent object."""
         known = self.keys.get(name)
         if isinstance(known, int):
             known = self.keys[name] = lone_key(name, known)
@@ -113,7 +114,7 @@ def enter(lane: Lane, key: Key, only: Lane | None, place_of: PlaceOf) -> None:
 
 
 def list_lane(lane: Lane, key: Key, place_of: PlaceOf) -> None:
-    """The head of the lane is another one now. Its former entry in the heap is stale."""
+    """Update the lane's entry in the heap after its head changed. The former entry is stale."""
     assert key.heap is not None
     lane.listed = lane.head(place_of)
     key.heap.push((lane.listed, lane.name))

@@ -1,7 +1,8 @@
-"""Token buckets: values, and the buckets that are configured; and throttle keys that are closed. All queues share them.
+"""Token buckets, the set of configured buckets, and closed throttle keys. All queues share them.
 
-`now_ms` is the time of the store, which no clock step fills. A bucket grants at most one burst plus its rate
-times the time, over restarts too, because a claim writes the buckets it took from (`ClaimPlan.buckets`).
+`now_ms` is the time of the store, which a clock step does not advance. A bucket grants at most one burst plus
+its rate times the time, also over restarts, because a claim writes the buckets that it took from
+(`ClaimPlan.buckets`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def default_burst(rate: float) -> float:
 
 
 class Bucket(NamedTuple):
-    """`tokens` are those of `at_ms`."""
+    """A token bucket. `tokens` is its content at `at_ms`."""
 
     rate: float
     burst: float
@@ -48,8 +49,7 @@ class Bucket(NamedTuple):
             return now_ms
         if self.rate <= 0:
             return None
-        # Half a speck less than is missing: a sum of floats that falls short would make it a millisecond
-        # late.
+        # Half a speck less than is missing: a float sum that falls short would make it a millisecond late.
         return now_ms + max(1, ceil((wanted - tokens - _SPECK / 2) * 1000 / self.rate))
 
     def tokens_at(self, now_ms: int) -> float:
@@ -63,7 +63,7 @@ class Buckets:
 
     def __init__(self) -> None:
         self._buckets: dict[str, Bucket] = {}
-        #: Keys that are closed, or open step by step.
+        #: Keys that are closed, or that open step by step.
         self.closed: dict[str, ClosedKey] = {}
         #: Orders that were asked for; forgotten when a rate changes.
         self._slowest_first: dict[tuple[str, ...], list[str]] = {}
@@ -72,7 +72,9 @@ class Buckets:
         return self._buckets.get(throttle_key)
 
     def set(self, throttle_key: str, bucket: Bucket | None) -> None:
-        """Each scheduler must hear of a changed rate or burst by `Scheduler.bucket_changed`."""
+        """Set or remove a bucket. Each scheduler must learn of a changed rate or burst by
+        `Scheduler.bucket_changed`.
+        """
         self._slowest_first.clear()
         if bucket is None:
             self._buckets.pop(throttle_key, None)
@@ -80,8 +82,8 @@ class Buckets:
             self._buckets[throttle_key] = bucket
 
     def close(self, throttle_key: str, until_ms: int | None) -> None:
-        """Close a key until that time, or open it. Whatever probes are out no longer count. Each scheduler must hear of it
-        as of a changed rate.
+        """Close a key until that time, or open it. Probes in flight no longer count. Each scheduler must
+        learn of it, as of a changed rate.
         """
         self._slowest_first.clear()
         if until_ms is None:
@@ -90,7 +92,9 @@ class Buckets:
             self.closed[throttle_key] = ClosedKey(until_ms)
 
     def has_probes(self, now_ms: int) -> bool:
-        """Whether a closed key lets probes out now, so that it matters which messages go out and come back."""
+        """Whether a closed key delivers probes now, so that it matters which messages are delivered and
+        settled.
+        """
         return any(closed.until_ms <= now_ms for closed in self.closed.values())
 
     def charge(self, buckets: dict[str, Bucket]) -> None:
@@ -101,8 +105,8 @@ class Buckets:
         return dict(self._buckets)
 
     def slowest_first(self, throttle_keys: tuple[str, ...]) -> list[str]:
-        """The keys that are closed or have a bucket, in the one order in which all lanes wait for several of them: a closed
-        one is the slowest.
+        """The keys that are closed or have a bucket, in the one order in which all lanes wait for several of
+        them. A closed key is the slowest.
         """
         known = self._slowest_first.get(throttle_keys)
         if known is not None:
@@ -127,13 +131,13 @@ class BucketsDraft:
         self._now_ms = now_ms
         #: By throttle key, refilled; None: no limit.
         self._tokens: dict[str, float | None] = {}
-        #: By closed throttle key: how many more probes may go out.
+        #: By closed throttle key: how many more probes may be delivered.
         self._room: dict[str, int] = {}
         self._charged: set[str] = set()
         self.slowest_first = buckets.slowest_first
 
     def charged(self) -> dict[str, Bucket]:
-        """The buckets that gave tokens, as they are then."""
+        """The buckets that gave tokens, in their future state."""
         return {key: self._now(key) for key in self._charged}
 
     def _now(self, throttle_key: str) -> Bucket:
@@ -151,15 +155,15 @@ class BucketsDraft:
         return tokens
 
     def _find_room(self, throttle_key: str) -> int | None:
-        """Of a closed key; None: it is open."""
+        """The room of a closed key; None: it is open."""
         closed = self._buckets.closed.get(throttle_key)
         if closed is None:
             return None
         return self._room.setdefault(throttle_key, closed.room(self._now_ms))
 
     def take(self, throttle_keys: Iterable[str]) -> str | None:
-        """Take a token of each bucket, and be a probe of each closed key, or nothing at all; returns the first key that
-        does not let the message pass.
+        """Take a token of each bucket and a probe of each closed key, or nothing at all. Returns the first
+        key that does not let the message pass.
         """
         found: list[tuple[str, float]] = []
         probing: list[str] = []
@@ -189,8 +193,8 @@ class BucketsDraft:
         return int(tokens + _SPECK) if room is None else min(room, int(tokens + _SPECK))
 
     def ready_at(self, throttle_key: str, need: int) -> int | None:
-        """When the bucket holds `need` tokens, or is full; of a closed key, when it may let a probe out. None: never, or
-        not before the end of a probe, which wakes the lanes that wait.
+        """When the bucket holds `need` tokens or is full; for a closed key, when it may deliver a probe.
+        None: never, or not before a probe ends, which wakes the waiting lanes.
         """
         closed, room = self._buckets.closed.get(throttle_key), self._find_room(throttle_key)
         if closed is not None and self._now_ms < closed.until_ms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.schedule.closed import MOST_PROBES, ClosedKey
+from fairlead.schedule.closed import MAX_PROBES, ClosedKey
 from fairlead.schedule.throttle import Bucket, Buckets, BucketsDraft
 
 
@@ -23,7 +23,7 @@ def test_a_stage_ends_when_as_many_probes_were_answered_as_it_lets_out() -> None
             # One at a time, as with a single worker.
             closed.probes.add(number)
             assert closed.ended([number], is_answer=True)
-    assert stages == [1, 2, 4, 8, 16, 32, MOST_PROBES]
+    assert stages == [1, 2, 4, 8, 16, 32, MAX_PROBES]
 
 
 def test_only_probes_count_and_one_without_an_answer_makes_room_alone() -> None:
