@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from fairlead.decide.arguments import check_count
 from fairlead.engine.broker import Broker
+from fairlead.engine.memory import Memory
 from fairlead.engine.turns import MAX_TURN_ITEMS
 from fairlead.errors import FairleadError, ServerStopping
 from fairlead.model.delivery import Delivery
@@ -108,7 +109,6 @@ class Subscription:
         self.is_over = False
         self._turns = turns
         self._broker = broker
-        self._memory = broker.engine.memory
         self._claim = replace(claim, wait=_WAIT)
         #: The claim that waits or is under way, if one is: there is never a second one.
         self._standing: Standing | None = None
@@ -116,6 +116,11 @@ class Subscription:
         #: In order. Those that are settled go from the front, and with `_remember` from the middle.
         self._sent: deque[_Sent] = deque()
         self._sent_when_pruned = 0
+
+    @property
+    def _memory(self) -> Memory:
+        """The engine may load another one after a failed write."""
+        return self._broker.engine.memory
 
     @property
     def has_token(self) -> bool:

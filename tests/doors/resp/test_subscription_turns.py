@@ -458,6 +458,23 @@ def test_a_lost_turn_with_its_settle_forgets_no_delivery(scene: Scene) -> None:
     assert scene.counts() == (2, 1)
 
 
+def test_a_subscription_knows_what_it_sent_after_all_memory_was_loaded_anew(scene: Scene) -> None:
+    scene.put(*numbered(3))
+    consumer = scene.consumer()
+    scene.store.arm(1, "fail", only=("write",))
+    before = engine_of(scene.broker).memory
+    with pytest.raises(errors.Unavailable):
+        # A change that is not of some queues, so that all memory is loaded again.
+        scene.broker.config.set("key", "value")
+    assert engine_of(scene.broker).memory is not before
+    scene.put(b"3")
+    scene.run()
+    assert len(consumer.started) == 1, "it still holds what it was sent"
+    consumer.end()
+    scene.run()
+    assert scene.counts() == (3, 1)
+
+
 def test_a_server_that_stops_ends_it_and_its_messages_go_back(scene: Scene) -> None:
     scene.put(*numbered(3))
     consumer = scene.consumer()
