@@ -338,12 +338,12 @@ NO_LINUX = "sys.platform = 'darwin'"
         (NO_LANDLOCK, ["landlock (ENOSYS)"]),
         (f"{NO_SECCOMP}; {NO_LANDLOCK}", ["seccomp (EINVAL)", "landlock (ENOSYS)"]),
         (NO_TABLE, [f"seccomp (no table of system calls for {os.uname().machine}, 64 bits)"]),
-        (NO_EFFECT, ["seccomp (the kernel took the filter and does not use it)"]),
+        (NO_EFFECT, ["seccomp (the kernel accepted the filter and does not use it)"]),
         (
             NO_LINUX,
             [
                 "seccomp (only Linux has it)",
-                "memory-limit (no telling how much is in use)",
+                "memory-limit (the memory in use is not known)",
                 "landlock (only Linux has it)",
                 "no-capabilities (only Linux has it)",
                 "no-new-privs (only Linux has it)",

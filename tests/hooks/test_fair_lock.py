@@ -17,7 +17,7 @@ def test_whoever_waited_longest_is_next() -> None:
         for name in range(5):
             threads.append(threading.Thread(target=pass_through, args=(name,)))
             threads[-1].start()
-            while len(fair_lock._line) <= name:
+            while len(fair_lock._waiting) <= name:
                 threads[-1].join(0.001)
         assert came_in == []
     for thread in threads:

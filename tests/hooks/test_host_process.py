@@ -64,7 +64,7 @@ def test_what_came_back_before_a_death_stands() -> None:
     host = HostProcess(HostSetup(10, 1 << 20, 60_000, 60_000, 1 << 30), kill_after_ms=60_000)
     try:
         host.await_ready()
-        host.tell(LoadScript(1, "on_enqueue", SLOW, ()))
+        host.send(LoadScript(1, "on_enqueue", SLOW, ()))
         headers = [msgspec.msgpack.encode(call.headers) for call in enqueue_calls(5000)]
         answers = host.turn(RunEnqueue(1, "orders", 1, 3, 3, headers, [10] * 5000), {})
         rows = as_rows(next(answers))

@@ -1,4 +1,4 @@
-"""When to stop asking a hook that keeps failing."""
+"""The circuit breaker of one hook."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections import deque
 
 
 class Breaker:
-    """Opens at `threshold` failures in a row, for `cooldown_ms`; then calls resume with a full threshold.
+    """Opens for `cooldown_ms` after `threshold` failures in a row; then calls resume with a full threshold.
 
-    A success ends a row of failures. Failures that cost a whole host process are dear for everyone, so they
-    count on their own as well: `threshold` of them within one cooldown open the breaker, whatever succeeded
-    in between.
+    A success ends a row of failures. A failure that killed the host process delays every queue, so kills also count
+    on their own: `threshold` kills within one cooldown open the breaker, whatever succeeded in between.
     """
 
     def __init__(self, threshold: int, cooldown_ms: int) -> None:
@@ -21,7 +20,7 @@ class Breaker:
         self._kills: deque[int] = deque(maxlen=threshold)
 
     def open_for_ms(self, now_ms: int) -> int:
-        """How much longer it stays open; 0 while closed."""
+        """How much longer the breaker stays open; 0 while it is closed."""
         if self._open_until_ms is None:
             return 0
         if now_ms < self._open_until_ms:

@@ -1,4 +1,4 @@
-"""What goes into a hook and what comes out of it, as plain values."""
+"""The calls and decisions of hooks, as plain values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OnEnqueueCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OnFailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`attempts` counts this failure already; `progress` is the 64 bits of the message."""
+    """`attempts` includes this failure. `progress` is the 64 bits of the message."""
 
     headers: dict[str, str]
     id: str
@@ -28,11 +28,11 @@ class OnFailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
-    """What to lay over the caller's message: None keeps what the caller gave.
+    """The fields that replace those of the caller's message; None keeps the caller's.
 
-    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys),
-    and the caller's stream stays. `absent`: the queue has no such script (any more); all fields are None.
-    `notes` says what was corrected or ignored of the script's result.
+    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys), and the
+    caller's stream stays. `absent`: the queue has no such script, and all fields are None. `notes` name values of
+    the script that were corrected or ignored.
     """
 
     outcome: Outcome
@@ -45,9 +45,7 @@ class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class FailureDecision(msgspec.Struct, frozen=True, gc=False):
-    """What the hook decided. Only after `ran` does it count; else the queue's policies decide, as if there
-    were no hook.
-    """
+    """The decision counts only with the outcome `ran`; otherwise the queue's policies decide, as without a hook."""
 
     outcome: Outcome
     action: Literal["retry", "dlq"] = "retry"

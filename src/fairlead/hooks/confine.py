@@ -1,9 +1,8 @@
-"""Takes from a hook host, once it is ready, all it does not need: files, sockets, processes, rights, most
-system calls.
+"""Takes from a hook host, once it is ready, all that it does not need: files, sockets, processes, rights, system calls.
 
-What a machine does not offer is left out and told, never passed over: a `Confinement` names what is in force
-and what is missing. None of it needs root. Linux has all layers; elsewhere there are resource limits and
-closed descriptors only.
+A layer that a machine does not offer is left out and reported: a `Confinement` names the layers in force and those
+that are missing. None of them needs root. Linux has all layers; other systems have only resource limits and closed
+descriptors.
 """
 
 from __future__ import annotations
@@ -27,53 +26,51 @@ Mode = Literal["require", "best", "off"]
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
-#: A call is watched, a host with nothing to do is not: one that was taken over could compute for somebody
-#: else for ever. An honest one that has done this much work ends too, and the spare takes over.
+#: A running call is watched, an idle host is not: code that has taken over a host could compute for ever. An honest
+#: host that has used this much CPU time ends too, and the spare takes over.
 MAX_CPU_SECONDS = 3600
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _LANDLOCK_VERSION = 444, 446, 1
-#: How many kinds of access to files Landlock knows, by its version.
+#: The number of access rights to files that Landlock knows, by its version.
 _LANDLOCK_FILES = {1: 13, 2: 14, 3: 15, 4: 15}
 _LANDLOCK_FILES_NOW = 16
 
 
 class Confinement(msgspec.Struct, frozen=True, array_like=True):
-    """`by` is what holds a host, the strongest first; `missing` what does not, each with the reason in
-    brackets.
-    """
+    """`by`: the layers in force, strongest first. `missing`: the other layers, each with the reason in brackets."""
 
     by: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{', '.join(self.by) or 'nothing'}{'; missing: ' if self.missing else ''}{', '.join(self.missing)}"
+        text = ", ".join(self.by) or "nothing"
+        return f"{text}; missing: {', '.join(self.missing)}" if self.missing else text
 
     @property
     def filtered(self) -> bool:
-        """Whether the kernel refuses the system calls it does not need."""
+        """Whether the kernel refuses system calls that the host does not need."""
         return "seccomp" in self.by
 
 
 class NotOffered(Exception):
-    """By this kernel, machine or system; the text says what."""
+    """This kernel, machine or system does not offer a layer; the text says why."""
 
 
 def available() -> Confinement:
-    """What would hold a host on this machine. Asks the kernel, and changes nothing about this process."""
+    """The layers that this machine offers. Asks the kernel and changes nothing about this process."""
     return _each((layer.name, layer.ask) for layer in _LAYERS)
 
 
 def confine(mode: Mode, more_address_space: int) -> Confinement:
-    """Close this process in, for good. Open pipes stay; from here on nothing can be opened, imported or
-    started.
+    """Confine this process for good. Open pipes stay; nothing can be opened, imported or started any more.
 
-    `off` leaves out the layers that only Linux has; `require` raises NotOffered where system calls cannot be
+    `off` leaves out the layers that only Linux has. `require` raises `NotOffered` where system calls cannot be
     filtered.
     """
     os.environ.clear()
     _close_inherited()
     layers = [layer for layer in _LAYERS if mode != "off" or layer.portable]
-    # The strongest last: it would refuse the others.
+    # The strongest layer last: it would refuse the others.
     held = _each([(layer.name, layer.prepare(more_address_space)) for layer in layers][::-1])
     off = [f"{layer.name} (switched off)" for layer in _LAYERS if layer not in layers]
     held = Confinement(held.by[::-1], (*off, *held.missing[::-1]))
@@ -85,10 +82,9 @@ def confine(mode: Mode, more_address_space: int) -> Confinement:
 
 
 class Layer(NamedTuple):
-    """`ask` finds out whether there is such a thing; `prepare` does what still needs files, and returns what
-    puts it in force.
+    """`ask` finds out whether the layer is offered. `prepare` does what needs files, and returns what enforces the layer.
 
-    Both raise NotOffered or OSError when it is not to be had.
+    Both raise `NotOffered` or `OSError` if the layer is not offered.
     """
 
     name: str
@@ -144,7 +140,7 @@ def _filter_program() -> list[seccomp.Instruction]:
 def _ask_seccomp() -> None:
     _filter_program()
     try:
-        # A kernel that can filter comes as far as reading the program, which is nowhere.
+        # A kernel that can filter fails only when it reads the program, whose address is null.
         _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER)
     except OSError as e:
         if e.errno != errno.EFAULT:
@@ -162,17 +158,15 @@ def _filter_system_calls() -> None:
         _SECCOMP_MODE_FILTER,
         ctypes.byref(_Program(len(instructions), seccomp.assembled(instructions))),
     )
-    # An emulated kernel may take a filter and forget it. This call is not on the list, and fails for no other
-    # reason.
+    # An emulated kernel may accept a filter and ignore it. This call is not allowed, and only a filter makes it fail.
     if os.getppid() != -1:
-        raise NotOffered("the kernel took the filter and does not use it")
+        raise NotOffered("the kernel accepted the filter and does not use it")
 
 
 def _prepare_seccomp(_: int) -> Callable[[], object]:
-    """The filter lets no memory become executable; what is writable and executable already stops being
-    executable.
+    """Also remove the right to execute from memory that is writable, which the filter cannot undo.
 
-    That is an old libffi's memory for callbacks, of which a host has none.
+    Only an old libffi has such memory, for callbacks, and a host has no callbacks.
     """
     with contextlib.suppress(OSError, NotOffered):
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -199,9 +193,7 @@ def _ask_landlock() -> int:
 
 
 def _take_away_files() -> None:
-    """Everything this Landlock can rule is ruled, by no rule at all: files, TCP from version 4, signals to
-    others from 6.
-    """
+    """Deny everything that this version of Landlock handles: files, from version 4 TCP, from 6 signals to others."""
     version = _ask_landlock()
     files = (1 << _LANDLOCK_FILES.get(version, _LANDLOCK_FILES_NOW)) - 1
     ruled = (ctypes.c_uint64 * 3)(files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
@@ -221,13 +213,13 @@ def _take_away_files() -> None:
 
 
 def _drop_capabilities() -> None:
-    """A broker that is run by root would else leave its host the right to lift its own limits."""
+    """Otherwise the host of a broker that root runs could lift its own limits."""
     _checked(_libc().capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
 
 
 def _address_space() -> int:
     if sys.platform != "linux":
-        raise NotOffered("no telling how much is in use")
+        raise NotOffered("the memory in use is not known")
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 
@@ -246,9 +238,7 @@ def _set_limits() -> None:
 
 
 def _close_inherited() -> None:
-    """All but the pipes and stderr. A mapped file keeps a descriptor of its own, and whoever has one can
-    change its size.
-    """
+    """Close all descriptors but the pipes and stderr: with the one of the shared page, its size could be changed."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         with contextlib.suppress(OSError):
             open_ones: Iterable[int] = [int(name) for name in os.listdir(directory)]
@@ -261,8 +251,7 @@ def _close_inherited() -> None:
                 os.close(fd)
 
 
-#: The strongest first. Limits come after Landlock when they are put in force: its rules need a descriptor for
-#: a moment.
+#: The strongest first. Landlock is enforced before the limits, because its rules need a descriptor for a moment.
 _LAYERS = (
     Layer("seccomp", _ask_seccomp, _prepare_seccomp),
     Layer("limits", lambda: None, lambda _: _set_limits, portable=True),

@@ -1,4 +1,4 @@
-"""A lock that lets in whoever has waited longest."""
+"""A lock that goes to the thread that has waited longest."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from types import TracebackType
 
 
 class FairLock:
-    """A plain lock may be taken again at once by the thread that let it go; one queue's endless turns would
-    starve the rest.
+    """Not a plain lock, because a thread may take that again as soon as it releases it.
+
+    One queue with endless turns would starve the others.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._line: deque[threading.Lock] = deque()
+        self._waiting: deque[threading.Lock] = deque()
         self._busy = False
 
     def __enter__(self) -> None:
@@ -24,14 +25,14 @@ class FairLock:
                 return
             mine = threading.Lock()
             mine.acquire()
-            self._line.append(mine)
+            self._waiting.append(mine)
         mine.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            if self._line:
-                self._line.popleft().release()
+            if self._waiting:
+                self._waiting.popleft().release()
             else:
                 self._busy = False

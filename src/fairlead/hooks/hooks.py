@@ -1,4 +1,4 @@
-"""The broker's side of the hooks: scripts in, decisions out, nothing a script does gets further than here."""
+"""The broker's side of the hooks: scripts in, checked decisions out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairlead.hooks.calls import (
     Outcome,
 )
 from fairlead.hooks.fair_lock import FairLock
-from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, HostStalled
+from fairlead.hooks.process import OUT_OF_TURN, HostDied, HostDoesNotStart, HostProcess, HostStalled
 from fairlead.hooks.results import (
     enqueue_defaults,
     failure_defaults,
@@ -55,11 +55,11 @@ from fairlead.model.limits import MAX_SCRIPT_BYTES
 from fairlead.model.timings import Timing
 from fairlead.model.views import HookStats
 
-#: Calls of one turn. Between turns others get theirs.
+#: The most calls of one turn. Between two turns of a batch, others get theirs.
 _TURN_CALLS = 500
-#: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
+#: The most Lua states that a host keeps. The least recently used one is discarded, and made again when needed.
 _MAX_STATES = 128
-#: Two deaths of a host within a call, or four before it began.
+#: A call is blamed for two deaths of a host while it ran, or for four before it began.
 _PROOF = 4
 _SPARE_BYTES = 512 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
@@ -69,7 +69,7 @@ _LINE = re.compile(r"on_\w+:(\d+): (.*)", re.DOTALL)
 
 @dataclass(slots=True)
 class _Hook:
-    """One script of one queue. `key` names it to the hosts and is new whenever the script is."""
+    """One script of one queue. `key` is its name in hosts; every script gets a new one."""
 
     key: int
     function: HookFunction
@@ -86,10 +86,10 @@ class _Hook:
 
 @dataclass(slots=True)
 class _Turn:
-    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host
-    stalled or died.
+    """The result of one turn. `ended` is "done", "died", or why the turn was stopped.
 
-    `begun` says that the host had come so far as to make a call.
+    `blamed`: the call, counted within the turn, that was running when the host stalled or died. `begun`: whether the
+    host had begun a call.
     """
 
     rows: list[list[Any]]
@@ -101,10 +101,10 @@ class _Turn:
 class Hooks:
     """Runs the Lua hooks of all queues in a process of their own. Thread-safe.
 
-    Calls never raise for what a script does: a failing one gets the defaults, is counted by its breaker and
-    told in `stats`. Batches go over in turns, in the order they came; a turn ends after about half of
-    `kill_after_ms`, so a slow or stuck queue delays another by one turn or one kill and not by its batch.
-    Nothing runs before the first use.
+    Calls never raise for what a script does: a failing call gets the defaults, and is counted by the breaker and in
+    `stats`. Batches are sent in turns, in the order they came. A turn ends after about half of `kill_after_ms`, so
+    a slow or stuck queue delays another one by one turn or one kill, not by its batch. No process is started before
+    the first use.
     """
 
     def __init__(self, settings: HookSettings, clock: Clock) -> None:
@@ -118,7 +118,7 @@ class Hooks:
         self._fair_lock = FairLock()
         self._host: HostProcess | None = None
         self._closed = False
-        #: Told how long each batch of calls took; None: nobody asks.
+        #: Called with the duration of each batch of calls.
         self.timed: Callable[[Timing], None] | None = None
         setup = HostSetup(
             settings.default_timeout_ms,
@@ -131,8 +131,9 @@ class Hooks:
         self._supply = HostSupply(setup, settings.kill_after_ms)
 
     def check(self, script: str, function: HookFunction) -> None:
-        """Raises HookInvalid for a script that could never run: see `docs/reference/lua.md`. Its top level is
-        run once.
+        """Run the top level of the script once. Raises `HookInvalid` for a script that cannot run.
+
+        `docs/reference/lua.md` lists what a script must be.
         """
         try:
             size = len(script.encode())
@@ -154,9 +155,7 @@ class Hooks:
         raise HookInvalid(function, None, what)
 
     def set_script(self, queue_id: int, function: HookFunction, script: str | None) -> None:
-        """In force from the next turn; counts and breaker begin anew, unless the script is the one that is
-        set already.
-        """
+        """Set or remove a script from the next turn on. A changed script starts with a closed breaker and zero counts."""
         with self._lock:
             old = self._hooks.get((queue_id, function))
             if script is None:
@@ -178,7 +177,7 @@ class Hooks:
     def on_enqueue_columns(
         self, queue_id: int, queue: str, headers: Sequence[bytes], payload_sizes: Sequence[int]
     ) -> list[EnqueueDecision]:
-        """`on_enqueue` for messages by column, with their headers as they are stored."""
+        """`on_enqueue` for messages by column, with their headers packed as stored."""
         hook = self._find(queue_id, "on_enqueue")
         if hook is None:
             return [EnqueueDecision("absent")] * len(headers)
@@ -205,7 +204,7 @@ class Hooks:
         return self._decide(queue_id, hook, len(failures), run, read_failure, failure_defaults)
 
     def set_config(self, key: str, value: str | None) -> None:
-        """What `fila.get` and `fairlead.get` answer from the next turn on; None: not set."""
+        """Set what `fila.get` and `fairlead.get` return from the next turn on; None removes the key."""
         with self._lock:
             self._config.pop(key, None)
             if value is not None:
@@ -242,12 +241,12 @@ class Hooks:
         return found
 
     def pids(self) -> list[int]:
-        """The processes there are at the moment: the host at work and its spare."""
+        """The current processes: the host at work and its spare."""
         host = self._host
         return [*([host.pid] if host is not None else []), *self._supply.pids()]
 
     def close(self) -> None:
-        """Kills host and spare. A batch under way in another thread raises BrokerClosed. May be repeated."""
+        """Kill the host and its spare. A batch under way in another thread raises `BrokerClosed`. May be repeated."""
         self._closed = True
         host = self._host
         if host is not None:
@@ -297,9 +296,7 @@ class Hooks:
         read: Callable[[Sequence[Any]], _D],
         defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:
-        """Turn after turn until every call has its decision. What came back stands, whatever became of the
-        host.
-        """
+        """Run turns until every call has its decision. Results that arrived count, also if the host died later."""
         decisions: list[_D] = []
         condemned: dict[int, str] = {}
         suspicion: Counter[int] = Counter()
@@ -321,7 +318,7 @@ class Hooks:
             decisions += self._judge(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed
             if turn.ended == "died":
-                # Perhaps it was somebody else's doing: only a second death in the same call is blamed on it.
+                # Somebody else may have killed the host: only a second death in the same call is blamed on the call.
                 suspicion[blamed] += 2 if turn.begun else 1
                 if suspicion[blamed] >= _PROOF:
                     condemned[blamed] = "stopped: ended the hook host, twice"
@@ -338,29 +335,35 @@ class Hooks:
             return turn
         try:
             self._load(host, hook)
-            for answer in host.turn(run, self._config):
-                if isinstance(answer, ResultRows):
-                    turn.rows += answer.rows
-                if len(turn.rows) > run.count or not (
-                    isinstance(answer, ResultRows) or (isinstance(answer, TurnDone) and turn.rows)
-                ):
-                    raise HostDied("it spoke out of turn")
-                if isinstance(answer, TurnDone):
-                    return turn
+            self._collect_rows(host, run, turn.rows)
+            return turn
         except HostStalled:
             turn.ended = f"stopped: no result within {self._settings.kill_after_ms} ms"
         except HostDied:
             turn.ended = "died"
         del turn.rows[run.count :]
         turn.blamed = len(turn.rows)
-        # Read once: a host that spoke out of turn is still alive here, and may write what it likes.
-        under_way = host.running_call
-        turn.begun = under_way >= 0
-        if turn.blamed < under_way < run.count:
-            # Rows that had not been sent yet are lost with it: those calls are made again.
-            turn.blamed = under_way
+        # Read once: a host that sent something unasked is still alive here and may change the number.
+        running = host.running_call
+        turn.begun = running >= 0
+        if turn.blamed < running < run.count:
+            # Rows that the host had not sent yet are lost with it; those calls are made again.
+            turn.blamed = running
         self._drop_host()
         return turn
+
+    def _collect_rows(self, host: HostProcess, run: RunEnqueue | RunFailure, rows: list[list[Any]]) -> None:
+        """Add the rows of the turn as they come. Raises `HostStalled` or `HostDied`."""
+        for answer in host.turn(run, self._config):
+            if isinstance(answer, ResultRows):
+                rows += answer.rows
+                is_expected = len(rows) <= run.count
+            else:
+                is_expected = isinstance(answer, TurnDone) and 0 < len(rows) <= run.count
+            if not is_expected:
+                raise HostDied(OUT_OF_TURN)
+            if isinstance(answer, TurnDone):
+                return
 
     def _check_once(self, check: CheckScript) -> ScriptChecked:
         try:
@@ -371,14 +374,14 @@ class Hooks:
             for answer in host.turn(check, self._config):
                 if isinstance(answer, ScriptChecked):
                     return answer
-                raise HostDied("it spoke out of turn")
+                raise HostDied(OUT_OF_TURN)
         except HostStalled:
             self._drop_host()
             return ScriptChecked(TIME, "")
         except HostDied:
             self._drop_host()
             raise
-        raise AssertionError("a turn does not end by itself")
+        raise AssertionError("a turn ends only with an answer or an error")
 
     def _working_host(self) -> HostProcess:
         if self._closed:
@@ -395,14 +398,14 @@ class Hooks:
             host.close()
 
     def _load(self, host: HostProcess, hook: _Hook) -> None:
-        """Have the script in the host, and make it the one used last."""
+        """Make sure that the host has the script, and mark the script as used last."""
         if hook.key in host.loaded:
             del host.loaded[hook.key]
         else:
             drop = tuple(host.loaded)[: max(0, len(host.loaded) + 1 - _MAX_STATES)]
             for key in drop:
                 del host.loaded[key]
-            host.tell(LoadScript(hook.key, hook.function, hook.script, drop))
+            host.send(LoadScript(hook.key, hook.function, hook.script, drop))
         host.loaded[hook.key] = None
 
     def _is_open(self, hook: _Hook) -> bool:

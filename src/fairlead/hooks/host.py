@@ -1,15 +1,14 @@
-"""The process that runs hook scripts. Started by `process.py`; reads turns from stdin, writes rows to stdout.
+"""The program of the process that runs hook scripts. It reads turns from stdin and writes rows to stdout.
 
-It keeps one Lua state per script and knows nothing of breakers or defaults: it runs calls in order and says
-what came back. Before each call it leaves the call's number in memory shared with the broker, so that whoever
-kills it knows which call was running. Once it is ready it is closed in, see `confine.py`; a crash of it loses
-nothing.
+The host keeps one Lua state per script and knows nothing of breakers or defaults: it makes calls in order and
+returns their results. Before each call it writes the call's number to memory shared with the broker, so that the
+broker knows which call was running when it kills the host. Once ready, the host confines itself (`confine.py`). A
+crash of it loses nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import mmap
@@ -43,9 +42,9 @@ from fairlead.hooks.wire import (
     ToHost,
     TurnDone,
     frame,
-    read_exactly,
-    write_all,
 )
+from fairlead.processes.lifetime import die_with_parent
+from fairlead.processes.pipes import read_frame, write_all
 
 _STDIN, _STDOUT = 0, 1
 _INSTRUCTIONS_PER_MS = 10_000
@@ -53,14 +52,13 @@ _INSTRUCTIONS_PER_TICK = 1_000
 _FLUSH_ROWS = 125
 _FLUSH_SECONDS = 0.02
 _MAX_ASKED_PER_CALL = 100
-_MAX_KNOWN = 1_000
-_PR_SET_PDEATHSIG = 1
+_MAX_CONFIG_VALUES = 1_000
 
 Row = tuple[Any, ...]
 
 
 class State:
-    """One script in its own Lua state. A row is `(status, ...)`; no call raises."""
+    """One script in its own Lua state. A call returns a row, `(status, ...)`, and raises only what Lua itself raises."""
 
     def __init__(self, lua: Any, sandbox: str, script: LoadScript | CheckScript, setup: HostSetup) -> None:
         self._runtime = lua.LuaRuntime(
@@ -79,12 +77,12 @@ class State:
         compile_, self._probe, self._call, self._answer, self._forget = prepare(
             script.function, script.script, ticks, setup.timeout_ms / 1000
         )
-        self._broken: Row = _kept(compile_())
+        self._broken: Row = _as_row(compile_())
         self._max_bytes = self._runtime.get_memory_used() + setup.memory_bytes
         self._runtime.set_max_memory(self._max_bytes)
         self._config_version = 0
-        self._known_bytes = 0
-        self._known = 0
+        self._config_bytes = 0
+        self._config_values = 0
 
     def probe(self) -> Row:
         return self._broken if self._broken[0] != OK else self._run(self._probe, [])
@@ -101,13 +99,11 @@ class State:
             self._forget_all()
 
     def _run(self, function: Callable[..., Any], arguments: list[Any], row: Any = None) -> Row:
-        """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at
-        hand.
-        """
-        if self._known > _MAX_KNOWN:
+        """Repeat the call with each configuration value that it asks for. This is sound because calls share nothing."""
+        if self._config_values > _MAX_CONFIG_VALUES:
             self._forget_all()
         for _ in range(_MAX_ASKED_PER_CALL):
-            answered = _kept(function(*arguments) if row is None else row)
+            answered = _as_row(function(*arguments) if row is None else row)
             if answered[0] != NEEDS_CONFIG:
                 return answered
             self._learn(answered[1])
@@ -115,7 +111,7 @@ class State:
         return ERROR, f"asked for more than {_MAX_ASKED_PER_CALL} new configuration keys in one call"
 
     def _forget_all(self) -> None:
-        self._known = self._known_bytes = 0
+        self._config_values = self._config_bytes = 0
         self._forget()
         self._runtime.set_max_memory(self._max_bytes)
 
@@ -123,10 +119,10 @@ class State:
         _write(ConfigRequest(key))
         answer = _read()
         assert isinstance(answer, ConfigValue)
-        # What the configuration answers is not the script's doing: its allowance grows by as much.
-        self._known += 1
-        self._known_bytes += 200 + len(key) * 4 + len(answer.value or "") * 4
-        self._runtime.set_max_memory(self._max_bytes + self._known_bytes)
+        # The memory of a configuration value is not the script's, so the script's limit grows by as much.
+        self._config_values += 1
+        self._config_bytes += 200 + len(key) * 4 + len(answer.value or "") * 4
+        self._runtime.set_max_memory(self._max_bytes + self._config_bytes)
         self._answer(key, answer.value)
 
 
@@ -170,14 +166,14 @@ class Host:
                 state = state or self._state(run)
                 row = state.call(arguments)
             except (self._lua.LuaError, UnicodeError) as e:
-                row = self._broken_off(e)
+                row = self._error_row(e)
             rows.append(row)
             if row[0] == OK:
                 failures_left = run.threshold
             else:
                 failures_left -= 1
                 if row[0] == MEMORY:
-                    # A state that was full is not worth trusting; the next call makes a new one.
+                    # A state that ran out of memory is not trusted; the next call makes a new one.
                     self._states.pop(run.key, None)
                     state = None
             now = clock()
@@ -198,7 +194,7 @@ class Host:
         state.at_config(run.config_version)
         return state
 
-    def _broken_off(self, error: Exception) -> Row:
+    def _error_row(self, error: Exception) -> Row:
         return (MEMORY, "") if isinstance(error, self._lua.LuaMemoryError) else (ERROR, str(error)[:500])
 
     def _check(self, check: CheckScript) -> None:
@@ -206,7 +202,7 @@ class Host:
         try:
             row = State(self._lua, self._sandbox, check, self._setup).probe()
         except (self._lua.LuaError, UnicodeError) as e:
-            row = self._broken_off(e)
+            row = self._error_row(e)
         _write(ScriptChecked(row[0], str(row[1]) if len(row) > 1 and row[1] is not None else ""))
         self._set_last_resort(0)
 
@@ -225,7 +221,7 @@ def main() -> None:
         setup = _read()
         assert isinstance(setup, HostSetup)
         host = Host(lua, sandbox, setup, mark)
-        # Everything the first call needs is imported and opened once before the doors close.
+        # Import and open everything that the first call needs before the confinement.
         State(lua, sandbox, CheckScript("on_enqueue", "function on_enqueue() return {} end"), setup).probe()
         gc.freeze()
         gc.disable()
@@ -235,7 +231,7 @@ def main() -> None:
     except Exception as e:
         _write(HostReady(f"{type(e).__name__}: {e}"))
         return
-    # EOF: the broker closed its side. Broken pipe: it is gone.
+    # End of file: the broker has closed its side. Broken pipe: the broker is gone.
     with contextlib.suppress(EOFError, BrokenPipeError):
         _write(HostReady("", confinement))
         host.serve()
@@ -244,8 +240,7 @@ def main() -> None:
 def _die_with(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if os.getppid() != parent:
         raise EOFError
 
@@ -262,7 +257,7 @@ def _enqueue_arguments(run: RunEnqueue) -> Iterable[list[Any]]:
 
 def _failure_arguments(queue: str, calls: list[OnFailureCall]) -> Iterable[list[Any]]:
     for call in calls:
-        # Lua's integers are signed: bit 63 is the sign there, and bit operations see it where it was.
+        # Lua's integers are signed: bit 63 becomes the sign, where Lua's bit operations still see it.
         progress = call.progress if call.progress < 1 << 63 else call.progress - (1 << 64)
         arguments: list[Any] = [queue, call.id, call.attempts, call.error, call.reason, progress]
         for pair in call.headers.items():
@@ -270,8 +265,8 @@ def _failure_arguments(queue: str, calls: list[OnFailureCall]) -> Iterable[list[
         yield arguments
 
 
-def _kept(answer: Any) -> Row:
-    """Lua returns one value bare, several as a tuple."""
+def _as_row(answer: Any) -> Row:
+    """Lua returns a single value as it is, several as a tuple."""
     return answer if type(answer) is tuple else (answer,)
 
 
@@ -284,8 +279,7 @@ _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 def _read() -> ToHost:
-    size = int.from_bytes(read_exactly(_STDIN, 4), "big")
-    message: ToHost = _DECODER.decode(read_exactly(_STDIN, size))
+    message: ToHost = _DECODER.decode(read_frame(_STDIN))
     return message
 
 

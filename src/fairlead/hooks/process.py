@@ -1,6 +1,6 @@
-"""A hook host seen from the broker: start it, talk to it, know when it is stuck, kill it.
+"""A hook host seen from the broker: start it, talk to it, notice that it is stuck, kill it.
 
-The watch over a stuck host is in real time, whatever clock the broker runs on: it is about a real process.
+Stalls are measured in real time, whatever clock the broker runs on, because they concern a real process.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import importlib.util
 import mmap
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -34,16 +34,18 @@ from fairlead.hooks.wire import (
     ToHost,
     frame,
 )
+from fairlead.processes.lifetime import kill_group
+from fairlead.processes.pipes import FrameTooLong, take_frames
 
-#: How long a starting host may take on a busy machine.
+#: Generous, for a busy machine.
 _START_SECONDS = 30.0
-#: A host that neither answers nor computes is stopped or starved; it gets this many times the usual patience.
+#: A host that neither answers nor computes is stopped or starved, and gets this many times the usual patience.
 _IDLE_PATIENCE = 20
 _READ_BYTES = 1 << 20
-#: All the host inherits: some Pythons do not find their own library without it.
+#: All that the host inherits of the environment: some Pythons do not find their own library without it.
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
-# The two package objects stand in for the real ones, whose __init__ would import the whole broker.
+# The two empty packages stand for the real ones, whose __init__ would import the whole broker.
 _BOOT = """
 import sys, types
 for name, path in (("fairlead", sys.argv[3]), ("fairlead.hooks", sys.argv[4])):
@@ -55,29 +57,33 @@ main()
 """
 
 
+OUT_OF_TURN = "it sent something that was not asked for"
+
+
 class HostDied(Exception):
-    """It ended by itself, was killed by someone else, or talks nonsense."""
+    """The host ended by itself, was killed by somebody else, or sent something invalid."""
 
 
 class HostDoesNotStart(Exception):
-    """Something is wrong with the installation or the machine, and not with a script."""
+    """The installation or the machine is at fault, not a script."""
 
 
 class HostStalled(Exception):
-    """It computed for too long without a result, and was killed."""
+    """The host computed for too long without a result and was killed."""
 
 
 class HostProcess:
-    """One running host. Not thread-safe; `kill` may be called from any thread."""
+    """One running host. Not thread-safe, except that any thread may call `kill`."""
 
     def __init__(self, setup: HostSetup, kill_after_ms: int) -> None:
-        """Starts it without waiting; see `await_ready`. On Linux it dies with the calling *thread*."""
+        """Start the process without waiting for it. On Linux it dies with the calling *thread*."""
         self.loaded: dict[int, None] = {}
-        #: What holds it, from the time it is ready.
+        #: What confines the host, once it is ready.
         self.confinement = Confinement()
         self._patience = kill_after_ms / 1000
         self._decoder = msgspec.msgpack.Decoder(FromHost)
         self._buffer = bytearray()
+        self._frames: deque[bytes] = deque()
         page = _shared_page()
         try:
             self._mark = memoryview(mmap.mmap(page, mmap.PAGESIZE)).cast("q")
@@ -122,16 +128,17 @@ class HostProcess:
         self._first_frame = frame(setup)
 
     def await_ready(self) -> None:
-        """Raises HostDied with the reason when it does not start."""
+        """Raises `HostDied` with the reason if the host does not start."""
         watch = _StallWatch(self, patience=_START_SECONDS)
         try:
             self._write(self._first_frame, watch)
             ready = self._next(watch)
         except HostStalled:
             raise HostDied(f"it was not ready after {_START_SECONDS:.0f} s") from None
-        if not isinstance(ready, HostReady) or ready.problem:
+        problem = ready.problem if isinstance(ready, HostReady) else OUT_OF_TURN
+        if problem or not isinstance(ready, HostReady):
             self.kill()
-            raise HostDied(ready.problem if isinstance(ready, HostReady) else "it spoke out of turn")
+            raise HostDied(problem)
         self.confinement = ready.held
 
     @property
@@ -140,16 +147,16 @@ class HostProcess:
 
     @property
     def running_call(self) -> int:
-        """Number of the call of this turn that was begun last, -1 if none was. Readable after its death."""
+        """The number of the call that was begun last in this turn, -1 if none was. Readable after the host's death."""
         return int(self._mark[0])
 
-    def tell(self, message: ToHost) -> None:
+    def send(self, message: ToHost) -> None:
         self._write(frame(message), _StallWatch(self))
 
     def turn(self, message: ToHost, config: dict[str, str]) -> Iterator[FromHost]:
-        """Send a turn or a check and yield what comes back, the last frame included; the caller stops at it.
+        """Send a turn or a check, and yield the frames that come back; the caller stops at the last one.
 
-        Raises HostStalled or HostDied, after which the process is dead and what was yielded stands.
+        Raises `HostStalled` or `HostDied`; then the process is dead, and the frames yielded before count.
         """
         self._mark[0] = -1
         watch = _StallWatch(self)
@@ -157,42 +164,38 @@ class HostProcess:
         while True:
             answer = self._next(watch)
             if isinstance(answer, ConfigRequest):
-                # No result, hence no progress: a script that only asks is as stuck as one that loops.
+                # Not progress: a script that only asks for values is as stuck as an endless loop.
                 self._write(frame(ConfigValue(config.get(answer.key))), watch)
-                watch.look()
+                watch.check()
                 continue
             if isinstance(answer, ResultRows) and answer.rows:
                 watch.progress()
             yield answer
 
     def kill(self) -> None:
-        """End the process and whatever it may have started. Returns when it is gone; may be repeated."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """Kill the process and its group, and wait for its end. May be repeated."""
+        kill_group(self.pid)
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Kill and give back what the broker's side holds."""
+        """Kill the process and close the broker's ends of its pipes."""
         self.kill()
         with contextlib.suppress(OSError):
             self._stdin.close()
         self._stdout.close()
 
     def cpu_seconds(self) -> float | None:
-        """CPU time it has used, None where the system does not say."""
+        """The CPU time that the host has used; None where the system does not report it."""
         try:
             return time.clock_gettime((~self.pid << 3) | 2) if sys.platform == "linux" else None
         except OSError:
             return None
 
     def _next(self, watch: _StallWatch) -> FromHost:
-        while True:
-            message = self._buffered()
-            if message is not None:
-                return message
-            if not self._readable.poll(watch.next_look_ms()):
-                watch.look()
+        while not self._frames:
+            if not self._readable.poll(watch.next_check_ms()):
+                watch.check()
                 continue
             try:
                 data = os.read(self._read_fd, _READ_BYTES)
@@ -202,24 +205,20 @@ class HostProcess:
                 self.kill()
                 raise HostDied("it ended")
             self._buffer += data
-
-    def _buffered(self) -> FromHost | None:
-        buffer = self._buffer
-        if len(buffer) < 4:
-            return None
-        size = int.from_bytes(buffer[:4], "big")
-        if size > MAX_FRAME_BYTES:
-            self.kill()
-            raise HostDied("it sent a frame without end")
-        if len(buffer) < 4 + size:
-            return None
+            self._take_frames()
         try:
-            message: FromHost = self._decoder.decode(memoryview(buffer)[4 : 4 + size])
+            message: FromHost = self._decoder.decode(self._frames.popleft())
         except msgspec.MsgspecError:
             self.kill()
-            raise HostDied("it sent a frame that makes no sense") from None
-        del buffer[: 4 + size]
+            raise HostDied("it sent an invalid frame") from None
         return message
+
+    def _take_frames(self) -> None:
+        try:
+            self._frames += take_frames(self._buffer, MAX_FRAME_BYTES)
+        except FrameTooLong:
+            self.kill()
+            raise HostDied(f"it sent a frame of more than {MAX_FRAME_BYTES} bytes") from None
 
     def _write(self, data: bytes, watch: _StallWatch) -> None:
         view = memoryview(data)
@@ -227,19 +226,18 @@ class HostProcess:
             try:
                 view = view[os.write(self._write_fd, view) :]
             except BlockingIOError:
-                if not self._writable.poll(watch.next_look_ms()):
-                    watch.look()
+                if not self._writable.poll(watch.next_check_ms()):
+                    watch.check()
             except (BrokenPipeError, OSError):
                 self.kill()
                 raise HostDied("it ended") from None
 
 
 class _StallWatch:
-    """Kills a host that goes on for `patience` seconds without progress.
+    """Kills a host that makes no progress for `patience` seconds.
 
-    Time alone does not prove a loop: on a crowded machine a host may not get to run at all. So where the
-    system tells its CPU time, it must also have used half of that time, or have been silent for many times as
-    long.
+    Time alone does not prove an endless loop: on a busy machine a host may not get the processor. So where the system
+    reports its CPU time, the host must also have used half of that time, or have been silent for many times as long.
     """
 
     def __init__(self, host: HostProcess, patience: float | None = None) -> None:
@@ -252,11 +250,11 @@ class _StallWatch:
         self._since = time.monotonic()
         self._cpu: float | None = None
 
-    def next_look_ms(self) -> int:
+    def next_check_ms(self) -> int:
         return max(1, int(self._patience * 250))
 
-    def look(self) -> None:
-        """Nothing came for a while. Raises HostStalled when it has been too long."""
+    def check(self) -> None:
+        """Nothing came for a while. Kills the host and raises `HostStalled` if that has lasted too long."""
         if self._host.running_call != self._mark:
             self._mark = self._host.running_call
             self.progress()
@@ -274,7 +272,7 @@ class _StallWatch:
 
 
 def _shared_page() -> int:
-    """A file descriptor of one page of memory that has no name anywhere."""
+    """A file descriptor of one page of memory without a name in any file system."""
     if sys.platform == "linux":
         page = os.memfd_create("fairlead-hooks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
@@ -282,13 +280,13 @@ def _shared_page() -> int:
             page = os.dup(file.fileno())
     os.ftruncate(page, mmap.PAGESIZE)
     if sys.platform == "linux":
-        # Reading a page that somebody has cut off would kill the broker.
+        # Without the seals the host could truncate the page, and reading it would kill the broker.
         fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return page
 
 
 def _search_path(*packages: str) -> list[str]:
-    """Where the host finds the packages it needs; it looks nowhere else."""
+    """The only directories in which the host looks for packages."""
     found: dict[str, None] = {}
     for name in packages:
         spec = importlib.util.find_spec(name)

@@ -1,8 +1,7 @@
-"""From a row of the hook host to a decision. Pure: same row, same decision.
+"""From a row of the hook host to a decision. Pure: the same row gives the same decision.
 
-A row comes from a process that runs other people's code, so everything is checked here again: types, bounds,
-lengths. What can be corrected is corrected and noted; what cannot be read counts as not said, and is noted
-too.
+A row comes from a process that runs other people's code, so types, bounds and lengths are checked again here. A
+value that can be corrected is corrected, any other is ignored; both are noted.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_DURATION_MS, MAX_KEY_BYTES, MAX_THROTTLE_KEYS, MAX_WEIGHT
 
 _MAX_ERROR = 600
-#: Of a row without throttle keys.
+#: The number of fields of a row without throttle keys.
 _PLAIN_FIELDS = 5
 _NONE = type(None)
 _SHOWN = 40
-#: Characters that cannot be more bytes than a key may have: one is at most four.
+#: So many characters fit in a key whatever they are: one takes at most four bytes.
 _SURELY_SHORT = MAX_KEY_BYTES // 4
 
 
@@ -41,20 +40,31 @@ def read_enqueue(row: Sequence[Any]) -> EnqueueDecision:
 
 
 def find_plain_enqueues(rows: Sequence[Sequence[Any]]) -> list[EnqueueDecision] | None:
-    """`read_enqueue` of all rows, if none needs a second look: each has a key, a weight or neither, and nothing else."""
+    """`read_enqueue` of all rows by column, or None if a row has more than a valid key, a valid weight or neither."""
     if set(map(len, rows)) != {_PLAIN_FIELDS}:
         return None
     statuses, keys, weights, streams, has_throttles = zip(*rows, strict=True)
-    said_more = streams.count(None) < len(rows) or has_throttles.count(None) < len(rows)
-    if said_more or statuses.count(OK) < len(rows):
+    if statuses.count(OK) < len(rows):
         return None
-    if not set(map(type, keys)) <= {str, _NONE} or not set(map(type, weights)) <= {int, _NONE}:
+    if streams.count(None) < len(rows) or has_throttles.count(None) < len(rows):
         return None
-    lengths = {len(key) for key in keys if key is not None} or {1}
-    bounds = {weight for weight in weights if weight is not None} or {1}
-    if min(lengths) < 1 or max(lengths) > _SURELY_SHORT or min(bounds) < 1 or max(bounds) > MAX_WEIGHT:
+    if not _are_valid_keys(keys) or not _are_valid_weights(weights):
         return None
     return [EnqueueDecision("ran", key, weight) for key, weight in zip(keys, weights, strict=True)]
+
+
+def _are_valid_keys(keys: Sequence[Any]) -> bool:
+    if not set(map(type, keys)) <= {str, _NONE}:
+        return False
+    lengths = {len(key) for key in keys if key is not None}
+    return not lengths or (min(lengths) >= 1 and max(lengths) <= _SURELY_SHORT)
+
+
+def _are_valid_weights(weights: Sequence[Any]) -> bool:
+    if not set(map(type, weights)) <= {int, _NONE}:
+        return False
+    given = {weight for weight in weights if weight is not None}
+    return not given or (min(given) >= 1 and max(given) <= MAX_WEIGHT)
 
 
 def read_failure(row: Sequence[Any]) -> FailureDecision:
@@ -67,9 +77,7 @@ def read_failure(row: Sequence[Any]) -> FailureDecision:
 
 
 def enqueue_defaults(outcome: Outcome, error: str = "") -> EnqueueDecision:
-    """In place of a result that did not come. The caller's stream stays: dropping it would break an order
-    promised.
-    """
+    """The decision without a result. The caller's stream stays: dropping it would break the promised order."""
     return EnqueueDecision(outcome, DEFAULT_KEY, 1, (), None, error)
 
 
@@ -78,7 +86,7 @@ def failure_defaults(outcome: Outcome, error: str = "") -> FailureDecision:
 
 
 def what_went_wrong(row: Sequence[Any], *, timeout_ms: int, memory_bytes: int) -> str:
-    """Of a row whose status is not OK, if it has one."""
+    """The error of a row whose status is not OK."""
     if not row:
         return unreadable(row)
     if row[0] == TIME:
@@ -91,7 +99,7 @@ def what_went_wrong(row: Sequence[Any], *, timeout_ms: int, memory_bytes: int) -
 
 
 def unreadable(row: object) -> str:
-    return f"the hook host gave a result that makes no sense: {repr(row)[:100]}"
+    return f"the hook host gave an invalid result: {repr(row)[:100]}"
 
 
 def is_ok(row: Sequence[Any]) -> bool:
@@ -122,7 +130,7 @@ def _weight(value: Any, notes: list[str]) -> int | None:
     if number is None or math.isnan(number):
         notes.append(f"weight {_show(value)} is not a number: ignored")
         return None
-    bounded = 1 if number < 1 else MAX_WEIGHT if number > MAX_WEIGHT else int(number)
+    bounded = _clamp(number, 1, MAX_WEIGHT)
     if bounded != number:
         notes.append(f"weight {_show(value)} -> {bounded}")
     return bounded
@@ -158,14 +166,23 @@ def _delay(value: Any, notes: list[str]) -> int:
     if number is None or math.isnan(number):
         notes.append(f"delay_ms {_show(value)} is not a number: 0")
         return 0
-    bounded = 0 if number < 0 else MAX_DURATION_MS if number > MAX_DURATION_MS else int(number)
+    bounded = _clamp(number, 0, MAX_DURATION_MS)
     if bounded != number and not 0 <= number <= MAX_DURATION_MS:
         notes.append(f"delay_ms {_show(value)} -> {bounded}")
     return bounded
 
 
+def _clamp(number: float, least: int, most: int) -> int:
+    """The bound that the number exceeds, or the number rounded towards zero."""
+    if number < least:
+        return least
+    if number > most:
+        return most
+    return int(number)
+
+
 def _number(value: Any) -> int | float | None:
-    """As Lua would: text that reads as a number is one."""
+    """Like Lua, accept text that reads as a number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) <= _SHOWN:
@@ -177,5 +194,6 @@ def _number(value: Any) -> int | float | None:
 
 
 def _show(value: Any) -> str:
-    shown = value if isinstance(value, str) else "of that type" if isinstance(value, bool) else str(value)
-    return repr(shown[:_SHOWN]) if isinstance(value, str) else shown
+    if isinstance(value, str):
+        return repr(value[:_SHOWN])
+    return "of that type" if isinstance(value, bool) else str(value)

@@ -1,35 +1,34 @@
--- What a hook script can see and do. Run once in every fresh Lua state, before any user code; returns `setup`.
+-- What a hook script can see and do. Runs once in every new Lua state, before any user code; returns `setup`.
 --
--- Two things hold whatever a script does. It reaches only what is in `base` below: an allow-list, with no way to a
--- metatable, to raw writes, to another chunk or to another thread. And each call begins anew: the script's top level is
--- run again in an empty environment, so a call leaves nothing behind for the next one.
+-- Two guarantees hold whatever a script does. It reaches only what is in `base` below: an allow-list without access to
+-- metatables, raw writes, other chunks or other threads. And calls share nothing: the script's top level runs again in
+-- an empty environment for each call.
 
 local debug_sethook, debug_setupvalue, collect, load, clock = debug.sethook, debug.setupvalue, collectgarbage, load, os.clock
 local error, pcall, rawget, setmetatable, tonumber, tostring, type = error, pcall, rawget, setmetatable, tonumber, tostring, type
 local byte, find, format, gsub, len, rep, sub = string.byte, string.find, string.format, string.gsub, string.len, string.rep, string.sub
 local move, pack, unpack, utf8_len = table.move, table.pack, table.unpack, utf8.len
 
--- The first value of every answer to the host; host.py and results.py know them by these numbers.
-local OK, ERROR, TIME, MEMORY, ASK = 0, 1, 2, 3, 4
+-- The first value of every answer to the host; wire.py has the same numbers.
+local OK, ERROR, TIME, MEMORY, NEEDS_CONFIG = 0, 1, 2, 3, 4
 local NO_MEMORY = "not enough memory"
-local TICK = 1000           -- instructions between two looks at the budget
+local TICK = 1000           -- instructions between two checks of the budget
 local MAX_REPEATS = 1 << 20
 local MAX_TEXT = 1024      -- longer results are cut here; the broker's own bounds are tighter
 local MAX_ERROR = 500
 local MAX_ITEMS = 64       -- of throttle_keys
 local MAX_KEY = 1024       -- of a configuration key
 
--- Why the running call must end, or nil. Once set, every pcall of the script passes the error on.
+-- Why the running call must end, or nil. While it is set, every pcall of the script re-raises.
 local stop, wanted
 local active, ticks, last = false, 0, nil
-local used, longest = 0, 0  -- CPU seconds between looks: of all of them, of the longest
+local used, longest = 0, 0  -- CPU seconds in all, and of the longest interval between two checks
 local most_ticks, most_cpu = 0, 0
-local known = {}            -- answers of the configuration; false: not set
+local known = {}            -- configuration values by key; false: not set
 
--- The longest time between two looks is not counted. On a virtual machine whose processor was given to another, the clock
--- jumps by the time that was stolen, and one jump must not fail a call. A script that computes long within few
--- instructions does so between other looks too; a single call of a library function that takes long is never seen here
--- in time, and is ended from outside.
+-- The longest interval between two checks is not counted. On a virtual machine that loses its processor, the clock jumps
+-- by the stolen time, and one jump must not fail a call. A script that computes long within few instructions does so in
+-- other intervals too. A single library call that takes long is not interrupted here; the broker kills the process.
 local function tick()
   if not active then return end
   ticks = ticks + 1
@@ -43,7 +42,7 @@ local function tick()
   end
 end
 
--- At the bottom of the C stack there is no room to call `tick`: whoever could go on from there would not be counted.
+-- At the end of the C stack there is no room to call `tick`, so a script that continued there would not be counted.
 local function is_overflow(problem)
   return type(problem) == "string" and (find(problem, "C stack overflow", 1, true) or find(problem, "error in error handling", 1, true))
 end
@@ -67,7 +66,7 @@ local function get(key)
   local value = known[key]
   if value == nil then
     if len(key) > MAX_KEY or not utf8_len(key) then return nil end
-    stop, wanted = ASK, key
+    stop, wanted = NEEDS_CONFIG, key
     error("asking", 0)
   end
   return value or nil
@@ -119,7 +118,7 @@ end
 local base = pick(_G, "assert error ipairs next pairs rawequal rawget rawlen select tonumber type _VERSION")
 base.tostring = shown
 function base.pcall(f, ...) return caught(pcall(f, ...)) end
--- The handler runs after the stack is unwound: inside the error it would run with the budget switched off.
+-- The handler runs after the stack is unwound; inside the error it would run without the budget.
 function base.xpcall(f, handler, ...) return handled(handler, caught(pcall(f, ...))) end
 base.string = read_only(text)
 base.table = read_only(tables)
@@ -133,18 +132,18 @@ local string_methods = getmetatable("")
 string_methods.__index = text
 string_methods.__metatable = false
 
--- Nothing of the standard or of the bridge stays reachable by name, not even for ourselves.
+-- Nothing of the standard library or of the bridge to Python stays reachable by name.
 local standard = _G
 for name in next, standard do standard[name] = nil end
 
--- At most so many bytes, and no half character at the end.
+-- At most `most` bytes, without a partial character at the end.
 local function cut(value, most)
   local ends = most
   while ends > most - 4 and (byte(value, ends + 1) & 0xC0) == 0x80 do ends = ends - 1 end
   return sub(value, 1, ends)
 end
 
--- A value of a result as plain data: text or number, nil when missing, false when it is neither.
+-- A value of a result as plain data: text or number, nil if missing, false if neither.
 local function plain(value)
   local kind = type(value)
   if kind == "nil" or kind == "number" then return value end
@@ -188,7 +187,7 @@ end
 
 local function headers_of(...)
   local flat = { ... }
-  -- The nils make room: growing a table entry by entry costs more than all the rest of a small call.
+  -- The nils reserve room: growing a table entry by entry costs more than the rest of a small call.
   local headers = #flat <= 8 and { a = nil, b = nil, c = nil, d = nil } or { a = nil, b = nil, c = nil, d = nil, e = nil, f = nil, g = nil, h = nil }
   for i = 1, #flat, 2 do headers[flat[i]] = flat[i + 1] end
   return headers
@@ -230,7 +229,7 @@ return function(name, script, budget_ticks, cpu_seconds)
     stop, ticks, last, used, longest, active = nil, 0, nil, 0, 0, true
     local ok, result = pcall(what, env, msg)
     active = false
-    if stop == ASK then return ASK, wanted end
+    if stop == NEEDS_CONFIG then return NEEDS_CONFIG, wanted end
     if stop == TIME or stop == MEMORY then return stop end
     if stop == ERROR then return ERROR, "C stack overflow" end
     if ok then return OK, result end

@@ -1,9 +1,9 @@
-"""The system calls a hook host may make once it is ready, and the filter that tells the kernel so.
+"""The system calls that a confined hook host may make, and the filter that enforces this.
 
-An allow-list: reading, writing, memory, time and the end. Every other call fails with EPERM, so that a
-library that tries something needless can go on; calls that only an intruder makes end the process. No memory
-becomes executable any more, so an intruder has to make do with the machine code that is there. Pure: the
-program is a value, `confine.py` installs it.
+An allow-list: reading, writing, memory, time and exit. Every other call fails with EPERM, so that a library that
+tries something needless can continue; calls that only an intruder makes kill the process. No memory can become
+executable, so an intruder is limited to the machine code that is loaded. Pure: the program is a value, and
+`confine.py` installs it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 #: By `os.uname().machine`: the kernel's AUDIT_ARCH, and the column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-# Call numbers on x86_64 and aarch64; None: no such call there. The frequent ones first: the kernel goes down
-# the list.
+# Call numbers on x86_64 and aarch64; None where the machine has no such call. Frequent calls first: the kernel
+# compares in this order.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -77,12 +77,12 @@ ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 PROT_EXEC = 4
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-# Offsets in the kernel's struct seccomp_data; of an argument the lower half, which both machines store first.
+# Offsets in the kernel's struct seccomp_data. For an argument, of its lower half, which both machines store first.
 _NUMBER, _ARCH, _THIRD_ARGUMENT = 0, 4, 32
 
 
 class Instruction(NamedTuple):
-    """Of classic BPF. `yes` and `no` are how many instructions a jump skips."""
+    """One instruction of classic BPF. `yes` and `no`: how many instructions a jump skips."""
 
     code: int
     yes: int
@@ -91,7 +91,7 @@ class Instruction(NamedTuple):
 
 
 def program(machine: str) -> list[Instruction]:
-    """Raises KeyError for a machine without a table."""
+    """Raises `KeyError` for a machine without a column."""
     arch, column = MACHINES[machine]
 
     def numbers(table: dict[str, tuple[int | None, int | None]]) -> list[int]:
@@ -112,7 +112,7 @@ def program(machine: str) -> list[Instruction]:
     ]
     at = {label: len(checks) + place for place, (label, _) in enumerate(tail)}
     return [
-        # Another ABI has other numbers: what is harmless by ours may be anything by those.
+        # Another ABI numbers its calls differently, so an allowed number could be any call there.
         Instruction(_LOAD, 0, 0, _ARCH),
         Instruction(_JUMP_IF_EQUAL, 1, 0, arch),
         Instruction(_RETURN, 0, 0, KILL),
@@ -126,5 +126,5 @@ def program(machine: str) -> list[Instruction]:
 
 
 def assembled(instructions: list[Instruction]) -> bytes:
-    """As an array of the kernel's struct sock_filter."""
+    """The program as an array of the kernel's struct sock_filter."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)

@@ -1,4 +1,4 @@
-"""Keeps one ready host in hand and one warm beside it."""
+"""Starts host processes ahead of need: one is ready beside the one at work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from fairlead.hooks.wire import HostSetup
 
 _log = logging.getLogger("fairlead.hooks")
 _SPARES = 1
+#: A first attempt may fail because somebody else killed the host.
+_START_ATTEMPTS = 2
 
 
 class HostSupply:
     """Hosts that are ready to work. Nothing is started before the first `take`.
 
-    All hosts are started by one thread that lives as long as the supply: on Linux a host asks to die with the
-    thread that started it, and the threads that call hooks come and go.
+    One thread starts all hosts and lives as long as the supply: on Linux a host dies with the thread that started
+    it, and the threads that call hooks come and go.
     """
 
     def __init__(self, setup: HostSetup, kill_after_ms: int) -> None:
@@ -32,7 +34,7 @@ class HostSupply:
         self._logged = False
 
     def take(self) -> HostProcess:
-        """A ready host, now the caller's. Raises HostDoesNotStart; the next call tries again."""
+        """A ready host, which the caller now owns. Raises `HostDoesNotStart`; the next call tries again."""
         with self._changed:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
@@ -44,13 +46,7 @@ class HostSupply:
             self._changed.notify_all()
             try:
                 while True:
-                    while not self._ready and self._problem is None and not self._closed:
-                        self._changed.wait()
-                    if self._closed:
-                        raise HostDoesNotStart("the hooks are closed")
-                    if not self._ready and self._problem is not None:
-                        raise self._problem
-                    host = self._ready.pop(0)
+                    host = self._await_host()
                     if host.alive:
                         return host
                     host.close()
@@ -60,7 +56,7 @@ class HostSupply:
                 self._changed.notify_all()
 
     def pids(self) -> list[int]:
-        """Of the hosts nobody has taken yet."""
+        """Processes of the hosts that nobody has taken yet."""
         with self._changed:
             return [host.pid for host in (*self._ready, self._starting) if host is not None]
 
@@ -77,6 +73,16 @@ class HostSupply:
             host.close()
         self._ready.clear()
 
+    def _await_host(self) -> HostProcess:
+        """With the lock held."""
+        while not self._ready and self._problem is None and not self._closed:
+            self._changed.wait()
+        if self._closed:
+            raise HostDoesNotStart("the hooks are closed")
+        if not self._ready and self._problem is not None:
+            raise self._problem
+        return self._ready.pop(0)
+
     def _keep_ready(self) -> None:
         while True:
             with self._changed:
@@ -90,8 +96,7 @@ class HostSupply:
 
     def _start_one(self) -> None:
         problem = ""
-        # Twice, because the first one may have been killed by somebody.
-        for _ in range(2):
+        for _ in range(_START_ATTEMPTS):
             host: HostProcess | None = None
             try:
                 host = HostProcess(self._setup, self._kill_after_ms)
@@ -119,7 +124,6 @@ class HostSupply:
     def _log_once(self, host: HostProcess) -> None:
         if not self._logged:
             self._logged = True
-            chosen = host.confinement.filtered or self._setup.confinement == "off"
-            _log.log(
-                logging.INFO if chosen else logging.WARNING, "hook host confined by: %s", host.confinement
-            )
+            is_as_configured = host.confinement.filtered or self._setup.confinement == "off"
+            level = logging.INFO if is_as_configured else logging.WARNING
+            _log.log(level, "hook host confined by: %s", host.confinement)

@@ -1,23 +1,22 @@
-"""The frames between the broker and the hook host: a length (4 bytes, big-endian), then one msgpack value.
+"""The messages between the broker and the hook host: frames on a pipe, each one MessagePack value.
 
-Both sides import this file, and what the host process sees of fairlead is this, `calls` and `confine`: keep
-it small.
+The host process imports this module, so it imports little itself.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import msgspec
 
 from fairlead.hooks.calls import HookFunction, OnFailureCall
 from fairlead.hooks.confine import Confinement, Mode
+from fairlead.processes.pipes import pack_frame
 
-#: Of a frame from the host: more than a flush of its longest rows.
+#: The longest frame accepted from the host: longer than a flush of the longest rows.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
-# The first value of a row, as sandbox.lua returns it. ASK never leaves the host as a row.
+# The status of a row, its first value, as sandbox.lua returns it. NEEDS_CONFIG stays inside the host.
 OK, ERROR, TIME, MEMORY, NEEDS_CONFIG = range(5)
 
 
@@ -25,14 +24,14 @@ class HostSetup(msgspec.Struct, tag="setup", array_like=True):
     timeout_ms: int
     memory_bytes: int
     turn_ms: int
-    #: The host ends itself after this much CPU time in one turn, should nobody be left to kill it.
+    #: The host ends itself after this much CPU time in one turn, in case no broker is left to kill it.
     last_resort_ms: int
     address_space_bytes: int
     confinement: Mode = "best"
 
 
 class LoadScript(msgspec.Struct, tag="load", array_like=True):
-    """Keep `script` under `key`, in a state of its own; `drop` are keys whose states may go."""
+    """Keep `script` under `key`, in a Lua state of its own, and discard the states of the keys in `drop`."""
 
     key: int
     function: HookFunction
@@ -46,9 +45,7 @@ class CheckScript(msgspec.Struct, tag="check", array_like=True):
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """One turn. `failures_left` is how many failures in a row the breaker still allows, `threshold` its full
-    count.
-    """
+    """One turn. `failures_left`: how many more failures in a row the breaker allows; `threshold`: after a success."""
 
     key: int
     queue: str
@@ -58,7 +55,7 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class RunEnqueue(_Run, tag="enqueue", array_like=True):
-    """Calls by column. Headers are packed as they are stored: a map in MessagePack, empty where there are none."""
+    """Calls by column. Headers are packed as stored: a map in MessagePack, or empty."""
 
     headers: list[bytes]
     payload_sizes: list[int]
@@ -81,16 +78,14 @@ class ConfigValue(msgspec.Struct, tag="answer", array_like=True):
 
 
 class HostReady(msgspec.Struct, tag="ready", array_like=True):
-    """First frame of a host. `problem` is what kept it from starting, empty if it did."""
+    """The first frame of a host. `problem`: why it could not start, or ""."""
 
     problem: str
     held: Confinement = Confinement()
 
 
 class ResultRows(msgspec.Struct, tag="rows", array_like=True):
-    """Results of the next calls of the turn, in order. A row is what the sandbox returned; nothing about it
-    is certain.
-    """
+    """Results of the next calls of the turn, in order: what the sandbox returned, unchecked."""
 
     rows: list[list[Any]]
 
@@ -100,7 +95,7 @@ class ConfigRequest(msgspec.Struct, tag="ask", array_like=True):
 
 
 class TurnDone(msgspec.Struct, tag="done", array_like=True):
-    """The turn is over: all calls made, or its time is up, or the breaker would have opened."""
+    """The turn is over: all calls are made, or its time is up, or the breaker opens."""
 
 
 class ScriptChecked(msgspec.Struct, tag="checked", array_like=True):
@@ -115,23 +110,4 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def frame(message: ToHost | FromHost) -> bytes:
-    body = _ENCODER.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-def read_exactly(fd: int, size: int) -> bytes:
-    """Blocking. Raises EOFError when the other side is gone."""
-    parts = []
-    while size:
-        part = os.read(fd, min(size, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    return pack_frame(_ENCODER.encode(message))

@@ -156,24 +156,38 @@ class Dispatcher:
 
     def _start_or_assign(self, plan: PipelinePlan, item: WorkItem, expected_us: int, fresh: bool) -> bool:
         """Returns False if the item must wait for a slot."""
-        in_flight, slots = self._in_flight, self._slots
         is_slow = expected_us >= SLOW_US
-        if fresh and len(in_flight.busy) - self._in_batches >= (len(slots) if is_slow else _MAX_BUSY):
+        if fresh and self._is_full(is_slow):
             return False
         if not item.started and (is_slow or item.delivery.deliveries > 1):
-            # An idle slot is kept for each item that is being started.
-            if len(in_flight.starting) >= slots.count_idle():
-                return False
-            in_flight.starting.add(item)
-            self._outbox.add(Start(item.delivery), "start", item)
+            is_placed = self._start(item)
         else:
-            slot = slots.find_idle() if is_slow else slots.find_for_quick(expected_us)
-            if slot is None:
-                return False
-            in_flight.starting.discard(item)
-            slots.assign(slot, StepBatch(plan, [item]) if plan.steps[item.step].batch else item, expected_us)
-        if fresh:
-            in_flight.take_up(item)
+            is_placed = self._assign(plan, item, expected_us, is_slow)
+        if is_placed and fresh:
+            self._in_flight.take_up(item)
+        return is_placed
+
+    def _is_full(self, is_slow: bool) -> bool:
+        """Whether no further single item may be taken up."""
+        busy = len(self._in_flight.busy) - self._in_batches
+        return busy >= (len(self._slots) if is_slow else _MAX_BUSY)
+
+    def _start(self, item: WorkItem) -> bool:
+        """Send the start of the item, for which an idle slot is kept. Returns False if there is none to keep."""
+        starting = self._in_flight.starting
+        if len(starting) >= self._slots.count_idle():
+            return False
+        starting.add(item)
+        self._outbox.add(Start(item.delivery), "start", item)
+        return True
+
+    def _assign(self, plan: PipelinePlan, item: WorkItem, expected_us: int, is_slow: bool) -> bool:
+        slots = self._slots
+        slot = slots.find_idle() if is_slow else slots.find_for_quick(expected_us)
+        if slot is None:
+            return False
+        self._in_flight.starting.discard(item)
+        slots.assign(slot, StepBatch(plan, [item]) if plan.steps[item.step].batch else item, expected_us)
         return True
 
     def _gather(
@@ -211,22 +225,27 @@ class Dispatcher:
         in_flight = self._in_flight
         if not in_flight.gathered:
             return False
-        now, stuck = time.monotonic(), False
+        stuck = False
         nothing_comes = not only_due and len(in_flight.busy) <= self._in_batches
-        for (step, max_rows), rows in list(in_flight.batches.items()):
-            goes_now = nothing_comes or (step == 0 and not only_due)
-            while rows.items and (
-                goes_now or len(rows.items) >= max_rows or now >= self._due(plan, step, rows)
-            ):
-                expected_us = self._estimates.of(plan.steps[step].name)
-                slot = self._slots.find_for_batch(expected_us)
-                if slot is None:
-                    stuck = True
-                    break
-                items = in_flight.take_gathered(step, max_rows, MAX_BATCH_BYTES)
-                if items:
-                    self._slots.assign(slot, StepBatch(plan, items), expected_us)
+        for key, rows in list(in_flight.batches.items()):
+            goes_now = nothing_comes or (key[0] == 0 and not only_due)
+            stuck = self._dispatch_rows(plan, key, rows, goes_now=goes_now) or stuck
         return stuck
+
+    def _dispatch_rows(
+        self, plan: PipelinePlan, key: tuple[int, int], rows: Gathered, *, goes_now: bool
+    ) -> bool:
+        """Assign batches of these rows as long as they go now, are full or are due. Returns whether one must wait."""
+        now, (step, max_rows) = time.monotonic(), key
+        while rows.items and (goes_now or len(rows.items) >= max_rows or now >= self._due(plan, step, rows)):
+            expected_us = self._estimates.of(plan.steps[step].name)
+            slot = self._slots.find_for_batch(expected_us)
+            if slot is None:
+                return True
+            items = self._in_flight.take_gathered(step, max_rows, MAX_BATCH_BYTES)
+            if items:
+                self._slots.assign(slot, StepBatch(plan, items), expected_us)
+        return False
 
     def _due(self, plan: PipelinePlan, step: int, rows: Gathered) -> float:
         """When the batch goes although it is not full, by the monotonic clock."""

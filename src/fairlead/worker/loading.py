@@ -13,6 +13,7 @@ from fairlead.runbook.model import StepSpec
 
 #: A second parameter of one of these names gets the step also where it has a default.
 _STEP_NAMES = ("step", "context")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def find_function(step: StepSpec) -> Any:
@@ -55,17 +56,14 @@ def adapted(step: StepSpec, function: Any) -> Callable[[Any, Any], object]:
 def _arguments_taken(function: Any) -> int:
     """How many of item and step the function takes: 0 if it cannot be called with either."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return 1  # some functions written in C have no signature
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    if inspect.Parameter.VAR_POSITIONAL in {parameter.kind for parameter in parameters}:
         return 2
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [parameter for parameter in parameters if parameter.kind in kinds]
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in positional)
     if required > 2:
         return 0
-    wants_step = len(positional) > 1 and positional[1].name in _STEP_NAMES
-    if required == 2 or wants_step:
-        return 2
-    return min(1, len(positional))
+    wants_step = any(parameter.name in _STEP_NAMES for parameter in positional[1:2])
+    return 2 if required == 2 or wants_step else min(1, len(positional))

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairlead.errors import EngineNotInstalled, WorkerNotFound
@@ -101,13 +101,8 @@ class Workers:
         """
         if self._stopping:
             return
-        try:
-            jobs = {job.name: job for job in self._jobs(runbook, may_be_missing=True)}
-        except EngineNotInstalled as error:
-            fields = {"error": str(error)}
-            _log.error(
-                "the changed runbook cannot be run here, going on with the old one", extra={"fields": fields}
-            )
+        jobs = self._jobs_after_change(runbook)
+        if jobs is None:
             return
         for name, loop in list(self.loops.items()):
             job = jobs.pop(name, None)
@@ -117,10 +112,7 @@ class Workers:
                 loop.change(job)
                 size = self._concurrency or job.spec.concurrency
                 _log.info("worker changes", extra={"fields": {"worker": name, "concurrency": size}})
-        for job in jobs.values():
-            self._add(job)
-            self.loops[job.name].start()
-            _log.info("worker joins", extra={"fields": {"worker": job.name}})
+        self._join(jobs.values())
         if not self.loops:
             _log.warning("the runbook has no worker to run any longer")
         if self._stopping:
@@ -132,6 +124,23 @@ class Workers:
 
     def _all_loops(self) -> list[WorkerLoop]:
         return [*self.loops.values(), *self._leaving]
+
+    def _jobs_after_change(self, runbook: Runbook) -> dict[str, Job] | None:
+        """By name; None for a runbook that cannot be run here."""
+        try:
+            return {job.name: job for job in self._jobs(runbook, may_be_missing=True)}
+        except EngineNotInstalled as error:
+            _log.error(
+                "the changed runbook cannot be run here, going on with the old one",
+                extra={"fields": {"error": str(error)}},
+            )
+            return None
+
+    def _join(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self._add(job)
+            self.loops[job.name].start()
+            _log.info("worker joins", extra={"fields": {"worker": job.name}})
 
     def _replace(self, name: str, job: Job | None) -> None:
         """Let a worker leave, and start another one of its name for the queue of `job`."""
