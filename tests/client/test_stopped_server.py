@@ -32,7 +32,7 @@ def test_calls_end_while_a_server_stands_still_and_nothing_is_doubled_when_it_go
             calls: dict[str, Callable[[Any], Any]] = {
                 "enqueue": lambda client: client.enqueue("q", b"%d" % id(client)),
                 "settle": lambda client: client.settle([Complete(held if client is hasty else other)]),
-                "claim": lambda client: client.claim("q", wait="1m"),
+                "claim": lambda client: client.claim("q", wait="1s" if client is hasty else "1m"),
                 "stats": lambda client: client.stats("q"),
             }
             waiting = {name: pool.submit(call, patient) for name, call in calls.items()}

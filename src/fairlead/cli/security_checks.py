@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fairlead
 from fairlead.cli.findings import Finding
 from fairlead.cli.global_options import CredentialFiles
-from fairlead.cli.server_checks import why_refused
+from fairlead.cli.server_checks import connect_briefly, why_refused
 from fairlead.client.addresses import Endpoint
 from fairlead.config.load import SETTINGS, load_with_sources
 from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE, ServerSettings, listens_on_loopback
@@ -26,7 +25,6 @@ from fairlead.server.fila.packages import settings_without, why_unusable
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls
 
-_PATIENCE = "3s"
 _finding = partial(Finding, "security")
 
 
@@ -49,7 +47,7 @@ def stranger(at: Endpoint, tls: Tls | None) -> Iterator[Finding]:
     """What somebody without a key gets from the server."""
     near = not at.host or is_loopback_host(at.host)
     try:
-        with fairlead.connect(str(at), retry_for=_PATIENCE, tls=tls) as client:
+        with connect_briefly(at, tls) as client:
             client.queues()
     except Unauthenticated:
         yield _finding("keys", "ok", f"{at} asks for an API key")

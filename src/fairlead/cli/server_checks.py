@@ -23,9 +23,12 @@ from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenti
 from fairlead.server.fila.packages import INSTALL
 
 if TYPE_CHECKING:
+    from fairlead import Client
     from fairlead.client.tls import Tls
 
 _PATIENCE_S = 3.0
+#: Enough for a server that is busy. A door of another kind may wait for more of the greeting and never answer.
+_ANSWER_S = 5.0
 _SKEW_S = 5.0
 _NO_ANSWER = (OSError, ValueError, HTTPException)
 _finding = partial(Finding, "server")
@@ -47,6 +50,12 @@ def server(
     yield from http_door(others["http"], tls, api_key)
 
 
+def connect_briefly(at: Endpoint, tls: Tls | None, api_key: str | None = None) -> Client:
+    return fairlead.connect(
+        str(at), retry_for=f"{_PATIENCE_S}s", timeout=f"{_ANSWER_S}s", tls=tls, api_key=api_key
+    )
+
+
 def resp_door(at: Endpoint, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
     refused = why_refused(at)
     if refused:
@@ -54,7 +63,7 @@ def resp_door(at: Endpoint, asked: bool, tls: Tls | None = None, api_key: str | 
         return _finding("resp", "bad" if asked else "info", f"nothing answers at {at}: {refused}", advice)
     began = time.perf_counter()
     try:
-        with fairlead.connect(str(at), retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
+        with connect_briefly(at, tls, api_key) as client:
             queues = client.queues()
     except ImportError:
         return _finding(
