@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead import Broker, Complete, NewMessage
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.testing import ManualClock, open_in_memory
 
-#: One object in memory, however often it is enqueued; the engine counts it each time.
-LARGEST = bytes(MAX_PAYLOAD_BYTES)
-MANY = 100
+LARGE = bytes(1 << 20)
+MANY = 400
 #: A claim picks a few at a time, and may be too much by those.
-SOME_MORE = 64 * MAX_PAYLOAD_BYTES
+SOME_MORE = 64 * len(LARGE)
 
 
 @pytest.fixture
@@ -26,8 +25,8 @@ def broker() -> Iterator[Broker]:
 
 
 def fill(broker: Broker, queue: str, stream: str | None = None) -> None:
-    for _ in range(MANY // 10):
-        broker.enqueue_many(queue, [NewMessage(LARGEST, stream=stream)] * 10)
+    for _ in range(MANY // 50):
+        broker.enqueue_many(queue, [NewMessage(LARGE, stream=stream)] * 50)
 
 
 @pytest.mark.parametrize("max_per_stream", [1, 1000])

@@ -64,14 +64,20 @@ def claim_now(
     expire: bool = True,
     max_bytes: int = MAX_ANSWER_BYTES,
 ) -> list[Delivery]:
-    """From one queue after the other. `expire=False` leaves leases that have run out to the timer."""
+    """Claim from one queue after the other until the deliveries have `max_bytes` together. `expire=False` leaves leases
+    that have run out to the timer.
+    """
     # Before anything changes, because a refusal after that would lose the transaction.
     limit = leases_that_fit(tx, request.limit)
     run_queues_due(tx, queues, expire=expire)
     found: list[Delivery] = []
     for queue in queues:
-        if len(found) < limit:
-            found += _claim_of(tx, queue, request, limit - len(found), max_bytes)
+        if len(found) >= limit or max_bytes <= 0:
+            break
+        claimed = _claim_of(tx, queue, request, limit - len(found), max_bytes)
+        found += claimed
+        if len(queues) > 1:
+            max_bytes -= sum([_size_of(tx, delivery.number) for delivery in claimed])
     return found
 
 
@@ -188,10 +194,14 @@ def plan_within(
         return plan
     size = 0
     for count, number in enumerate(plan.numbers, 1):
-        size += tx.memory.chunk_of(number).columns.size_of(number & BLOCK_MASK)
+        size += _size_of(tx, number)
         if size >= max_bytes:
             return queue.schedule.plan(count, tx.now_ms, followers=followers, up_to=up_to, run=run)
     return plan
+
+
+def _size_of(tx: Transaction, number: int) -> int:
+    return tx.memory.chunk_of(number).columns.size_of(number & BLOCK_MASK)
 
 
 def _may_have_runs(queue: Queue, up_to: int | None) -> bool:
