@@ -65,5 +65,10 @@ def _arguments_taken(function: Any) -> int:
     required = sum(parameter.default is parameter.empty for parameter in positional)
     if required > 2:
         return 0
-    wants_step = any(parameter.name in _STEP_NAMES for parameter in positional[1:2])
-    return 2 if required == 2 or wants_step else min(1, len(positional))
+    if required == 2 or _takes_step(positional):
+        return 2
+    return min(1, len(positional))
+
+
+def _takes_step(positional: list[inspect.Parameter]) -> bool:
+    return len(positional) > 1 and positional[1].name in _STEP_NAMES
