@@ -1,8 +1,9 @@
-"""The course of every act of an operator: choose messages, decide about each, change them in short transactions.
+"""The course of every operator's verb: choose messages, decide about each, and change them in short
+transactions.
 
-A call changes at most 10,000 messages. A filter looks at 100,000 messages at most, and only at those that were
-there when the call began; the result says if there are more of either. An error or a crash leaves the transactions
-before it, each of which is whole: the same call goes on with the rest.
+A call changes at most 10,000 messages. A filter tests at most 100,000 messages, and only those that existed
+when the call began; the result says whether there are more of either. After an error or a crash, the
+transactions before it are complete, and the same call continues with the rest.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from fairlead.verbs.operate import Operation
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: What to do with a message, as a fact; or why not, as a text.
+#: What happens to a message, as a fact; or why nothing does, as a text.
 Decide = Callable[[Transaction, int], StateFact | str]
-#: Asks hooks about messages, by their ids.
+#: Calls hooks for messages, by their ids.
 Ask = Callable[[Sequence[bytes]], HookAnswers]
 
 EVERYWHERE = frozenset({"leased", "ready", "waiting", "dead"})
@@ -47,9 +48,11 @@ def act(
     ask: Ask | None = None,
     grows: bool = False,
 ) -> OperatorResult:
-    """`ask` asks hooks about messages, without the lock, before they change. `grows`: the moves store more than
-    before, and stop at the disk reserve. `among` is where a filter looks; ids
-    are looked up wherever they are. A dry run decides everything and changes nothing.
+    """Carry out an operator's verb.
+
+    `ask` calls hooks for messages, without the lock, before they change. `grows`: the moves store more than
+    before, and stop at the disk reserve. `among` limits where a filter searches; ids are looked up wherever
+    they are. A dry run decides everything and changes nothing.
     """
     given: Any = request
     check_bool(given.dry_run, "dry_run")
@@ -62,7 +65,7 @@ def act(
 
 
 class ActRun:
-    """One call for a queue, which changes `most` messages at most."""
+    """One call for a queue, which changes at most `most` messages."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class ActRun:
         self._skipped: list[tuple[str, str]] = []
         #: Ids as the caller wrote them.
         self._texts: dict[bytes, str] = {}
-        #: A message that was changed is met again where it is then.
+        #: A changed message may be met again at its new place.
         self._met: set[bytes] = set()
 
     def change_named(self, ids: Sequence[str]) -> OperatorResult:
@@ -104,7 +107,7 @@ class ActRun:
         try:
             has_more = any(self._change_part(part) for part in in_holds(chosen))
         except ServerStopping:
-            # The caller must learn what was changed; the same call goes on with the rest.
+            # The caller must learn what was changed; the same call continues with the rest.
             if not self._changed or self._dry_run:
                 raise
             has_more = True
@@ -113,7 +116,7 @@ class ActRun:
         return OperatorResult(tuple(self._changed), tuple(self._skipped), has_more)
 
     def _change_part(self, part: list[Candidate]) -> bool:
-        """Whether some are left, because the call may change no more."""
+        """Returns whether some are left because the call may change no more."""
         distinct = {candidate.raw_id: candidate for candidate in part}
         left = [candidate for raw_id, candidate in distinct.items() if raw_id not in self._met]
         while left and (room := self._most - len(self._changed)):
@@ -122,7 +125,7 @@ class ActRun:
         return bool(left)
 
     def _change(self, part: list[Candidate]) -> None:
-        """One transaction: everything is decided before anything changes."""
+        """One transaction: every decision comes before the first change."""
         facts: list[StateFact] = []
         raw_ids = [candidate.raw_id for candidate in part]
         answers = HookAnswers() if self._ask is None else self._ask(raw_ids)
@@ -157,7 +160,7 @@ class ActRun:
 
     def _skip(self, candidate: Candidate, why: str) -> None:
         if why is NOT_HERE and candidate.raw_id not in self._texts:
-            # A filter selected it, and it has left the queue since.
+            # A filter selected the message, and it has left the queue since.
             return
         if len(self._skipped) < STEP_MESSAGES:
             text = self._texts[candidate.raw_id] if why is NOT_HERE else show_id(candidate.raw_id)
@@ -165,12 +168,14 @@ class ActRun:
 
 
 def _why_in_claim(tx: Transaction, number: int) -> str:
-    """Messages in a numbered claim stay as they are until it is over."""
+    """Why a message cannot change: messages of a numbered claim stay until the claim ends."""
     lease = tx.memory.held.get(number)
     return "" if lease is None else tx.memory.consumers.why_in_claim(lease.terms)
 
 
 def _is_in(tx: Transaction, number: int, queue: Queue) -> bool:
-    """A message of the queue, or of its dead letters; of a dead-letter queue only its own."""
+    """Whether the message is in the queue or its dead letters; for a dead-letter queue, only its own messages
+    count.
+    """
     found = tx.memory.by_id[tx.state_of(number).queue_id]
     return found is queue or (found.home_id == queue.home_id and not queue.is_dead_letter_queue)

@@ -1,5 +1,5 @@
-"""The audit: who did what to how many, from where. An entry is a row, written before an act and completed after it,
-so no act goes unrecorded. Entries are not in memory.
+"""The audit as rows: an entry is written before a call runs and completed after it, so no audited call goes
+unrecorded. Entries are not in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.audit")
 
-#: The oldest entries go when so many have come.
+#: The oldest entries are deleted each time this many new ones were written.
 _FORGET_EVERY = 1000
 
 
@@ -33,10 +33,10 @@ def entry_key(number: int) -> bytes:
 
 
 class AuditTrail:
-    """`broker.audit_trail`. The verb `audit.read` reads it.
+    """`broker.audit_trail`, which the verb `audit.read` reads.
 
-    The sync that confirms an act covers the entry that was written before it. `finish` waits for a sync of its own,
-    so that also a refusal, or a look at messages, is in the audit before its caller has the answer.
+    The sync that confirms a call covers the entry that was written before it. `finish` waits for a sync of
+    its own, so that a refusal or a view of messages, too, is in the audit before its caller has the answer.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -51,11 +51,11 @@ class AuditTrail:
         queue: str,
         details: Mapping[str, object] | None = None,
     ) -> AuditRecord:
-        """An entry with the outcome "asked"; give it to `finish` when the act is over.
+        """Write an entry with the outcome "asked". Pass it to `finish` when the call ends.
 
-        Below the disk reserve it raises `StoreFull`, so that the act is refused. The entry of an act that
-        always fits, or of a look at messages, may use the upper part of the reserve. When that is used too, a
-        look is refused, and the entry of an act that always fits goes to the log and has the number 0.
+        Below the disk reserve this raises `StoreFull`, so that the call is refused. The entry of a call that
+        always fits, or of a view of messages, may use the upper part of the reserve. When that is used up
+        too, a view is refused, and the entry of a call that always fits goes to the log and has the number 0.
         """
         at_ms = self._engine.clock.now_ms()
         asked = AuditRecord(
@@ -75,10 +75,10 @@ class AuditTrail:
         count: int | None = None,
         details: Mapping[str, object] | None = None,
     ) -> None:
-        """`details` are those that only the act itself could tell.
+        """Complete the entry. `details` are those that are known only after the call.
 
-        On a full disk the entry stays as it was asked: the act is over, and its answer (a secret, drained
-        messages) must not be lost because the entry cannot be completed.
+        On a full disk the entry keeps the outcome "asked": the call has ended, and its answer (a secret,
+        drained messages) must not be lost because the entry cannot be completed.
         """
         told = record.details | bounded_details(details)
         over = replace(record, outcome=outcome, count=count, details=told)
@@ -96,8 +96,8 @@ class AuditTrail:
 
 
 def add_entry(tx: Transaction, verb: str, queue: str, details: Mapping[str, object]) -> None:
-    """An act that follows from a request of another kind: its entry is written with it. On a full disk it goes to the
-    log.
+    """Write an entry for a change that follows from a request of another kind, in the same transaction. On a
+    full disk it goes to the log.
     """
     caller = tx.caller
     done = AuditRecord(
@@ -143,8 +143,8 @@ def _has_room(tx: Transaction, verb: str) -> bool:
 
 
 def _too_old(tx: Transaction, number: int) -> dict[bytes, Any]:
-    """Entries that go with this one: now and then twice as many as have come, so that a lowered bound is reached
-    one day.
+    """Entries to delete with this write: from time to time, twice as many as were added, so that a lowered
+    bound is reached eventually.
     """
     if number % _FORGET_EVERY or number <= MAX_AUDIT_RECORDS:
         return {}

@@ -1,4 +1,4 @@
-"""Streams that are held up: their first message is leased or waits, so that the others cannot go out."""
+"""Blocked streams: their first message is leased or waits, so the others cannot be delivered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Blocker(NamedTuple):
-    """The first live message of a stream, what it does, and until when in the store's time; None: without an
+    """The first live message of a stream, its state, and until when in the store's time; None: without an
     end.
     """
 
@@ -37,7 +37,7 @@ class HeldUp(NamedTuple):
 
 
 def find_blocker(engine: Engine, tx: Transaction, queue: Queue, name: str) -> Blocker | None:
-    """None: the first message of the stream is ready, or there is none."""
+    """The message that blocks the stream; None if its first message is ready, or if it has none."""
     stream = queue.streams.find(name)
     if stream is None or not stream.numbers:
         return None
@@ -61,8 +61,8 @@ def find_blocker(engine: Engine, tx: Transaction, queue: Queue, name: str) -> Bl
 
 
 def held_up_streams(engine: Engine, queue_id: int, *, leased: bool) -> list[HeldUp]:
-    """Streams whose first message waits while others queue up behind it, longest held up first among those looked
-    at; with `leased` also those behind a leased message, after the others.
+    """Streams whose first message waits while others queue behind it, the longest blocked first among those
+    visited; with `leased`, also streams behind a leased message, after the others.
     """
     found: list[HeldUp] = []
     names = islice(stream_names(engine, queue_id), SCAN_LIMIT)
@@ -82,7 +82,7 @@ def _held_up(engine: Engine, tx: Transaction, queue: Queue, name: str) -> HeldUp
         return None
     is_leased = blocker.met.terms is not None
     if not is_leased and (stream.front or stream.leased):
-        # Another message may pass the one that waits, or a consumer works on one.
+        # Another message may pass the waiting one, or a consumer works on one.
         return None
     state = blocker.met.state
     since = state.failures[-1].at_ms if state.failures else blocker.met.chunk.enqueued_ms
@@ -91,8 +91,10 @@ def _held_up(engine: Engine, tx: Transaction, queue: Queue, name: str) -> HeldUp
 
 
 def _count_behind(tx: Transaction, queue: Queue, stream: Stream) -> int:
-    """How many messages a stream has behind its first one. Where it goes on on disk, messages of chunks count until
-    all of their stream have left, so that a long stream need not be read.
+    """The number of messages behind a stream's first one.
+
+    Where the stream continues on disk, the messages of a chunk count until all of its messages of the stream
+    have left, so that a long stream need not be read.
     """
     behind = len(stream.numbers) - 1
     if not stream.cold_from:

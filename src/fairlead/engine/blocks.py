@@ -1,8 +1,8 @@
-"""The chunks of one queue that are in memory, in the order of their numbers, so that a view can go on where it
+"""The chunks of one queue in memory, in the order of their numbers, so that a view can continue where it
 stopped.
 
-A chunk joins at the end, unless it was read from disk; a chunk that left is skipped, and forgotten when half of the
-list has left. So an enqueue and a completion cost next to nothing here.
+A chunk is added at the end, unless it was read from disk. A chunk that left is skipped, and forgotten when
+half of the list has left, so an enqueue and a completion cost next to nothing here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 
 from fairlead.records.chunk import Chunk
 
-#: A list is tidied when more of its chunks than this have left, and more than are there.
+#: The list is cleaned when more of its chunks than this have left, and more than remain.
 _MIN_GONE = 64
 
 
 class Blocks:
-    """Blocks of the chunks of a queue. `chunks` says which of them are still there."""
+    """Blocks of the chunks of a queue. `chunks` tells which of them still exist."""
 
     __slots__ = ("_blocks", "_chunks", "_gone")
 
@@ -33,14 +33,14 @@ class Blocks:
         return (block for block in self._blocks if block in self._chunks)
 
     def add(self, block: int) -> None:
-        """The chunk of that block is there."""
+        """Add the chunk of that block."""
         blocks = self._blocks
         if not blocks or blocks[-1] < block:
             blocks.append(block)
             return
         at = bisect_left(blocks, block)
         if at < len(blocks) and blocks[at] == block:
-            # It left, and is back before the list was tidied.
+            # It left, and returned before the list was cleaned.
             self._gone -= 1
         else:
             blocks.insert(at, block)
@@ -53,13 +53,13 @@ class Blocks:
             self._gone = 0
 
     def last_before(self, block: int) -> int | None:
-        """The last block before that one whose chunk is there."""
+        """The last block before that one whose chunk exists."""
         at = bisect_left(self._blocks, block)
         earlier = (self._blocks[index] for index in range(at - 1, -1, -1))
         return next((one for one in earlier if one in self._chunks), None)
 
     def chunks_from(self, block: int, limit: int) -> tuple[list[Chunk], int | None]:
-        """Of the next `limit` chunks from there on, those that are there; and where to go on, None at the end."""
+        """Of the next `limit` chunks from there on, those that exist; and where to continue, None at the end."""
         start = bisect_left(self._blocks, block)
         found = [self._chunks[one] for one in self._blocks[start : start + limit] if one in self._chunks]
         if start + limit >= len(self._blocks):

@@ -32,9 +32,9 @@ from fairlead.surface import Surface
 class Broker(Surface):
     """A durable, fair, throttled, fenced work queue in one thread-safe object.
 
-    Enqueue, settle and all administration return when their effect is durable: synced to disk with `fsync`,
-    handed to the operating system with `os`. A claim is not synced: losing one in a power cut means
-    redelivery. `close` keeps leases; holders settle after the store is opened again.
+    Enqueues, settles and all administration return when their effect is durable: synced to disk with `fsync`,
+    handed to the operating system with `os`. A claim is not synced: losing it in a power cut means
+    redelivery. `close` keeps leases; consumers settle after the store is opened again.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Broker(Surface):
         self.audit_trail = AuditTrail(self.engine)
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
-        """`gathered`: see `Engine.do`."""
+        """Carry out a request. `gathered`: see `Engine.do`."""
         engine = self.engine
         answer = engine.do(request, caller, gathered=gathered) if gathered else engine.do(request, caller)
         ahead_ms = engine.time.ahead_ms
@@ -68,7 +68,7 @@ class Broker(Surface):
         return cast(Answer, shown_pages(moved, ahead_ms) if request.paged else shown(moved, ahead_ms))
 
     def kinds_of_write(self, token: str, queue: str) -> set[bool]:
-        """Which kinds of messages a staged write has: dead letters (True) and others (False)."""
+        """The kinds of messages in a staged write: dead letters (True) and others (False)."""
         return kinds_of(self.engine, token, queue)
 
     def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
@@ -79,33 +79,34 @@ class Broker(Surface):
         return self.engine.clock
 
     def now_ms(self) -> int:
-        """The time now, by the clock of all times in answers: a lease lasts `lease_until - now_ms()` longer."""
+        """The current time in the clock of all answers: a lease lasts `lease_until - now_ms()` longer."""
         return shown_ms(self.engine.time.now_ms(), self.engine.time.ahead_ms)
 
     # For a server
 
     def observe(self, observer: FactObserver, *, timed: TimingObserver | None = None) -> None:
-        """Call `observer` with the facts of each commit once it is made and with memory, and `timed` with the
-        times that commits, syncs and hooks took.
+        """Call `observer` with the facts of each commit after it was made, and with memory; and `timed` with
+        the durations of commits, syncs and hooks.
 
-        Both must be quick, keep nothing of what they get (leases go on changing) and not call the broker: facts
-        come under the engine lock. An exception of theirs is logged once and harms no commit. The first facts are
-        a `QueueStored` for each queue there is, so that an observer knows their names.
+        Both must be quick, must keep nothing that they receive (leases continue to change) and must not call
+        the broker: facts arrive under the engine lock. An exception of theirs is logged once and harms no
+        commit. The first facts are a `QueueStored` for each existing queue, so that an observer knows their
+        names.
         """
         self.engine.observe(observer, timed)
 
     def measures(self) -> Measures:
-        """What metrics show of every queue at this moment. The lock is given back after each queue."""
+        """The current measurements of every queue for metrics. The lock is released after each queue."""
         return measure(self.engine)
 
     def queue_names(self, queue_ids: Sequence[int]) -> list[str | None]:
-        """None for one that is being deleted."""
+        """The names of queues; None for one that is being deleted."""
         with self.engine.lock:
             found = [self.engine.memory.by_id.get(queue_id) for queue_id in queue_ids]
         return [None if queue is None else queue.name for queue in found]
 
     def queues_of(self, ids: Sequence[bytes]) -> list[str | None]:
-        """The queue that each message is in now, for a layer that must know before anything is done; None:
+        """The queue that each message is in now, for a layer that must know before anything is done; None if
         there is no such message.
         """
         return queues_of(self.engine, ids)
@@ -115,27 +116,27 @@ class Broker(Surface):
         return queues_of_leases(self.engine, ids)
 
     def full_id(self, text: str, queue: str | None, visible: Callable[[str], bool]) -> str:
-        """What `find` would find among the queues that are visible, as if there were no others."""
+        """The result of `find` among the visible queues, as if there were no others."""
         return full_id(self.engine, text, queue, visible)
 
     def answering(self) -> AbstractContextManager[None]:
-        """For a door: what this thread's looks hold of the bytes that all looks may hold stays held until the
-        end. Its answer is in memory until it is written.
+        """For a door: the room that this thread's looks hold stays held until the end of the block, because
+        its answer is in memory until it is written.
         """
         return self.engine.looks.keep()
 
     def run_due(self) -> None:
-        """Do now whatever time has made due. The timer does this by itself."""
+        """Do all due work now. The timer does this by itself."""
         self.engine.run_due()
 
     def interrupt_waits(self) -> None:
-        """For a server that is about to stop: claims that wait return empty, scans end at their next step,
-        and later ones too.
+        """For a server that is about to stop: waiting claims return empty and scans end at their next step,
+        now and later.
         """
         self.engine.interrupt_waits()
 
     def close(self) -> None:
-        """Stop handing out; leases stay. Waiting claims get `BrokerClosed`. Closing twice is fine."""
+        """Stop deliveries; leases stay. Waiting claims get `BrokerClosed`. Closing twice is allowed."""
         self.engine.close()
 
     def __enter__(self) -> Broker:

@@ -1,8 +1,8 @@
-"""Which messages a verb is about: met in short transactions, tested by a filter without the lock.
+"""The messages that a verb concerns: met in short transactions, tested by a filter without the lock.
 
-A filter may carry a regular expression that takes a fifth of a second for one error, so it is tested between two
-transactions. A verb that then changes a message asks `is_unchanged`, which compares what the filter looked at and
-tests nothing.
+A filter may have a regular expression that takes a fifth of a second for one error, so it is tested between
+two transactions. A verb that then changes a message calls `is_unchanged`, which compares the traits that the
+filter tested and runs no expression.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """`traits` is what a filter selected the message by, None without a filter; `size` is that of its records."""
+    """`traits` are those by which a filter selected the message, None without a filter; `size` is that of its
+    records.
+    """
 
     raw_id: bytes
     traits: Traits | None
@@ -37,8 +39,8 @@ class Candidate(NamedTuple):
 
 
 class Selection:
-    """What a filter selects in a queue and its dead letters: among the messages that were there when the selection
-    began, and among 100,000 at most.
+    """The messages of a queue and its dead letters that a filter selects: among those that existed when the
+    selection began, and among at most 100,000.
     """
 
     def __init__(
@@ -46,10 +48,10 @@ class Selection:
     ) -> None:
         self._engine = engine
         self._test = DeadLetterTest(given, now_ms=tx.now_ms)
-        #: Greater than the number of every message so far.
+        #: Greater than the number of every existing message.
         self._before = tx.next_block()
         self._walks = list(_walks(queue, among))
-        #: Whether there are more messages than the selection looks at.
+        #: Whether there are more messages than the selection tests.
         self.is_cut = False
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -71,14 +73,14 @@ class Selection:
                 yield from walk_streams(self._engine, queue_id, with_fronts=True)
 
     def _tested(self, met: Met) -> Candidate | None:
-        """Without the lock. Raises when long reads are to end: a page may take minutes."""
+        """Called without the lock. Raises when long reads must end, because testing a page may take minutes."""
         self._engine.check_scan()
         is_selected = met.number < self._before and self._test.selects(message_of(met), met.state)
         return Candidate.of(met) if is_selected else None
 
 
 def _walks(queue: Queue, among: Collection[str]) -> Iterator[tuple[int, Where]]:
-    """The places to look at, in order. Dead letters are ready or leased in a queue of their own."""
+    """The places to search, in order. Dead letters are ready or leased in a queue of their own."""
     queue_id, dlq_id = queue.record.queue_id, queue.record.dlq_id
     for found_id in (queue_id, dlq_id) if dlq_id else (queue_id,):
         also_dead = "dead" in among and (found_id == dlq_id or queue.is_dead_letter_queue)
@@ -95,7 +97,7 @@ def _walk_deliveries(engine: Engine, queue_id: int) -> Iterator[list[Met]]:
     with engine.transaction() as tx:
         queue = tx.memory.by_id.get(queue_id)
         leases = [] if queue is None else list(queue.leases.values())
-    # Without the lock: there may be many. Each message is met again below.
+    # Without the lock, because there may be many. Each message is met again below.
     numbers = [number for _, number in engine.memory.in_claim_order(leases)]
     for start in range(0, len(numbers), HOLD_MESSAGES):
         with engine.transaction() as tx:
@@ -106,10 +108,11 @@ def _walk_deliveries(engine: Engine, queue_id: int) -> Iterator[list[Met]]:
 def apply_filter(
     engine: Engine, test: DeadLetterTest, page: Sequence[Met], most: int, max_work: int | None = None
 ) -> list[tuple[Met, bool]]:
-    """Without the lock: the first messages, and whether the filter selects each of them; as many as it takes to
-    select `most`, or as one transaction may change. `max_work` bounds the search by regular expressions, in
-    instructions of RE2, and at least one message is looked at; without it the search ends when long reads are
-    to end.
+    """Test messages without the lock, and return the first ones with whether the filter selects each.
+
+    It stops once `most` are selected, or one transaction cannot change more. `max_work` bounds the regular
+    expressions, in instructions of RE2, but at least one message is tested; without it, the search ends when
+    long reads must end.
     """
     found: list[tuple[Met, bool]] = []
     size = selected = 0
@@ -127,7 +130,7 @@ def apply_filter(
 
 
 def message_of(met: Met) -> Message:
-    """For a filter, so without its payload."""
+    """The message for a filter, without its payload."""
     chunk, number = met.chunk, met.number
     lane = chunk.lane_of(number)
     return Message(

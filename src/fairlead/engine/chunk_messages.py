@@ -1,9 +1,9 @@
-"""Messages of deliveries, made of their chunks; and how their payloads are read without the lock.
+"""Messages of deliveries, made from their chunks, and how their payloads are read without the lock.
 
-A claim plans and leases under the lock. Payloads that are not in memory are read after it, before the answer goes out.
-Meanwhile somebody else may settle a message of the answer, by its id: when all messages of a chunk are gone, so are its
-pages, and the answer goes out without these deliveries. Or the chunk is written anew, without those of its messages that
-are gone: then its payloads are read where they are now.
+A claim plans and leases under the lock. Payloads that are not in memory are read after it, before the answer
+is sent. Meanwhile another caller may settle a message of the answer by its id. When all messages of a chunk
+are gone, so are its pages, and the answer is sent without these deliveries. Or the chunk is rewritten without
+its messages that are gone: then the payloads are read from their new place.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
-    """Makes messages of a chunk when they are asked for. It keeps the columns and payloads of the chunk as they
-    were; all that it takes from the chunk itself stays as it is. With no payloads, `read` must come before anybody asks
-    for one.
+    """Makes messages of a chunk on access. It keeps the columns and payloads of the chunk as they were; what
+    it uses of the chunk itself never changes. Without payloads, `read` must be called before the first
+    access.
     """
 
     chunk: Chunk
@@ -41,11 +41,13 @@ class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
     #: Whether its queue orders streams.
     _is_ordered: bool
     _chunk_columns: ChunkColumns | None = None
-    #: Whether somebody else has ended some or all messages of the chunk before their payloads were read.
+    #: Whether other callers ended some or all messages of the chunk before their payloads were read.
     is_cut: bool = False
 
     def read(self, engine: Engine) -> None:
-        """Needs no lock: pages are written once. They go with the last message of their chunk, or when it is written anew."""
+        """Needs no lock: pages are written once, and deleted with the last message of their chunk or when it
+        is rewritten.
+        """
         chunk: Chunk | None = self.chunk
         while chunk is not None:
             try:
@@ -61,7 +63,7 @@ class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
             return
 
     def has(self, number: int) -> bool:
-        """Whether the payload of the message was there when it was read."""
+        """Whether the message's payload existed when it was read."""
         if not self.payloads:
             return False
         index = number & BLOCK_MASK
@@ -105,8 +107,8 @@ class ChunkMessages(msgspec.Struct, eq=False, weakref=True):
 
 
 def find_chunk_now(engine: Engine, chunk: Chunk) -> Chunk | None:
-    """For readers without the lock that miss a payload: the chunk as it is stored now; None: it is gone. With the same
-    body, nothing has moved.
+    """For readers without the lock that miss a payload: the chunk as it is stored now; None if it is gone. If
+    the body is the same, nothing has moved.
     """
     with engine.transaction() as tx:
         tx.bring_chunks([chunk.first])
@@ -123,12 +125,12 @@ def with_bodies(engine: Engine, unread: Iterable[ChunkMessages], answer: T) -> T
 
 
 def is_much(unread: Iterable[ChunkMessages]) -> bool:
-    """Whether it takes long to read these payloads."""
+    """Whether reading these payloads takes long."""
     return sum([stored.chunk.payload_bytes for stored in unread]) > PIECE_BYTES
 
 
 def bytes_of_bodies(answer: Any) -> int:
-    """Of an answer with deliveries, of those in an exchange too: at most so many bytes of payloads. It is quick."""
+    """An upper bound of the bytes of payloads in an answer with deliveries, also in an exchange. It is quick."""
     size, last = 0, None
     for one in answer if type(answer) is list else ():
         if type(one) is list:
@@ -140,7 +142,7 @@ def bytes_of_bodies(answer: Any) -> int:
 
 
 def read_bodies(engine: Engine, answer: T) -> T:
-    """The answer of a request that was gathered, with the payloads that were too much to be read with it."""
+    """The answer of a gathered request, with payloads that were too large to be read with it."""
     return with_bodies(engine, {id(one): one for one in _unread_of(answer)}.values(), answer)
 
 
@@ -153,7 +155,7 @@ def _unread_of(answer: Any) -> Iterator[ChunkMessages]:
 
 
 def _without_lost(answer: Any) -> Any:
-    """Deliveries are in a list, in an exchange in one of several."""
+    """The answer without lost deliveries, which are in a list, or in one list of an exchange."""
     if not isinstance(answer, list):
         return answer
     return [_without_lost(one) for one in answer if not _is_lost(one)]

@@ -1,7 +1,7 @@
-"""What the readers of a numbered claim share.
+"""State that the readers of a numbered claim share.
 
-Tasks of one micro-batch read the same claim at the same time, each another slice of it. A reader finds the payloads of
-a chunk that another one has at hand.
+Tasks of one micro-batch read the same claim at the same time, each another slice. A reader reuses the
+payloads of a chunk that another one has loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 
 
 class ClaimReading:
-    """The members of an open claim and their chunks stay as they are, so nothing of this changes. Needs no lock: what
-    two readers make at the same time is the same.
+    """The members of an open claim and their chunks do not change, so nothing here does. Needs no lock: two
+    readers that build the same value at the same time build equal values.
 
-    `by_stream`: a stream is in one slice.
+    `by_stream`: a whole stream is in one slice.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class ClaimReading:
         self._columns = {block: ChunkColumns(chunk, is_ordered=is_ordered) for block, chunk in chunks.items()}
         self._is_ordered = is_ordered
         self._has_streams = by_stream and any(one.columns.streams is not None for one in chunks.values())
-        #: Of a claim with streams, for the last number of slices that somebody wanted.
+        #: For a claim with streams, the slices for the last requested number of slices.
         self._slices: list[list[int]] = []
-        #: By block. Payloads stay as long as a reader or a page has them.
+        #: By block. Payloads stay while a reader or a page uses them.
         self._stored: WeakValueDictionary[int, ChunkMessages] = WeakValueDictionary()
 
     def slice(self, slice: int, slices: int) -> list[int]:
         if not self._has_streams:
             start, end = places_of(slice, len(self.members), slices)
             return self.members[start:end]
-        # Another reader may cut it into another number of slices meanwhile.
+        # Another reader may request another number of slices meanwhile.
         cut = self._slices
         if len(cut) != slices:
             cut = self._slices = self._cut(slices)
@@ -59,7 +59,7 @@ class ClaimReading:
         return found
 
     def pages(self, members: list[int], *, most_messages: int, most_bytes: int) -> Iterator[list[int]]:
-        """A page ends with the message that reaches a bound."""
+        """Pages of members. A page ends with the message that reaches a bound."""
         sizes = {block: chunk.columns.message_sizes() for block, chunk in self._chunks.items()}
         ends = [*accumulate([sizes[number >> BLOCK_SHIFT][number & BLOCK_MASK] for number in members])]
         start = before = 0

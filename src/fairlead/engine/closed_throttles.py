@@ -1,4 +1,4 @@
-"""Closing and opening throttle keys: facts, with an entry of the audit where a key closes or is open again."""
+"""Closing and opening throttle keys: facts, with an audit entry when a key closes or is open again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.model.throttle import ClosedThrottle, Closure
 from fairlead.records.facts import RecordsChanged
 from fairlead.store.kv.port import Table
 
-#: Keys that go to make room for another one: so many that the next ones find room.
+#: Keys that are forgotten at once to make room, so that the next ones have room too.
 _FORGOTTEN_AT_ONCE = 100
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def show_closed(tx: Transaction) -> list[ClosedThrottle]:
 
 
 def has_room(tx: Transaction, throttle_key: str) -> bool:
-    """Whether the key is closed already, or there is room for one more."""
+    """Whether the key is closed already, or one more key may be closed."""
     closed = tx.memory.buckets.closed
     return throttle_key in closed or len(closed) < MAX_CLOSED_THROTTLES or bool(_forgettable(tx))
 
 
 def _forgettable(tx: Transaction) -> list[str]:
-    """Keys whose time is over: the next message that its provider refuses closes them again."""
+    """Keys whose closed time has passed: the next message that the provider refuses closes them again."""
     closed = tx.memory.buckets.closed
     return [key for key, one in closed.items() if one.until_ms <= tx.now_ms and not one.probes]
 
@@ -59,7 +59,7 @@ def _forgettable(tx: Transaction) -> list[str]:
 def close_throttle(
     tx: Transaction, throttle_key: str, closure: Closure, *, is_audited: bool = True
 ) -> Closure:
-    """Returns what is known of the key from now on. `is_audited`: the audit has no entry of the request itself."""
+    """Close the key, and return its closure. `is_audited`: the request itself has no audit entry."""
     before = find_closure(tx.memory, throttle_key)
     if before is None and len(tx.memory.buckets.closed) >= MAX_CLOSED_THROTTLES:
         for forgotten in _forgettable(tx)[:_FORGOTTEN_AT_ONCE]:
@@ -74,7 +74,7 @@ def close_throttle(
 
 
 def open_throttle(tx: Transaction, throttle_key: str) -> None:
-    """The probes of a closed key were answered."""
+    """Open the key, because enough probes were answered."""
     closure = find_closure(tx.memory, throttle_key)
     assert closure is not None, f"expected throttle {throttle_key!r} to be closed"
     forget_closure(tx, throttle_key)

@@ -1,6 +1,6 @@
-"""Messages that memory does not hold: what is read when they are wanted, and how much memory holds at most.
+"""Messages that memory does not hold: reading them on demand, and the bounds of memory.
 
-Reading writes nothing, and stores nothing about what is in memory: a reopened engine reads again.
+Reading writes nothing, and what is in memory is stored nowhere: a reopened engine reads again.
 """
 
 from __future__ import annotations
@@ -22,51 +22,52 @@ if TYPE_CHECKING:
     from fairlead.records.stream import Stream
     from fairlead.store.kv.port import KeyValueStore
 
-#: Messages of hot chunks, and with rows of their own, that memory holds at most. A chunk that finds no room is
-#: stored cold.
+#: Messages of hot chunks, and messages with rows of their own, that memory holds at most. A chunk without
+#: room is stored cold.
 HOT_MESSAGES = MAX_READ_AHEAD_ROWS
-#: How much of that a message of a stream takes: the stream is an object of its own in memory.
+#: The weight of a stream's message in that bound: the stream is an object of its own in memory.
 WEIGHT_IN_STREAM = 8
-#: Messages of cold chunks, and messages of streams, that stay in memory after their transaction, in case they are
-#: wanted again.
+#: Messages of cold chunks and of streams that stay in memory after their transaction, in case they are needed
+#: again.
 CACHED_MESSAGES = 100_000
-#: How many messages more a cold chunk counts for there, because it costs memory beside its messages.
+#: The additional weight of a cold chunk there, because it costs memory beside its messages.
 WEIGHT_OF_CHUNK = 8
-#: Behind a backlog, messages of a batch with fewer than this many for each lane are stored one by one, if their queue
-#: has so many messages in so many lanes that those of a chunk are claimed at very different times.
+#: Behind a backlog, a batch with fewer messages than this for each lane is stored message by message, if its
+#: queue has so many messages in so many lanes that those of one chunk are claimed at very different times.
 MIN_IN_LANE = 4
-MOST_READY_TIMES_LANES = 1e10
-#: Messages that a lane is read ahead by, and all lanes of a queue together.
+MAX_READY_TIMES_LANES = 1e10
+#: Messages that are read ahead for one lane, and for all lanes of a queue together.
 WINDOW_MESSAGES = 256
 READ_AHEAD_MESSAGES = 400_000
-#: Lanes, or streams, that one hold of the lock reads from disk: each is a look-up of its own. And how many messages
+#: Lanes or streams that one hold of the lock reads from disk, each of which is a look-up; and messages that
 #: it reads ahead of all of them together.
 STEP_LANES = 30
 STEP_READ_AHEAD = 500
-#: Chunks that one hold reads at most, where one with many messages counts for several: one more for each so many.
+#: Chunks that one hold reads at most. One with many messages counts for several: one more for each multiple
+#: of this.
 STEP_CHUNKS = 200
 MESSAGES_OF_STEP = 64
-#: Messages that a stream is read ahead by. They may be in as many chunks.
+#: Messages that are read ahead for a stream. They may be in as many chunks.
 STREAM_MESSAGES = 16
 
 
 def cached_weight(chunk: Chunk) -> int:
-    """What a cold chunk in memory counts for among `CACHED_MESSAGES`."""
+    """The weight of a cold chunk in `CACHED_MESSAGES`."""
     return chunk.count + WEIGHT_OF_CHUNK
 
 
 def bring_chunks(
     memory: Memory, store: KeyValueStore, numbers: Iterable[int], home_id: int | None = None
 ) -> None:
-    """Have the chunks of these messages in memory, in one read."""
+    """Load the chunks of these messages into memory, in one read."""
     if memory.cold_count and (blocks := unknown_blocks(memory, numbers)):
         bring_blocks(memory, store, blocks, home_id)
 
 
 def unknown_blocks(memory: Memory, numbers: Iterable[int]) -> list[int]:
-    """The blocks of chunks of these messages that memory lacks, in order."""
+    """The blocks of these messages' chunks that memory lacks, in order."""
     known, ended = memory.chunks, memory.changes.ended_blocks
-    # Not a difference with the keys of the chunks, which would walk over all of them.
+    # Not a difference of sets, which would visit all chunks.
     wanted = {number >> BLOCK_SHIFT for number in numbers}
     return sorted([block for block in wanted if block not in known and block not in ended])
 
@@ -80,19 +81,19 @@ def bring_blocks(
         memory.apply(ChunksRead(chunks))
     for chunk in chunks:
         if chunk.has_runs and chunk.count > 1:
-            # Here, where a hold reads few chunks: one may settle messages of hundreds.
+            # Counted here, where a hold reads few chunks: one hold may settle messages of hundreds.
             chunk.count_in_lanes(is_ordered=memory.by_id[chunk.queue_id].is_ordered)
 
 
 def most_chunks(memory: Memory, queue: Queue) -> int:
-    """How many chunks of a queue one hold reads at most, by the messages that they have on average."""
+    """How many chunks of a queue one hold may read, from their average number of messages."""
     counts = memory.by_id[queue.home_id].counts
     average = min(MAX_CHUNK_MESSAGES, counts.messages // max(1, counts.cold))
     return max(1, STEP_CHUNKS // (1 + average // MESSAGES_OF_STEP))
 
 
 def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id: int | None = None) -> None:
-    """Have these messages in memory until the transaction ends, in one read of each kind."""
+    """Load these messages into memory until the transaction ends, in one read of each kind."""
     bring_chunks(memory, store, numbers, home_id)
     wanted, known = [], dict[int, OwnState]()
     chunks, own, find_state = memory.chunks, memory.own, memory.known_waits.find_state
@@ -113,12 +114,14 @@ def bring(memory: Memory, store: KeyValueStore, numbers: Sequence[int], home_id:
 
 
 def is_quick(memory: Memory, queue: Queue, needs: Mapping[LaneName, int]) -> bool:
-    """Whether one hold may read so many messages of these lanes, each of which may be in a chunk of its own."""
+    """Whether one hold may read this many messages of these lanes, each of which may be in a chunk of its
+    own.
+    """
     return len(needs) <= STEP_LANES and sum(needs.values()) <= most_chunks(memory, queue)
 
 
 class Part(NamedTuple):
-    """Messages of a lane or a stream in order, and the place where it goes on; 0: nowhere."""
+    """Messages of a lane or a stream in order, and the place where it continues; 0: it does not."""
 
     numbers: list[int]
     next_place: int
@@ -133,7 +136,7 @@ def read_lane(
     limit: int,
     end: int | None = None,
 ) -> Part:
-    """The next messages of a lane on disk from a place on, about `limit` of them and perhaps none."""
+    """The next messages of a lane on disk from a place on: about `limit`, or none."""
     return read_parts(memory, store, queue, {lane: start}, limit, end)[lane]
 
 
@@ -146,8 +149,8 @@ def read_parts(
     end: int | None = None,
     needs: Mapping[LaneName, int] | None = None,
 ) -> dict[LaneName, Part]:
-    """`read_lane` for several lanes, in one read of each kind. `needs`: how many messages of each lane are wanted now,
-    and others only if not too many chunks must be read for them; None: all are wanted.
+    """`read_lane` for several lanes, in one read of each kind. `needs`: how many messages of each lane are
+    needed now; others are read only if they need few chunks. None: all are needed.
     """
     queue_id, is_ordered, held = queue.record.queue_id, queue.is_ordered, memory.held
     runs = read_runs(store, memory.changes, queue.home_id, queue_id, starts, limit=limit + 2, end=end)
@@ -184,7 +187,7 @@ def read_parts(
 def read_members_of(
     memory: Memory, store: KeyValueStore, queue: Queue, stream: str, start: int, limit: int
 ) -> Part:
-    """The next messages of a stream on disk from a seq on, about `limit` of them and perhaps none."""
+    """The next messages of a stream on disk from a seq on: about `limit`, or none."""
     rows = read_members(store, memory.changes, queue.home_id, stream, start, limit=limit + 2)
     piece = _piece(rows, start, limit, None, len(rows))
     bring(memory, store, piece.wanted(), queue.home_id)
@@ -197,13 +200,13 @@ def read_members_of(
 class _Piece(NamedTuple):
     """Rows of a lane or a stream that are read together."""
 
-    #: (place, number) of messages that have rows of their own.
+    #: (place, number) of messages with rows of their own.
     singles: list[tuple[int, int]]
-    #: Blocks of chunks with the others, and the row that leads there; None: it stands before.
+    #: Blocks of chunks with the others, and the row that leads there; None: the row comes earlier.
     blocks: dict[int, RunRow | MemberRow | None]
     #: Messages that are alone in their chunks, which need not be read to know that they are ready.
     alone: list[int]
-    #: Rows behind this place are not known, so messages of chunks behind it must wait; None: there are none.
+    #: Rows after this place are not known, so messages of chunks after it must wait; None: there are none.
     horizon: int | None
     #: Messages from here on do not count.
     last: int | None
@@ -224,8 +227,8 @@ class _Piece(NamedTuple):
 
 
 def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought: set[int], most: int) -> int:
-    """How many rows a read takes: those that lead to the messages that are wanted, and more until they lead to `most`
-    chunks that are not known. `brought` are those so far, of all lanes.
+    """How many rows a read takes: those of the needed messages, and more until they lead to `most` unknown
+    chunks. `brought` has the chunks of all lanes so far.
     """
     total = 0
     for count, one in enumerate(rows):
@@ -242,7 +245,7 @@ def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought
 def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | None, most: int) -> _Piece:
     """As many of the first `most` rows as lead to about `limit` messages."""
     count = total = 0
-    # The first message of a chunk may have a row of its own, at the same place.
+    # The first message of a chunk may have a row of its own at the same place.
     while count < most and (total < limit or rows[count].place == rows[count - 1].place):
         total += rows[count].row.count or 1
         count += 1
@@ -256,20 +259,20 @@ def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | Non
         elif one.row.count:
             blocks[one.place >> BLOCK_SHIFT] = one.row
     if start & BLOCK_MASK:
-        # It goes on in the middle of a chunk, whose row stands before.
+        # The lane continues in the middle of a chunk, whose row comes earlier.
         blocks.setdefault(start >> BLOCK_SHIFT, None)
     last = horizon if end is None or (horizon is not None and horizon < end) else end
     return _Piece(singles, blocks, alone, horizon, last)
 
 
 def read_stream_on(memory: Memory, store: KeyValueStore, queue: Queue, stream: Stream, wanted: int) -> None:
-    """Have at least some of the next messages of a stream in memory, or know that there are none."""
+    """Load at least some of the next messages of a stream, or establish that there are none."""
     part = read_members_of(memory, store, queue, stream.name, stream.cold_from, wanted)
     memory.apply(StreamRead(queue.record.queue_id, stream, part.numbers, part.next_place))
 
 
 def read_on(memory: Memory, store: KeyValueStore, queue: Queue, needs: Mapping[LaneName, int]) -> None:
-    """Have at least some of the next messages of these cold lanes in memory, or know that there are none."""
+    """Load at least some of the next messages of these cold lanes, or establish that there are none."""
     shared = min(READ_AHEAD_MESSAGES // max(1, queue.schedule.cold_lanes), STEP_READ_AHEAD // len(needs))
     window = min(WINDOW_MESSAGES, shared)
     starts = {lane: queue.schedule.cold_from(lane) for lane in needs}
@@ -279,8 +282,8 @@ def read_on(memory: Memory, store: KeyValueStore, queue: Queue, needs: Mapping[L
 
 
 def load_lanes(memory: Memory, store: KeyValueStore, home_id: int) -> None:
-    """At open, before fronts of streams stand in their lanes: lanes with messages on disk, in memory up to their last
-    hot message.
+    """At open, before the fronts of streams enter their lanes: load lanes with messages on disk up to their
+    last hot message.
     """
     for queue_id, lane, first, last in read_lanes(store, home_id):
         queue = memory.by_id[queue_id]

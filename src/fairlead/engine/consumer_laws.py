@@ -1,5 +1,5 @@
-"""What must hold about numbered claims: a claim in hand is leased, all of it and nothing else, reads the same after
-a reopening, and what was said is about it.
+"""Invariants of numbered claims: all members of an open claim are leased to it, and nothing else is; it reads
+the same after a restart; and recorded outcomes are about its members.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlead.store.rows import read_outcomes
 
 
 def consumer_differences(memory: Memory, again: Memory) -> list[str]:
-    """`again` is what a reopening would build."""
+    """Differences from `again`, which is the memory that a reopening would build."""
     if _members(memory, _claims(memory)) == _members(again, _claims(again)):
         return []
     return ["the members of numbered claims, or their order, differ after a reopening"]

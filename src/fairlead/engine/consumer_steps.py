@@ -1,7 +1,8 @@
-"""How a numbered claim ends: its record flips, and its messages follow in bounded steps.
+"""The end of a numbered claim: its record changes first, and its messages follow in bounded steps.
 
-Closing settles each member by the last outcome recorded for it; releasing returns each to its place. A crash
-between two steps leaves the record and the members as they were after the last one, and the timer goes on.
+Closing settles each member by the last outcome recorded for it; releasing returns each to its place. After a
+crash between two steps, the record and the members are as they were after the last step, and the timer
+continues.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from fairlead.store.rows import consumer_key, outcomes_key, scan_records
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Members that one step moves on their own, because of an outcome or without one; members that are simply
-#: completed cost little, and go with their lease.
+#: Members that one step moves individually, with or without an outcome. Members that are simply completed
+#: cost little, and are completed with their lease.
 OUTCOMES_STEP = 50
 RELEASE_STEP = 100
-#: Rows of outcomes that one step reads or removes.
+#: Rows of outcomes that one step reads or deletes.
 _ROWS_STEP = 1000
 
 
@@ -54,7 +55,7 @@ def save(tx: Transaction, record: ConsumerRecord, **fields: Any) -> ConsumerReco
 
 
 def leases_of(tx: Transaction, record: ConsumerRecord) -> list[GroupLease]:
-    """The leases of the consumer's claim, in its order: one for each piece that it was filled with."""
+    """The leases of the consumer's claim in order: one for each piece that it was filled with."""
     leases = tx.memory.by_consumer.get(record.name, ())
     return sorted([lease for lease in leases if lease.terms.claim_id == record.claim_id])
 
@@ -64,7 +65,7 @@ def raw_id_of(tx: Transaction, number: int) -> bytes:
 
 
 def outcomes_of(tx: Transaction, record: ConsumerRecord) -> ClaimOutcomes:
-    """What was recorded about the claim without a part, or under a part that was chosen."""
+    """The outcomes recorded for the claim without a part, or under a chosen part."""
     kept, claim_id = tx.memory.consumers.outcomes, record.claim_id
     if claim_id not in kept:
         kept[claim_id] = _read_outcomes(partial(tx.scan_records, Table.OUTCOMES), claim_id)
@@ -84,8 +85,8 @@ def _read_outcomes(scan: ScanOutcomes, claim_id: int) -> ClaimOutcomes:
 
 
 def load_outcomes(engine: Engine, consumer: Scoped) -> None:
-    """Before a claim is closed: read what was recorded about it without the lock, because it may be much. Recorded calls
-    never change; if more came meanwhile, the close reads all of it by itself.
+    """Read the recorded outcomes without the lock before a claim is closed, because there may be many.
+    Recorded calls never change; if more were added meanwhile, the close reads all of them again.
     """
     with engine.transaction() as tx:
         before = _recorded(tx, consumer)
@@ -100,8 +101,8 @@ def load_outcomes(engine: Engine, consumer: Scoped) -> None:
 
 
 def _recorded(tx: Transaction, consumer: Scoped) -> tuple[int, int, object] | None:
-    """The claim of a consumer, how many calls were recorded about it and which parts count; None: memory has what
-    they say, or there is none.
+    """The claim of a consumer, its number of recorded calls, and the chosen parts; None if memory has the
+    outcomes already, or there is no claim.
     """
     record: ConsumerRecord | None = tx.memory.records[Table.CONSUMERS].get(
         consumer_key(consumer.queue, consumer.name)
@@ -123,7 +124,7 @@ def let_go(tx: Transaction, record: ConsumerRecord, why: str, *, dropping: bool 
 
 
 def lose_queues(tx: Transaction, queue_ids: Collection[int]) -> None:
-    """These queues are about to be deleted: what their consumers have in hand is lost."""
+    """These queues are about to be deleted: the open claims of their consumers are lost."""
     consumers: dict[bytes, ConsumerRecord] = tx.memory.records[Table.CONSUMERS]
     losing = {
         key: record
@@ -146,7 +147,9 @@ def lose_queues(tx: Transaction, queue_ids: Collection[int]) -> None:
 
 
 def take_step(tx: Transaction, record: ConsumerRecord) -> None:
-    """The next members of a claim that is over, of one lease; behind the last one the claim is forgotten."""
+    """Settle the next members of a claim that has ended, from one lease; after the last one, forget the
+    claim.
+    """
     leases = leases_of(tx, record)
     if leases:
         end_members = _close_members if record.phase == "closing" else _release_members
@@ -160,15 +163,15 @@ def take_step(tx: Transaction, record: ConsumerRecord) -> None:
 
 def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -> dict[str, int]:
     known, gives_back = outcomes_of(tx, record), record.default_outcome == "release"
-    #: With the progress that was reported.
+    #: With the reported progress.
     done: dict[int, int] = {}
-    #: To their places, each with whether anybody had begun it: being in a claim alone is no delivery.
+    #: To their places, each with whether it was started: being in a claim alone is no delivery.
     back: list[tuple[int, bool]] = []
     said: list[tuple[int, Recorded]] = []
     members = tx.memory.members_of(lease)
     tx.bring_chunks(members)
     if not known.outcomes and not gives_back:
-        # Nobody said anything: all are completed, and none is looked at alone.
+        # There are no outcomes: all members are completed, and none is handled individually.
         done, members = dict.fromkeys(members, 0), []
     for number, raw_id, outcome in _members_of_step(tx, record, members):
         if asks_hook(tx, record, outcome) and (number, record.claim_id) not in tx.hooks.failures:
@@ -184,7 +187,7 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
     if done:
         moves.complete_members(tx, lease, list(done), done)
     moves.add_all(tx, moved)
-    # Last, because whether a release lets its message pass depends on what stands before it in its stream.
+    # Last, because whether a release lets its message pass depends on the messages before it in its stream.
     for one in moved:
         if one.asks_to_pass:
             moves.let_pass(tx, one.fact.number)
@@ -198,7 +201,7 @@ def _close_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease) -
 def _members_of_step(
     tx: Transaction, record: ConsumerRecord, members: Iterable[int]
 ) -> Iterator[tuple[int, bytes, Recorded | None]]:
-    """The first of these members, as many as one step moves, with what was recorded about them."""
+    """The first of these members, as many as one step moves, with their recorded outcomes."""
     known, gives_back = outcomes_of(tx, record).outcomes, record.default_outcome == "release"
     most_said, most_back = step_of(tx, OUTCOMES_STEP), step_of(tx, RELEASE_STEP)
     said = back = 0
@@ -213,15 +216,17 @@ def _members_of_step(
 
 
 def asks_hook(tx: Transaction, record: ConsumerRecord, outcome: Recorded | None) -> bool:
-    """Whether `on_failure` is asked about an outcome, before the step. An instruction comes before the hook."""
+    """Whether the step calls `on_failure` for an outcome first. An instruction takes precedence over the
+    hook.
+    """
     if outcome is None or outcome.kind != "fail" or outcome.dead or outcome.retry_in_ms is not None:
         return False
     return bool(tx.memory.by_id[record.queue_id].record.config.on_failure)
 
 
 def failures_to_ask(tx: Transaction, record: ConsumerRecord) -> Iterator[tuple[int, Recorded]]:
-    """Members that the next step needs an answer of the hook for, with their outcomes. Not those that it does not
-    reach, about which the hook would be asked again.
+    """Members for which the next step needs an answer of the hook, with their outcomes; not those that it
+    does not reach, because the hook would be called for them again.
     """
     leases = leases_of(tx, record) if record.phase == "closing" else []
     if not leases or not outcomes_of(tx, record).outcomes:
@@ -253,7 +258,7 @@ def _release_members(tx: Transaction, record: ConsumerRecord, lease: GroupLease)
 
 
 def _forget_outcomes(tx: Transaction, record: ConsumerRecord) -> None:
-    """The last ones first, so that the calls that are left still count from 1."""
+    """Delete the last ones first, so that the remaining calls still count from 1."""
     left = max(0, record.recorded - _ROWS_STEP)
     calls = [0, *range(left + 1, record.recorded + 1)]
     tx.add(RecordsChanged(Table.OUTCOMES, {outcomes_key(record.claim_id, call): None for call in calls}))
@@ -273,7 +278,7 @@ def forget_consumer(tx: Transaction, record: ConsumerRecord) -> None:
 
 
 def run_consumers_due(tx: Transaction) -> bool:
-    """Consumers that were away for too long let go of their claims; then a step of a claim that is over."""
+    """Release claims of consumers that were away for too long; then do a step of a claim that has ended."""
     return _end_those_away(tx) or _go_on(tx)
 
 

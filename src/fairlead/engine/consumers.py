@@ -1,5 +1,5 @@
-"""What memory knows of durable consumers besides their records: who holds a claim, what was said about it, and
-when to look for consumers that are away.
+"""What memory knows of durable consumers beside their records: the holders of claims, the recorded outcomes,
+and when to look for consumers that are away.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class ConsumerIndex:
     """Follows from the records of consumers and outcomes; `Memory.apply` keeps it up to date."""
 
     def __init__(self) -> None:
-        #: By the id of the claim that is not over.
+        #: By the id of the claim that has not ended.
         self.holders: dict[int, ConsumerRecord] = {}
-        #: By the id of the claim; read when somebody asks, kept up to date from then on.
+        #: By the id of the claim; read on first use, and kept up to date from then on.
         self.outcomes: dict[int, ClaimOutcomes] = {}
-        #: By the id of the claim, while somebody reads it.
+        #: By the id of the claim, while a caller reads it.
         self.readings: WeakValueDictionary[int, ClaimReading] = WeakValueDictionary()
-        #: Its readers may come one behind the other.
+        #: Keeps the last reading alive, because its readers may come one after the other.
         self._last_reading: ClaimReading | None = None
-        #: When a consumer may have been away for too long, or has steps to do; None: there is no such consumer.
-        #: It may be too early, never too late.
+        #: When a consumer may have been away for too long, or has steps to do; None if there is no such
+        #: consumer. It may be too early, never too late.
         self.next_look_ms: int | None = None
-        #: Consumers whose callers take the steps that are left; the timer leaves these alone.
+        #: Consumers whose callers do the remaining steps; the timer skips these.
         self._foreground: Counter[Scoped] = Counter()
 
     def consumer_changed(self, before: ConsumerRecord | None, after: ConsumerRecord | None) -> None:
@@ -58,21 +58,21 @@ class ConsumerIndex:
         if isinstance(said, RecordedCall) and not said.part:
             known.add(said.recorded)
         else:
-            # Whether what was said under a part counts is for the chosen parts to say: read all of it anew.
+            # Whether outcomes under a part count depends on the chosen parts: read all of them again.
             del self.outcomes[claim_id]
 
     def looked(self) -> None:
-        """Every consumer that was away has been dealt with: find out when to look again."""
+        """Every consumer that was away has been handled: compute when to look again."""
         self.next_look_ms = None
         for record in self.holders.values():
             self._look_at(record)
 
     def begin_steps(self, consumer: Scoped) -> None:
-        """A caller takes the steps of the consumer from here on."""
+        """A caller does the steps of the consumer from now on."""
         self._foreground[consumer] += 1
 
     def end_steps(self, consumer: Scoped) -> None:
-        """Steps that the caller has left are the timer's."""
+        """The timer does the steps that the caller has left."""
         self._foreground -= Counter([consumer])
         self.next_look_ms = 0
 
@@ -83,16 +83,16 @@ class ConsumerIndex:
         self.next_look_ms = look_ms if self.next_look_ms is None else min(look_ms, self.next_look_ms)
 
     def away(self, now_ms: int) -> list[ConsumerRecord]:
-        """Consumers with a claim in hand that were not seen for their time to live."""
+        """Consumers with an open claim that were not seen for their time to live."""
         return [record for record in self.holders.values() if record.in_hand and expires_ms(record) <= now_ms]
 
     def left_alone(self) -> ConsumerRecord | None:
-        """A consumer whose claim is over and has steps left that no caller takes."""
+        """A consumer whose claim has ended and has steps left that no caller does."""
         left = (one for one in self.holders.values() if one.under_way and one.key not in self._foreground)
         return next(left, None)
 
     def why_in_claim(self, terms: LeaseTerms) -> str:
-        """Why nobody else may move a member of the lease; "" when one may."""
+        """Why no other caller may move a member of the lease; "" if one may."""
         if not terms.is_numbered:
             return ""
         holder = self.holders.get(terms.claim_id)
@@ -101,6 +101,6 @@ class ConsumerIndex:
         return why_in_claim(holder)
 
     def lease_until(self, terms: LeaseTerms) -> int:
-        """When the lease ends by itself: with its consumer, in a numbered claim."""
+        """When the lease expires; in a numbered claim, when its consumer does."""
         holder = self.holders.get(terms.claim_id) if terms.is_numbered else None
         return terms.expires_ms if holder is None else expires_ms(holder)

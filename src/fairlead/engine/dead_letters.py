@@ -1,4 +1,4 @@
-"""Dead letters go back to their queue: the ones that were chosen, as far as they are unchanged."""
+"""Return of chosen dead letters to their queue, as far as they are unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.engine.transaction import Transaction
 
 
 def redrive_all(tx: Transaction, chosen: Sequence[Candidate], queue_id: int, *, clear_progress: bool) -> int:
-    """Move those that no claim holds in the dead-letter queue. Returns how many."""
+    """Move the chosen messages that no claim holds in the dead-letter queue. Returns their number."""
     met = meet_ids(tx, [candidate.raw_id for candidate in chosen])
     facts = []
     for candidate in chosen:

@@ -1,8 +1,8 @@
-"""Deliveries by column, straight from the columns and payloads of their chunks.
+"""Deliveries by column, directly from the columns and payloads of their chunks.
 
-The members of a claim are in the order in which keys took their turns, so neighbours are often of different chunks.
-Each column is gathered in one pass over the rows, wherever they are. Messages with rows of their own are few: what
-happened to them is laid over the columns afterwards.
+The members of a claim are in the order in which keys took their turns, so neighbours are often in different
+chunks. Each column is gathered in one pass over the rows, wherever they are. Messages with rows of their own
+are few: their changes are applied to the columns afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Page(DeliveryPage):
-    """`stored` has the chunks of the messages by block; `states` those of messages to which something happened."""
+    """`stored` has the chunks of the messages by block; `states` the states of messages that changed alone."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ def _times_delivered(state: OwnState | None) -> int:
 
 
 def columns_of_list(deliveries: Sequence[Delivery]) -> DeliveryColumns:
-    """All of them were made by an engine."""
+    """The columns of deliveries, all of which an engine made."""
     states: list[Any] = [delivery.state for delivery in deliveries]
     stored: list[Any] = [delivery.stored for delivery in deliveries]
     return gather(
@@ -168,7 +168,7 @@ def _lay_over(
     weights: list[int],
     seqs: list[int],
 ) -> None:
-    """What a redrive changed counts, and not what the message was enqueued with."""
+    """Apply changes of a redrive in place of the values of the enqueue."""
     for at, state in enumerate(states):
         if state is None:
             continue
@@ -181,7 +181,9 @@ def _lay_over(
 
 
 class ChunkColumns:
-    """The columns of a chunk, where a gatherer finds them soonest. Readers of a claim keep it from page to page."""
+    """The columns of a chunk in the form that a gatherer finds fastest. Readers of a claim keep it from page
+    to page.
+    """
 
     __slots__ = ("_chunk", "_ids", "enqueued_ms", "headers", "is_ordered", "keys", "lane_at", "streams",
                  "throttle_keys", "weights")  # fmt: skip
@@ -205,7 +207,7 @@ class ChunkColumns:
         return self._ids
 
     def all_columns(self, payloads: Sequence[bytes]) -> DeliveryColumns:
-        """Of all messages of the chunk, whatever became of them."""
+        """The columns of all messages of the chunk, whatever their states."""
         numbers, streams = self._chunk.numbers, self.streams
         seqs = None
         if streams is not None and self.is_ordered:
@@ -274,7 +276,7 @@ class _Rows:
         return ["" if chunk.streams is None else chunk.streams[at] for chunk, at in self._at]
 
     def seqs(self, streams: Sequence[str]) -> list[int]:
-        """The order of a message in its stream is its number, where its queue orders streams."""
+        """The seqs of messages, which are their numbers where the queue orders streams."""
         return [
             number if stream and chunk.is_ordered else 0
             for (chunk, _), number, stream in zip(self._at, self._numbers, streams, strict=True)

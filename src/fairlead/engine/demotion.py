@@ -1,8 +1,8 @@
-"""Makes room for hot chunks: those whose messages nobody can take become cold, newest first.
+"""Makes room for hot chunks: chunks whose messages cannot be claimed become cold, newest first.
 
-Without this, messages of paused queues, of lanes that wait for tokens or of blocked streams would fill memory
-one day, and every new chunk of the queues that are served would be stored cold. A chunk becomes cold once and never
-hot again, so nothing goes to and fro.
+Otherwise, messages of paused queues, of lanes that wait for tokens or of blocked streams would eventually
+fill memory, and every new chunk of active queues would be stored cold. A chunk becomes cold once and never
+hot again, so nothing moves back and forth.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ if TYPE_CHECKING:
     from fairlead.engine.queue import Queue
     from fairlead.engine.transaction import Transaction
 
-#: The part of the messages that memory may hold that is free when the search ends, so that it does not begin again soon.
+#: The part of the bound on messages in memory that is free when the search ends, so that it does not begin
+#: again soon.
 FREE_PART = 1 / 4
-#: A queue from which nobody claimed for so long is not served; and a lane that needs longer for the messages before a
+#: A queue without a claim for this time is not served; and a lane that needs longer for the messages before a
 #: chunk does not need the chunk in memory.
 IDLE_MS = 10_000
-#: Messages that one step looks at, where a chunk counts for some more.
+#: Messages that one step visits, where a chunk counts for some more.
 LOOK_MESSAGES = 4_000
 LOOK_CHUNK = 16
-#: What one step may cost, see `_cost_of`: a few milliseconds. A chunk that costs more stays hot.
+#: The cost of one step, see `_cost_of`: a few milliseconds. A chunk that costs more stays hot.
 STEP_COST = 8_000
-#: After a step that found nothing; and after a search that came to its end, or whose write failed.
+#: The pause after a step that found nothing; and after a search that ended, or whose write failed.
 PAUSE_MS = 100
 LONG_PAUSE_MS = 10_000
-#: Messages behind those of a chunk in a lane or a stream that are looked at. With more, the chunk stays hot.
+#: Messages after those of a chunk in a lane or a stream that are visited. With more, the chunk stays hot.
 MAX_BEHIND = 1_000
 _LAST_BLOCK = 1 << 63
 
 
 class DemotionSearch:
-    """How far the search for chunks that can become cold is. A hint: a reopening forgets it."""
+    """The progress of the search for chunks that can become cold. A hint: a reopening forgets it."""
 
     __slots__ = ("_block", "_not_before_ms", "_queue_ids", "next_look_ms", "tried_commit")
 
     def __init__(self) -> None:
-        #: When the search begins or goes on; None: there is room.
+        #: When the search begins or continues; None: there is room.
         self.next_look_ms: int | None = None
         self._not_before_ms = 0
-        #: Queues that are left, the next one last, and the chunk of it that was looked at last.
+        #: The remaining queues, the next one last, and the last visited chunk of it.
         self._queue_ids: list[int] = []
         self._block = _LAST_BLOCK
-        #: The commit of the last step. If its number comes again, it was not written.
+        #: The commit of the last step. If its number returns, it was not written.
         self.tried_commit = 0
 
     def found_no_room(self, queue: Queue, enqueued_ms: int, lanes: Sequence[LaneName]) -> None:
-        """A new chunk with messages of these lanes is cold. A search begins if it is one that others wait for, and nothing
-        but room is missing.
+        """A new chunk with messages of these lanes is cold. A search begins if other chunks wait for this one
+        and only room is missing.
         """
         if not self.may_begin(queue, enqueued_ms):
             return
@@ -74,16 +75,16 @@ class DemotionSearch:
         return self.next_look_ms is None and not is_unserved(queue, enqueued_ms)
 
     def end(self, not_before_ms: int = 0) -> None:
-        """Until the next chunk finds no room, and not before that time."""
+        """Stop until the next chunk finds no room, and at least until that time."""
         self.next_look_ms, self._not_before_ms = None, not_before_ms
         self._queue_ids, self._block = [], _LAST_BLOCK
 
     def look_again(self, chunk: Chunk) -> None:
-        """The next step begins with this chunk."""
+        """Begin the next step with this chunk."""
         self._block = chunk.block + 1
 
     def next_chunk(self, memory: Memory) -> Chunk | None:
-        """Newest first, of the queue with the most messages first; None at the end."""
+        """The next chunk: newest first, in the queue with the most messages first; None at the end."""
         if not self._queue_ids and self._block == _LAST_BLOCK:
             queues = [queue for queue in memory.by_id.values() if len(queue.blocks)]
             queues.sort(key=lambda queue: queue.counts.ready)
@@ -100,12 +101,12 @@ class DemotionSearch:
 
 
 def is_unserved(queue: Queue, now_ms: int) -> bool:
-    """Whether nobody may, or does, claim from the queue."""
+    """Whether consumers may not, or do not, claim from the queue."""
     return queue.record.paused or queue.served_ms + IDLE_MS <= now_ms
 
 
 def demote_idle(tx: Transaction) -> bool:
-    """One bounded step of the search; False when it made nothing cold."""
+    """One bounded step of the search; False if it made nothing cold."""
     memory, search = tx.memory, tx.memory.demotion
     if search.next_look_ms is None or tx.now_ms < search.next_look_ms:
         return False
@@ -137,7 +138,7 @@ def demote_idle(tx: Transaction) -> bool:
 
 
 def _cost_of(chunk: Chunk) -> int:
-    """Of making a chunk cold: rows for its lanes and streams cost far more than messages."""
+    """The cost of making a chunk cold: rows for its lanes and streams cost far more than messages."""
     rows = len(chunk.columns.lanes) + len(set(chunk.columns.streams or ()))
     return chunk.count // 2 + 6 * rows
 
@@ -165,7 +166,7 @@ def is_idle(memory: Memory, chunk: Chunk, now_ms: int) -> bool:
 
 
 def _waits_long(memory: Memory, queue: Queue, lane: LaneName, numbers: Sequence[int]) -> bool:
-    """Whether a lane waits for tokens, and for a long time before it comes to these messages."""
+    """Whether a lane waits for tokens, and for long before it reaches these messages."""
     throttle_key = queue.schedule.parked_on(lane)
     bucket = None if throttle_key is None else memory.buckets.get(throttle_key)
     if bucket is None:
@@ -175,8 +176,8 @@ def _waits_long(memory: Memory, queue: Queue, lane: LaneName, numbers: Sequence[
 
 
 def _is_blocked(memory: Memory, queue: Queue, name: str) -> bool:
-    """Of a stream in memory: whether its first message waits and nothing passes it, or its front stands in a lane that
-    waits long.
+    """Whether the first message of a stream in memory waits and nothing passes it, or its front is in a lane
+    that waits long.
     """
     front = queue.streams.front_of(name)
     if front:
@@ -191,7 +192,9 @@ def _is_blocked(memory: Memory, queue: Queue, name: str) -> bool:
 
 
 def may_be_demoted(memory: Memory, chunk: Chunk) -> bool:
-    """Whether no message of a hot chunk is leased, and no hot message of its lanes and streams stands behind them."""
+    """Whether no message of a hot chunk is leased, and no hot message of its lanes and streams comes after
+    them.
+    """
     if chunk.is_cold or not chunk.has_implied():
         return False
     if memory.held and not memory.held.keys().isdisjoint(chunk.numbers):
@@ -221,6 +224,6 @@ def may_be_demoted(memory: Memory, chunk: Chunk) -> bool:
 
 
 def _has_any(behind: Iterable[int], is_hot: Callable[[int], bool]) -> bool:
-    """Whether a message behind those of a chunk is hot, or one may be because there are many."""
+    """Whether a message after those of a chunk is hot, or may be because there are many."""
     some = list(islice(behind, MAX_BEHIND + 1))
     return len(some) > MAX_BEHIND or any(map(is_hot, some))

@@ -1,4 +1,4 @@
-"""When something is due, as far as memory knows: the ends of leases, waits, lives, windows, and times of keeping.
+"""When something is due, as far as memory knows: the ends of leases, waits, lives, windows and retention.
 
 The times are hints: work may begin too early and then finds nothing, but never too late.
 """
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def find_overdue(memory: Memory, now_ms: int, most_members: int) -> list[GroupLease]:
-    """Leases whose time is over, until they have that many members together. Leases of one claim that end together
-    are not parted: whether a member was the first of its run is known while all of the run is held.
+    """Expired leases, until they have that many members together.
+
+    Leases of one claim that end together are not separated: whether a member was the first of its run is
+    known only while the whole run is held.
     """
     found: list[GroupLease] = []
     members = 0
@@ -32,13 +34,13 @@ def find_overdue(memory: Memory, now_ms: int, most_members: int) -> list[GroupLe
             found.append(lease)
             members += lease.live
     for lease in found:
-        # They stay until their members have moved, which makes these entries out of date.
+        # They stay until their members have moved, which makes these entries outdated.
         heappush(memory.expiries, (lease.terms.expires_ms, lease.terms.claim_id, lease))
     return found
 
 
 def end_of_retention(memory: Memory, queue: Queue) -> int | None:
-    """When the longest dead message of a dead-letter queue has been kept long enough; None: never."""
+    """When the oldest dead letter has been kept long enough; None: never."""
     source = memory.by_id.get(queue.record.source_id)
     if source is None or not source.record.config.dead_retention_ms:
         return None
@@ -76,7 +78,7 @@ def next_event_ms(memory: Memory, queue_ids: Iterable[int] | None = None) -> int
 
 
 def latest_ms(memory: Memory) -> int:
-    """A time that has certainly passed: the latest enqueue, claim or extension that memory knows of."""
+    """A time that has certainly passed: the latest enqueue, claim or extension known to memory."""
     granted = [lease.terms.expires_ms - lease.terms.lease_ms for lease in memory.held.values()]
     seen = [holder.seen_ms for holder in memory.consumers.holders.values()]
     cold = [find_last_cold(memory.store, home_id) for home_id in memory.homes_with_cold()]

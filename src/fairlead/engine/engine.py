@@ -128,9 +128,9 @@ class Engine:
         #: Messages of the next answer whose payloads are not in memory, by block.
         self.unread: dict[int, ChunkMessages] = {}
         self.closed = False
-        #: The server of this engine stops: a claim that finds nothing returns at once, and scans end.
+        #: The server of this engine is stopping: a claim that finds nothing returns at once, and scans end.
         self.waits_over = False
-        #: Why the engine answers nothing more: it lost the store, the store broke, or the process is a fork.
+        #: Why the engine answers nothing more: it lost the store, the store failed, or the process is a fork.
         self._over: FairleadError | None = None
         self.epoch = store.acquire()
         self._commit = store.last_commit
@@ -158,10 +158,11 @@ class Engine:
         self._timer.start()
 
     def do(self, request: Request[Answer], caller: Caller = LOCAL, *, gathered: bool = False) -> Answer:
-        """Run a request as a transaction of its own, or as a part of the one that this thread has open.
+        """Run a request as a transaction of its own, or as part of the transaction that this thread has open.
 
-        `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and the door
-        calls `confirm` before it gives durable answers, and `read_bodies` for an answer with large payloads.
+        `gathered`: for a door that waits for many requests at once. A claim that finds nothing returns, and
+        the door calls `confirm` before it sends durable answers, and `read_bodies` for an answer with large
+        payloads.
         """
         short_way, has_read = find_short_way(type(request)), False
         while short_way is not None:
@@ -227,7 +228,7 @@ class Engine:
         return answer
 
     def _numbered_caller(self, request: Request[Answer], caller: Caller) -> Caller:
-        """The caller of a session. Without the session, if the request simply runs."""
+        """The caller with its session; without it, if the session simply runs the request."""
         check_session(caller.session)
         check_numbers(caller.number, caller.arrived)
         rule = _session_rule(type(request))
@@ -237,12 +238,12 @@ class Engine:
         return caller._replace(session=None)
 
     def unconfirmed(self) -> int | None:
-        """The last commit that durable answers wait for; None when there is none that `confirm` would wait for."""
+        """The last commit that durable answers wait for; None if `confirm` would wait for none."""
         return self._must_keep if self._must_sync and self._must_keep > self._synced else None
 
     def take_unread(self) -> Collection[ChunkMessages]:
-        """Under the lock: messages of the answer whose payloads are to be read. Without the lock, `unread` is that of
-        another request.
+        """Under the lock: messages of the answer whose payloads must be read. Without the lock, `unread`
+        belongs to another request.
         """
         if not self.unread:
             return ()
@@ -258,13 +259,13 @@ class Engine:
 
     @contextmanager
     def transaction(self, hooks: HookAnswers = NO_ANSWERS) -> Iterator[Transaction]:
-        """Several requests as one write: requests inside join it. Their answers count once it has ended without
-        an error and `confirm` has returned. `hooks`: what hooks said about them, asked before.
+        """Several requests as one write: requests inside the block join it. Their answers count once it has
+        ended without an error and `confirm` has returned. `hooks`: answers of hooks about the requests,
+        obtained before.
 
-        A refusal is for its request alone, and may be caught inside. Anything else that is raised ends the
-        transaction: nothing is written, and everybody inside gets `Unavailable`, also at the end.
-
-        Threads that wait for the lock go first.
+        A refusal concerns its request alone, and may be caught inside. Any other exception ends the
+        transaction: nothing is written, and every request inside gets `Unavailable`, also at the end. Waiting
+        threads get the lock first.
         """
         self.lock.let_waiters_pass()
         with self.lock:
@@ -285,7 +286,7 @@ class Engine:
             self._end(tx)
 
     def confirm(self, commit: int | None = None, *, synced: bool = False) -> None:
-        """Without the lock: return once that commit, or every commit so far, is as durable as was asked for.
+        """Without the lock: return once that commit, or every commit so far, is as durable as configured.
         `synced=True` always waits for the sync.
         """
         covered = self._commit
@@ -304,7 +305,7 @@ class Engine:
             self.observers.timed(Timing("sync", perf_counter() - began))
 
     def run_due(self) -> None:
-        """Do whatever time has made due, in bounded steps that let others have the lock in between."""
+        """Do all due work, in bounded steps between which other threads get the lock."""
         self._notice_clock_step()
         is_worth_a_look = True
         while not self.closed:
@@ -324,8 +325,8 @@ class Engine:
                 return
 
     def _may_have_due(self) -> bool:
-        """Whether a transaction of the timer may find work. One that finds none costs as much as many a verb. An engine
-        in trouble finds out in its transactions.
+        """Whether a transaction of the timer may find work. One that finds none costs as much as many verbs.
+        An engine in trouble discovers that in its transactions.
         """
         with self.lock:
             if self._open is not None or self._is_stale or self._over is not None or self.memory.idle_buckets:
@@ -344,15 +345,15 @@ class Engine:
         self._timer.wake_by(0)
 
     def interrupt_waits(self) -> None:
-        """Claims that wait return empty, scans end at their next step, and so do later ones."""
+        """Waiting claims return empty and scans end at their next step, now and later."""
         with self.lock:
             self.waits_over = True
             self.waiters.wake_all()
         self.looks.wake()
 
     def check_scan(self) -> None:
-        """For long reads, at every step: raises when they are to end, because the engine is closed or its
-        server stops.
+        """For long reads, at every step: raises when they must end, because the engine is closed or its
+        server is stopping.
         """
         self._check_open()
         if self.waits_over:
@@ -363,7 +364,7 @@ class Engine:
         return {waiter.consumer for waiter in self.waiters.of(queue.record.queue_id)}
 
     def stop_working(self) -> None:
-        """Answer nothing more, and write nothing on the way. Waiting claims get `BrokerClosed`."""
+        """Answer nothing more, and write nothing more. Waiting claims get `BrokerClosed`."""
         with self.lock:
             self.closed = True
             self.waiters.wake_all()
@@ -371,7 +372,7 @@ class Engine:
         self._timer.stop()
 
     def close(self) -> None:
-        """Leases stay. Closing twice is fine."""
+        """Close the engine. Leases stay. Closing twice is allowed."""
         with self.lock:
             if self.closed:
                 return
@@ -385,7 +386,7 @@ class Engine:
                 self.store.close()
 
     def _mark_closed(self) -> None:
-        """The last commit of this life: nothing of it is missing when this one is there."""
+        """Write the last commit of this life: if it is there, nothing before it is missing."""
         if self._over is None:
             with contextlib.suppress(FairleadError):
                 tx = self._begin(NO_ANSWERS, is_last=True)
@@ -394,8 +395,8 @@ class Engine:
                 self._write(tx.commit, tx.facts)
 
     def disown(self) -> None:
-        """In a forked child: every call is told. The thread that held the lock at the fork is not here to
-        release it.
+        """In a forked child: make every call fail with an error. The thread that held the lock at the fork
+        does not exist here to release it.
         """
         self.lock = FairLock()
         self.closed = True
@@ -424,7 +425,7 @@ class Engine:
             answer: Answer = _carry_out(tx, request)
         except BaseException as trouble:
             self._judge(tx, trouble, request.verb_name)
-            # What a refused request has read.
+            # Let go of what a refused request has read.
             let_go(self.memory)
             raise
         finally:
@@ -433,8 +434,8 @@ class Engine:
         return answer
 
     def _take(self, short_way: ShortWay, request: Request[Answer], caller: Caller) -> Answer | None:
-        """A transaction of one fact, which `short_way` names, and of the remembered answer, if there is a number. None:
-        it must be a transaction like others.
+        """Run a transaction of the one fact that `short_way` returns, and of the remembered answer if the
+        request has a number. None: the request needs the general way.
         """
         if self._open is not None or self.closed or self._over is not None or self._is_stale:
             return None
@@ -497,7 +498,7 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._over is not None:
-            # Built anew: an error that is raised twice carries two tracebacks.
+            # A new error: one that is raised twice carries two tracebacks.
             again = type(self._over).__new__(type(self._over))
             FairleadError.__init__(again, self._over.message, **self._over.fields)
             raise again
@@ -505,7 +506,7 @@ class Engine:
             raise BrokerClosed
 
     def _begin(self, hooks: HookAnswers, *, is_last: bool = False) -> Transaction:
-        """`is_last`: also if the engine is closed."""
+        """Begin a transaction. `is_last`: also if the engine is closed."""
         if (self.closed and not is_last) or self._over is not None:
             self._check_open()
         if self._is_stale:
@@ -517,7 +518,7 @@ class Engine:
         return tx
 
     def _end(self, tx: Transaction) -> None:
-        """Write what changed. No facts, no write."""
+        """Write the changes. Without facts there is no write."""
         self._open = None
         if tx.lost is not None:
             raise tx.lost_error()
@@ -536,7 +537,7 @@ class Engine:
                 cool_chunks(memory)
             self._write(tx.commit, tx.facts)
         except BrokenInvariant as broken:
-            # It is not known whether the batch was stored.
+            # It is unknown whether the batch was stored.
             self._stop(broken)
             raise
         except BaseException as trouble:
@@ -547,7 +548,7 @@ class Engine:
         self._written(tx.commit, tx.facts)
 
     def _written(self, commit: int, facts: Sequence[StateFact]) -> None:
-        """A transaction is written. `memory.changes` still has what it touched."""
+        """Called after a transaction was written. `memory.changes` still has what it touched."""
         if (
             type(facts[0]) in _NEVER_LOST
             or not _may_be_lost(facts[0])
@@ -573,7 +574,7 @@ class Engine:
                 changes.clear()
 
     def _wake_timer_in_time(self) -> None:
-        """Wake the timer earlier if the last commit made anything due before the end of its sleep."""
+        """Wake the timer earlier if the last commit made something due before the end of its sleep."""
         memory, wakes_ms = self.memory, self._timer.wakes_ms
         changes = memory.changes
         if wakes_ms is None:
@@ -588,33 +589,33 @@ class Engine:
             self._timer.wake_by(event_ms)
 
     def _write(self, commit: int, facts: Sequence[StateFact]) -> None:
-        """`facts`: for tests, which watch the steps on disk here."""
+        """Write the batch. `facts` are for tests, which watch the steps on disk here."""
         is_timed = self.observers.of_facts
         began = perf_counter() if is_timed else 0.0
         batch = Batch()
         write_changes(batch, self.memory.changes)
         if not self.store.write(batch, self.epoch, commit):
             raise BrokenInvariant(f"expected commit {commit} to be new, but the store has it already")
-        # First of all: a number that is used again would lose the next commit.
+        # First: a number that is used again would lose the next commit.
         self._commit = commit
         if is_timed:
             self.observers.timed(Timing("commit", perf_counter() - began))
 
     def _judge(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
-        """A refusal that came before any change is for its request alone. Anything else ends the transaction."""
+        """A refusal before any change concerns its request alone. Anything else ends the transaction."""
         is_refusal = isinstance(trouble, FairleadError) and not isinstance(trouble, BrokenInvariant)
         if tx.lost is None and (not is_refusal or tx.has_changed):
             self._abandon(tx, trouble, verb)
 
     def _abandon(self, tx: Transaction, trouble: BaseException, verb: str = "") -> None:
-        """Nothing of the transaction will be written. Loads anew what it touched, and raises `Unavailable` in
-        place of the trouble, unless that is an `Unavailable` itself or an interrupt.
+        """End a transaction of which nothing will be written: load what it touched anew, and raise
+        `Unavailable` in place of the trouble, unless that is an `Unavailable` itself or an interrupt.
         """
         tx.lost = type(trouble).__name__
         if isinstance(trouble, FairleadError):
             tx.lost += f": {trouble}"
         elif isinstance(trouble, Exception):
-            # Its text is not for callers: it may quote what another request of the transaction carries.
+            # The text is not for callers: it may quote another request of the transaction.
             _log.error(
                 "a transaction was lost to a defect", exc_info=trouble, extra={"fields": {"verb": verb}}
             )
@@ -629,7 +630,7 @@ class Engine:
             raise tx.lost_error() from trouble
 
     def _stop(self, why: FairleadError) -> None:
-        """From here on every call is told why, and so is every claim that waits."""
+        """From now on every call fails with this error, and so does every waiting claim."""
         self._over = why
         self.waiters.wake_all()
 
@@ -640,7 +641,7 @@ class Engine:
         return memory
 
     def _reload(self, home_ids: set[int] | None) -> None:
-        """Make memory what the store says: of some queues and their dead letters, or of all."""
+        """Load memory from the store: for some queues and their dead letters, or for all."""
         if home_ids is None:
             self.memory = self._load_memory()
         else:
@@ -653,8 +654,8 @@ class Engine:
         self._is_stale = False
 
     def was_carried_out(self, caller: Caller) -> bool:
-        """Under the lock, for a claim that has just found nothing: whether it is a repeat, whose leases are over. It finds
-        nothing for ever, so it must not wait.
+        """Under the lock, for a claim that has just found nothing: whether it is a repeat whose leases have
+        ended. It will never find anything, so it must not wait.
         """
         if caller.session is None:
             return False
@@ -662,8 +663,8 @@ class Engine:
         return session is not None and caller.number in session.rows
 
     def _wait_for(self, request: Request[Answer], empty: Answer, caller: Caller) -> Answer:
-        """Under the lock: the answer of a request that has found nothing so far, once it finds something or has
-        waited long enough.
+        """Under the lock: the answer of a request that has found nothing so far, once it finds something or
+        has waited long enough.
         """
         patience_ms = request.patience_ms()
         if not patience_ms or self.was_carried_out(caller):
@@ -675,7 +676,7 @@ class Engine:
     # Time
 
     def _notice_clock_step(self) -> None:
-        """Log a step of the wall clock, and store by how much it differs from the store's time now."""
+        """Log a step of the wall clock, and store the new difference from the store's time."""
         step_ms = self.time.notice_step()
         if not step_ms:
             return
@@ -692,8 +693,8 @@ class Engine:
         return RecordsChanged(Table.META, {MARK_KEY: self.time.mark(closed=closed)})
 
     def _empty_buckets(self) -> None:
-        """A power cut may have undone claims that took tokens: what the buckets hold is not known, so none of
-        it is granted.
+        """Empty all buckets: a power cut may have undone claims that took tokens, so their content is
+        unknown, and none of it is granted.
         """
         with self.transaction() as tx:
             for is_idle, buckets in ((False, self.memory.buckets.all()), (True, self.memory.idle_buckets)):
@@ -708,7 +709,7 @@ def _session_rule(kind: type[Request[Any]]) -> Rule:
 
 
 def memory_of(store: KeyValueStore) -> Memory:
-    """Raises `StoreCorrupt`, with its table and key, for a row that cannot be decoded."""
+    """Load memory from a store. Raises `StoreCorrupt`, with table and key, for a row that cannot be decoded."""
     memory = Memory(store)
     try:
         with _without_collector():
@@ -721,8 +722,8 @@ def memory_of(store: KeyValueStore) -> Memory:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Many objects come, and none goes: Python's garbage collector would look through them again and again, also after
-    the opening, if they did not count as old then.
+    """Pause Python's garbage collector while many objects are created and none is freed; afterwards they
+    count as old, so that it does not scan them again and again.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -731,7 +732,7 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             if not gc.get_freeze_count():
-                # All objects become old at once, and none is looked at.
+                # All objects become old at once, without a scan.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -762,15 +763,15 @@ def _carry_out(tx: Transaction, request: Request[Answer]) -> Answer:
     return cast(Answer, work(tx, request))
 
 
-#: The most frequent of the facts that `_may_be_lost` denies.
+#: The most frequent facts for which `_may_be_lost` is False.
 _NEVER_LOST = frozenset({ChunkEnqueued, ScatteredEnqueued, ChunkGrown, LeaseCompleted})
 #: Requests that do not look for messages.
 _ENQUEUES = frozenset({Enqueue, EnqueueMany})
 
 
 def _may_be_lost(fact: StateFact) -> bool:
-    """Whether nobody is wronged if a power cut undoes it: the messages of a lost claim, or of a lost start or
-    extension, go out again, and an answer that is remembered for one is not needed then.
+    """Whether a power cut may undo the fact without harm: the messages of a lost claim, start or extension
+    are delivered again, and its remembered answer is not needed then.
     """
     if isinstance(fact, Claimed):
         return fact.lease.terms.expires_ms != NEVER_EXPIRES_MS
@@ -780,8 +781,8 @@ def _may_be_lost(fact: StateFact) -> bool:
 
 
 def _touched(memory: Memory) -> set[int] | None:
-    """The queues, with their dead letters, of which a lost transaction changed anything. None: all of them, as
-    they share configuration, buckets and the records that are in memory.
+    """The queues, with their dead letters, that a lost transaction changed. None: all of them, because they
+    share configuration, buckets and the records in memory.
     """
     changes = memory.changes
     if changes.config or changes.buckets or any(table in memory.records for table, _ in changes.records):

@@ -1,12 +1,13 @@
-"""Evacuation: chunks of which little is left are written anew without the messages that are gone, so that the disk
-has not much more than what lives.
+"""Evacuation: chunks of which little is left are rewritten without the messages that are gone, so that the
+disk holds not much more than the live messages.
 
-The reducer notes a chunk that became sparse. The timer takes it up if it still is sparse one look later, because most
-chunks are soon gone as a whole. Chunks that are not read at open are looked through once, a few at a time. Payloads are
-read and copied without the lock. Nothing about it is stored: a reopened engine finds the chunks again.
+The reducer records a chunk that became sparse. The timer rewrites it if it is still sparse one look later,
+because most chunks are soon gone completely. Chunks that are not read at open are scanned once, a few at a
+time. Payloads are read and copied without the lock. None of this is stored: a reopened engine finds the
+chunks again.
 
-Guarantees: one chunk is one write, so a crash leaves it as it was or as it will be. A chunk with a member of an open
-numbered claim stays as it is, because readers of the claim keep what they know of it.
+Guarantees: one chunk is one write, so a crash leaves it either unchanged or rewritten. A chunk with a member
+of an open numbered claim stays unchanged, because readers of the claim rely on it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from fairlead.store.rows import find_payloads
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: How often sparse chunks are taken up, and how long they wait when the disk is full.
+#: How often sparse chunks are handled, and how long they wait when the disk is full.
 LOOK_MS = 10_000
 RETRY_MS = 60_000
-#: Cold chunks that are looked through at a time after an opening, and how often.
+#: Cold chunks that are scanned at a time after an opening, and how often.
 SCAN_CHUNKS = 16
 SCAN_MS = 100
 #: Messages whose payloads are read at a time; each may be in another page.
@@ -40,7 +41,7 @@ READ_MESSAGES = 256
 
 
 class Evacuation:
-    """Chunks by block, each with its queue. Thread-safe."""
+    """Sparse chunks by block, each with its queue. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,26 +50,26 @@ class Evacuation:
         self._ripe: dict[int, int] = {}
         self._next_look_ms = 0
         self._next_scan_ms = 0
-        #: The cold chunks that were there at open; None: all of them have been looked at.
+        #: The cold chunks that existed at open; None once all of them are scanned.
         homes = engine.memory.homes_with_cold()
         self._unseen: Iterator[list[Chunk]] | None = _cold_chunks(engine.store, homes) if homes else None
 
     def is_known(self, block: int) -> bool:
-        """Whether the chunk will be looked at, as it was sparse."""
+        """Whether the chunk will be handled because it was sparse."""
         return block in self._noted or block in self._ripe or block in self._engine.memory.sparse
 
     def next_ms(self) -> int | None:
-        """When the timer may run a step, in steady time; None: there is nothing to do."""
+        """When the timer may run a step, in steady time; None if there is nothing to do."""
         scan_ms = None if self._unseen is None else self._next_scan_ms
         if not (self._noted or self._ripe or self._engine.memory.sparse):
             return scan_ms
         return self._next_look_ms if scan_ms is None else min(scan_ms, self._next_look_ms)
 
     def run_step(self) -> bool:
-        """Look at one chunk; False: none is to be looked at now."""
+        """Handle one chunk; False if there is none to handle now."""
         engine, now_ms = self._engine, self._engine.clock.monotonic_ms()
         if engine.lock.is_owned:
-            # In the middle of a transaction of this thread.
+            # Inside a transaction of this thread.
             return False
         self._scan(now_ms)
         with engine.lock:
@@ -82,7 +83,7 @@ class Evacuation:
         try:
             self._evacuate(block, home_id)
         except Unavailable:
-            # A full disk passes.
+            # A full disk is temporary.
             with engine.lock:
                 self._noted |= {**self._ripe, block: home_id}
                 self._ripe = {}
@@ -90,7 +91,7 @@ class Evacuation:
         return True
 
     def _scan(self, now_ms: int) -> None:
-        """Reads without the lock: what it finds is looked at again."""
+        """Scan without the lock: chunks that it finds are checked again."""
         with self._engine.lock:
             if self._unseen is None or now_ms < self._next_scan_ms:
                 return
@@ -123,7 +124,7 @@ class Evacuation:
 
 
 def _find_sparse(tx: Transaction, block: int, home_id: int) -> Chunk | None:
-    """The chunk, if it may be written anew. If not, it is noted again when something changes."""
+    """The chunk, if it may be rewritten. If not, it is recorded again when something changes."""
     memory = tx.memory
     bring_chunks(memory, tx.store, [block << BLOCK_SHIFT], home_id)
     memory.sparse.pop(block, None)
@@ -132,8 +133,8 @@ def _find_sparse(tx: Transaction, block: int, home_id: int) -> Chunk | None:
 
 
 def _read(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> list[bytes] | None:
-    """Payloads of messages of the chunk. None: some are not there, because the chunk is gone meanwhile or a page is lost,
-    as a claim or a verification will tell.
+    """The payloads of messages of the chunk. None if some are missing, because the chunk is gone meanwhile or
+    a page is lost, which a claim or a verification will report.
     """
     payloads = chunk.payloads
     if payloads is not None:

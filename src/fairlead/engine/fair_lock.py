@@ -1,9 +1,9 @@
-"""The lock of an engine. Steps of long work let the threads that wait for it go first.
+"""The lock of an engine. Steps of long work let waiting threads go first.
 
-`threading.RLock` gives a free lock to the next thread that asks, also when others have waited for longer. A thread
-that releases the lock and asks again at once wins nearly every time, because a thread that waited needs a core and the
-interpreter lock (GIL) first. A lock that always served its waiters in order would cost every short call a change of
-threads. So only `Engine.transaction`, in which long work takes its steps, lets others pass.
+`threading.RLock` gives a free lock to the next thread that asks, even if others have waited longer. A thread
+that releases the lock and asks again at once wins nearly every time, because a waiting thread needs a core
+and the interpreter lock (GIL) first. A lock that always served its waiters in order would cost every short
+call a thread switch. So only `Engine.transaction`, in which long work takes its steps, lets others pass.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class FairLock:
     def __init__(self) -> None:
         lock: Any = threading.RLock()
         self._lock = lock
-        #: `with` and conditions find these in their slots and call the lock itself, without a call of Python in
+        #: `with` and conditions find these in their slots and call the lock itself, without a Python call in
         #: between.
         self.__exit__ = lock.__exit__
-        #: `acquire_now(False)` takes the lock if nobody has it. Then it spares the call of `__enter__`, as the engine does
-        #: for each plain request.
+        #: `acquire_now(False)` takes the lock if it is free. The engine does so for each plain request, which
+        #: saves the call of `__enter__`.
         self.acquire_now = lock.acquire
         self.release = lock.release
         self._is_owned = lock._is_owned
         self._release_save = lock._release_save
-        #: For each thread that waits, a lock that it holds until it has got this one. A call that changes or copies
-        #: the set is atomic under the GIL.
+        #: For each waiting thread, a lock that it holds until it has acquired this one. A call that changes
+        #: or copies the set is atomic under the GIL.
         self._waiting: set[threading.Lock] = set()
 
     @property
     def is_owned(self) -> bool:
-        """Whether this thread has the lock."""
+        """Whether this thread holds the lock."""
         return bool(self._is_owned())
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for the lock."""
+        """The number of threads that wait for the lock."""
         return len(self._waiting)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -59,15 +59,16 @@ class FairLock:
             served.release()
 
     def _acquire_restore(self, state: Any) -> None:
-        """For a condition: take the lock as often as this thread had it."""
+        """For a condition: acquire the lock as many times as this thread held it."""
         self.acquire()
         for _ in range(state[0] - 1):
             self._lock.acquire()
 
     def let_waiters_pass(self) -> None:
-        """Return when everybody who waits for the lock now has got it. A thread that has the lock goes on at once.
+        """Return once every thread that waits for the lock now has acquired it. A thread that holds the lock
+        continues at once.
 
-        A thread in here is nobody's waiter, so two steps cannot wait for each other.
+        A thread in this method does not count as waiting, so two steps cannot wait for each other.
         """
         if self._waiting and not self._is_owned():
             for served in tuple(self._waiting):

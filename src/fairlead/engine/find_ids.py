@@ -1,5 +1,5 @@
-"""Which message a text means: a full id, the beginning of an id, or within a queue its end, or the first message
-of a stream.
+"""The message that a text names: a full id, the beginning of an id, or within a queue its last characters, or
+the first message of a stream.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fairlead.model.limits import MAX_KEY_BYTES, SCAN_LIMIT
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: How many are listed of those that an id may mean.
-_MOST_MATCHES = 5
-#: An id that begins so names the first live message of a stream.
+#: The number of listed matches of an ambiguous id.
+_MAX_MATCHES = 5
+#: An id with this prefix names the first live message of a stream.
 _STREAM = "stream:"
 _HEX = frozenset("0123456789abcdef-")
 _ID_BYTES = 16
@@ -29,7 +29,7 @@ IsVisible = Callable[[str], bool]
 
 
 def find_raw_id(engine: Engine, text: str, queue_name: str | None) -> bytes:
-    """Raises `MessageNotFound` and `AmbiguousId`; a full id may be that of no message."""
+    """Raises `MessageNotFound` and `AmbiguousId`. A full id need not belong to a message."""
     if _is_stream(text):
         return _first_of_stream(engine, text, queue_name)
     raw_id = find_id(text)
@@ -37,7 +37,7 @@ def find_raw_id(engine: Engine, text: str, queue_name: str | None) -> bytes:
 
 
 def full_id(engine: Engine, text: str, queue_name: str | None, is_visible: IsVisible) -> str:
-    """What `find` would find among the messages of queues that are visible, as if there were no others."""
+    """The result of `find` among the messages of visible queues, as if there were no others."""
     raw_id = _first_of_stream(engine, text, queue_name) if _is_stream(text) else find_id(text)
     if raw_id is None:
         return show_id(_search(engine, text, queue_name, is_visible))
@@ -48,8 +48,9 @@ def full_id(engine: Engine, text: str, queue_name: str | None, is_visible: IsVis
 
 
 def queues_of_leases(engine: Engine, raw_ids: Sequence[bytes]) -> set[str]:
-    """The queues that these messages are in, if all of them are leased, as those of a settle nearly always are; empty
-    otherwise, and for very many. It takes a fraction of the time of `queues_of`, because memory has every lease.
+    """The queues of these messages if all of them are leased, as those of a settle usually are; empty
+    otherwise, and for very many. It takes a fraction of the time of `queues_of`, because memory has every
+    lease.
     """
     if len(raw_ids) > STEP_MESSAGES:
         return set()
@@ -62,17 +63,17 @@ def queues_of_leases(engine: Engine, raw_ids: Sequence[bytes]) -> set[str]:
                 return set()
             found.add(held[1].terms.queue_id)
         queues = [memory.by_id.get(queue_id) for queue_id in found]
-    # None: it is being deleted.
+    # None: the queue is being deleted.
     return set() if None in queues else {queue.name for queue in queues if queue is not None}
 
 
 def queues_of(engine: Engine, raw_ids: Sequence[bytes]) -> list[str | None]:
-    """The queue that each message is in now; None: there is no such message."""
+    """The queue that each message is in now; None if there is no such message."""
     name_of = names_of(engine)
     found: list[str | None] = []
     for start in range(0, len(raw_ids), STEP_MESSAGES):
         some = raw_ids[start : start + STEP_MESSAGES]
-        # Also while the server stops: a settle asks for it.
+        # Also while the server is stopping, because a settle needs it.
         with engine.transaction() as tx:
             met = meet_ids(tx, some)
         found += [name_of(met[raw_id].state.queue_id) if raw_id in met else None for raw_id in some]
@@ -109,7 +110,7 @@ def _search(engine: Engine, text: str, queue_name: str | None, is_visible: IsVis
     if not found:
         raise MessageNotFound(text)
     if len(found) > 1:
-        raise AmbiguousId(text, [show_id(match) for match in found[:_MOST_MATCHES]])
+        raise AmbiguousId(text, [show_id(match) for match in found[:_MAX_MATCHES]])
     return found[0]
 
 
@@ -120,7 +121,7 @@ def _digits(text: object) -> str:
 
 
 def _by_beginning(engine: Engine, digits: str, is_visible: IsVisible) -> list[bytes]:
-    """The first matches, in the order of ids. Looks at no more than SCAN_LIMIT messages of each queue."""
+    """The first matches in the order of ids. Visits no more than SCAN_LIMIT messages of each queue."""
     with step(engine) as tx:
         queues = [(queue.record.queue_id, queue.name) for queue in tx.memory.by_id.values()]
     low = bytes.fromhex(digits.ljust(2 * _ID_BYTES, "0")[: 2 * _ID_BYTES])
@@ -129,23 +130,23 @@ def _by_beginning(engine: Engine, digits: str, is_visible: IsVisible) -> list[by
     for queue_id, name in queues:
         if is_visible(name):
             matches += _between(engine, queue_id, low, high)
-    return sorted(matches)[:_MOST_MATCHES]
+    return sorted(matches)[:_MAX_MATCHES]
 
 
 def _between(engine: Engine, queue_id: int, low: bytes, high: bytes) -> list[bytes]:
-    """By their first halves, whose order is that of the walk; then exactly."""
+    """First by the first halves of ids, which are in the order of the walk; then exactly."""
     pages = walk_ids(engine, queue_id, low[:8], _behind(high[:8]))
     found = []
     for met in bounded(pages, SCAN_LIMIT):
         if low <= met.raw_id <= high:
             found.append(met.raw_id)
-        if len(found) == _MOST_MATCHES:
+        if len(found) == _MAX_MATCHES:
             break
     return found
 
 
 def _behind(prefix: bytes) -> bytes | None:
-    """The first half of an id behind that one; None: there is none."""
+    """The next first half of an id after that one; None if there is none."""
     following = int.from_bytes(prefix, "big") + 1
     return following.to_bytes(8, "big") if following < 1 << 64 else None
 

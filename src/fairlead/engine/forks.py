@@ -1,4 +1,4 @@
-"""A forked child has a copy of the broker's memory, but shares its files with the parent: it must not touch
+"""A forked child has a copy of the broker's memory, but shares its files with the parent. It must not touch
 them.
 """
 
@@ -16,12 +16,12 @@ class Forkable(Protocol):
 
 
 _open: weakref.WeakSet[Forkable] = weakref.WeakSet()
-#: Kept for good: letting go of the database would close it, in files that are the parent's.
+#: Never freed: freeing the database would close it, in files that belong to the parent.
 _inherited: list[Forkable] = []
 
 
 def watch(engine: Forkable) -> None:
-    """From now on a child of this process is told so when it uses this engine."""
+    """Call `disown` in every child process forked from now on."""
     _open.add(engine)
 
 

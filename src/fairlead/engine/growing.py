@@ -1,5 +1,5 @@
-"""The chunk that enqueues of one transaction into one queue share, so that a thousand single messages are one head and
-a few pages.
+"""The chunk that enqueues of one transaction into one queue share, so that a thousand single messages are one
+head and a few pages.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class GrowingChunk:
-    """A chunk of the transaction that is open. Its lanes are indexed when it grows for the first time.
+    """A chunk of the open transaction. Its lanes are indexed when it grows for the first time.
 
-    Messages that are nothing but a payload with a key and a weight are gathered, and join the chunk together before
-    anybody looks: in `Transaction.add_gathered`.
+    Messages with only a payload, a key and a weight are gathered, and join the chunk together before the
+    first read: in `Transaction.add_gathered`.
     """
 
     __slots__ = ("_bytes", "_keys", "_lanes", "_payloads", "_weights", "chunk")
@@ -48,7 +48,7 @@ class GrowingChunk:
         return chunk.first + chunk.count + gathered
 
     def take_gathered(self) -> ChunkGrown | None:
-        """What adds them to the chunk; None: there are none."""
+        """The fact that adds them to the chunk; None if there are none."""
         payloads, keys, weights = self._payloads, self._keys, self._weights
         if not payloads:
             return None
@@ -64,7 +64,7 @@ class GrowingChunk:
         return ChunkGrown(self.chunk, self.fit(columns), payloads, {})
 
     def fit(self, columns: Columns) -> Columns:
-        """Columns of messages that are about to join, as `Chunk.grow` wants them."""
+        """The columns of messages that are about to join, in the form that `Chunk.grow` needs."""
         known = self._lanes
         if not known:
             known.update((lane, at) for at, lane in enumerate(self.chunk.columns.lanes))

@@ -1,4 +1,4 @@
-"""Messages become calls of `on_enqueue`, and what a script decided becomes a lane or an answer."""
+"""Conversion of messages to calls of `on_enqueue`, and of a script's decisions to lanes and answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def ask_on_enqueue(hooks: Hooks, queue_id: int, queue: str, messages: MessageColumns) -> MessageColumns:
-    """The messages with what the hook returned laid over them; a failed or bypassed call means the defaults."""
+    """The messages with the hook's results applied. A failed or bypassed call means the defaults."""
     headers = messages.headers or [b""] * messages.length
     sizes = list(map(len, messages.payloads))
     return lay_over(messages, hooks.on_enqueue_columns(queue_id, queue, headers, sizes))
 
 
 def lay_over(messages: MessageColumns, decisions: Sequence[EnqueueDecision]) -> MessageColumns:
-    """What the hook says wins; what it leaves out stays."""
+    """Apply the hook's decisions; fields that a decision leaves out stay."""
     changed = messages._replace(
         keys=laid_over(messages.keys, [one.fairness_key for one in decisions]),
         weights=laid_over(messages.weights, [one.weight for one in decisions]),
@@ -47,7 +47,7 @@ def laid_over(given: Sequence[T], said: Sequence[T | None]) -> Sequence[T]:
 
 
 def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:
-    """What the hook says wins; what it leaves out stays."""
+    """The lane and weight with the hook's decision applied; fields that it leaves out stay."""
     key = lane_key(lane) if decision.fairness_key is None else decision.fairness_key
     throttle_keys = (
         lane_throttle_keys(lane)
@@ -58,7 +58,7 @@ def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[b
 
 
 def to_answer(decision: FailureDecision) -> HookAnswer | None:
-    """None for a call that failed or was bypassed: the policies decide."""
+    """None for a call that failed or was bypassed: then the policies decide."""
     if decision.outcome != "ran":
         return None
     return HookAnswer(decision.action, decision.delay_ms, "; ".join(decision.notes))

@@ -1,7 +1,8 @@
-"""Where the Lua hooks of queues come in: outside the lock, before the transaction, on what was read then. The
-transaction checks again whatever counts, and takes the answers from `tx.hooks`.
+"""Calls of queues' Lua hooks: outside the lock, before the transaction, on data read then. The transaction
+checks again everything that matters, and takes the answers from `tx.hooks`.
 
-A request that joins a transaction is not asked about: the verb that opened it asks for all of its requests.
+A request that joins a transaction calls no hooks: the verb that opened the transaction calls them for all of
+its requests.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from fairlead.verbs.settle import Nack, Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Requests whose scripts are checked, also while no queue has any.
+#: Requests whose scripts are checked, even while no queue has a script.
 ASKS_ALWAYS = frozenset((CreateQueue, UpdateQueue))
-#: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
+#: A slow script may take its full time in each call, and no other due work is done meanwhile.
 HOOKED_STEP = 100
 
 
 class _Try(NamedTuple):
-    """A failed delivery that a hook is asked about."""
+    """A failed delivery for which a hook is called."""
 
     number: int
     claim_id: int
@@ -61,12 +62,12 @@ class _Try(NamedTuple):
 
 
 class Hooking:
-    """The scripts of an engine's queues, and the questions that its requests and its timer have."""
+    """The scripts of an engine's queues, and the calls for its requests and its timer."""
 
     def __init__(self, engine: Engine, settings: HookSettings) -> None:
         self._engine = engine
         self.hooks = Hooks(settings, engine.clock)
-        #: Whether any queue has a script: nearly no engine pays for more than this question.
+        #: Whether any queue has a script. Most engines have none, and pay only for this check.
         self.is_used = False
         self.hooks.load_config(dict(engine.memory.config))
         self._set_scripts(engine.memory.by_id.values())
@@ -93,8 +94,8 @@ class Hooking:
     # Without the lock
 
     def ask(self, requests: Sequence[Request[Any]]) -> HookAnswers:
-        """What the hooks say about the messages and failures of these requests; `HookInvalid` for a script that
-        could not run. A request that is wrong is refused by its verb, and not here.
+        """Call the hooks for the messages and failures of these requests. Raises `HookInvalid` for a script
+        that cannot run. An invalid request is refused by its verb, not here.
         """
         answers = HookAnswers()
         for request in requests:
@@ -119,9 +120,9 @@ class Hooking:
                 answers.failures.update(self._ask_on_failure(self._try_of(request)))
 
     def ask_overdue(self) -> HookAnswers:
-        """For the timer: what `on_failure` says about deliveries whose leases ran out, and about members of a claim
-        that nobody else closes. Deliveries that it need not say anything about end first, so that a slow script does
-        not delay them.
+        """For the timer: call `on_failure` for deliveries whose leases expired, and for members of a claim
+        that no caller closes. Deliveries that need no call end first, so that a slow script does not delay
+        them.
         """
         if not self.is_used:
             return HookAnswers()
@@ -132,7 +133,7 @@ class Hooking:
             for lease in find_overdue(memory, tx.now_ms, STEP_MESSAGES):
                 if not lease.terms.started or not asks_on_failure(memory.by_id[lease.terms.queue_id]):
                     continue
-                # Not more than the next step ends, which would be asked about again.
+                # No more than the next step ends; the hook would be called for the others again.
                 for run in runs_of(memory, lease)[: min(HOOKED_STEP, STEP_MESSAGES) - len(tries)]:
                     error = expiry_error(lease)
                     tries.append(self._try(run[0], error, FailureReason.TIMEOUT_EXCEEDED, 0))
@@ -173,7 +174,7 @@ class Hooking:
         return HookAnswers(failures=self._ask_on_failure(tries))
 
     def ask_about_dead(self, raw_ids: Sequence[bytes]) -> HookAnswers:
-        """For dead letters on their way back: they go through the enqueue flow of their queue."""
+        """For dead letters that return: they pass through the enqueue flow of their queue."""
         if not self.is_used:
             return HookAnswers()
         by_queue: dict[int, list[tuple[int, OnEnqueueCall]]] = {}
@@ -197,7 +198,7 @@ class Hooking:
         return answers
 
     def _check_scripts(self, options: Mapping[str, Any]) -> None:
-        """A script that does not compile or lacks its function is refused at the call that sets it."""
+        """Refuse a script that does not compile or lacks its function at the call that sets it."""
         for function in HOOK_FUNCTIONS if isinstance(options, Mapping) else ():
             if options.get(function):
                 read_queue_options({function: options[function]}, QueueConfig())
@@ -207,7 +208,7 @@ class Hooking:
         return self.ask_about_new(queue_name, check_columns(messages))
 
     def ask_about_new(self, queue_name: object, messages: MessageColumns) -> MessageColumns:
-        """Messages as `on_enqueue` of the queue wants them."""
+        """The messages with the results of the queue's `on_enqueue`."""
         with self._engine.transaction() as tx:
             queue = tx.queue(queue_name)
             queue_id, asks = queue.record.queue_id, bool(queue.record.config.on_enqueue)
@@ -216,8 +217,8 @@ class Hooking:
         return ask_on_enqueue(self.hooks, queue_id, queue.name, messages)
 
     def _tries_of(self, items: object) -> list[_Try]:
-        """An instruction comes before the hook, and a stale lease is not worth asking about. The first item of a
-        delivery counts, so the hook is asked about that one only.
+        """The failures that need a call: an instruction takes precedence over the hook, and a stale lease
+        needs none. The first item of a delivery counts, so the hook is called for that one only.
         """
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             return []
@@ -264,7 +265,7 @@ class Hooking:
         return _Try(number, terms.claim_id, memory.by_id[terms.queue_id], call)
 
     def _ask_on_failure(self, tries: Iterable[_Try]) -> dict[tuple[int, int], HookAnswer | None]:
-        """One batch per queue."""
+        """One batch of calls for each queue."""
         by_queue: dict[int, list[_Try]] = {}
         for one in tries:
             by_queue.setdefault(one.queue.record.queue_id, []).append(one)
@@ -286,7 +287,7 @@ def asks_on_failure(queue: Queue) -> bool:
 
 def _is_asked(memory: Memory, number: int, claim_id: int) -> bool:
     lease = memory.held.get(number)
-    # Nobody but its consumer settles a member of a numbered claim.
+    # Only its consumer settles a member of a numbered claim.
     if lease is None or lease.is_numbered or lease.terms.claim_id != claim_id:
         return False
     return asks_on_failure(memory.by_id[lease.terms.queue_id])

@@ -1,4 +1,4 @@
-"""Messages as people look at them. Bodies are read without the lock, from what a step met."""
+"""Messages as they are shown to people. Bodies are read without the lock, from what a step met."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NameOf = Callable[[int], str | None]
 
 
 def show_all(engine: Engine, found: Sequence[Met]) -> list[MessageInfo]:
-    """Messages as they were met, in order, without those that are gone before their bodies were read."""
+    """Messages as they were met, in order, without those that were gone before their bodies were read."""
     name_of = names_of(engine)
     shown = []
     for chunk, members in groupby(found, key=lambda met: met.chunk):
@@ -46,7 +46,9 @@ def names_of(engine: Engine) -> NameOf:
 
 
 def _payloads(engine: Engine, chunk: Chunk, numbers: Sequence[int]) -> Sequence[bytes | None]:
-    """None for messages that are gone. They are not kept in the chunk: a look at a large queue must not fill memory."""
+    """Payloads; None for messages that are gone. They are not cached in the chunk, because a look at a large
+    queue must not fill memory.
+    """
     payloads = chunk.payloads
     if payloads is not None:
         return [payloads[number & BLOCK_MASK] for number in numbers]
@@ -56,7 +58,7 @@ def _payloads(engine: Engine, chunk: Chunk, numbers: Sequence[int]) -> Sequence[
     now = find_chunk_now(engine, chunk)
     if now is None or now.body == chunk.body:
         return found
-    # It was written anew, without those of its messages that were gone.
+    # The chunk was rewritten without those of its messages that were gone.
     sizes = chunk.columns.sizes
     again = _payloads(engine, now, numbers)
     return [
@@ -101,7 +103,7 @@ def _info(engine: Engine, met: Met, payload: bytes, name_of: NameOf) -> MessageI
 
 
 def _seq(engine: Engine, met: Met) -> int:
-    """Its order in its stream; 0 when no stream orders it. A dead letter shows the order that it was enqueued with; a
+    """The order in its stream; 0 if no stream orders it. A dead letter shows the order of its enqueue; a
     message that was quarantined joins its stream when it is redriven.
     """
     state = met.state

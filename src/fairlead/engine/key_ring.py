@@ -1,5 +1,5 @@
-"""API keys for authentication: found by their ids, or by digest where an operator chose the secret, and compared by
-digest. Every record is in memory, because every call of a server asks for one.
+"""API keys for authentication: found by id, or by digest where an operator chose the secret, and compared by
+digest. Every record is in memory, because every call of a server needs one.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ if TYPE_CHECKING:
 
 
 _ADOPTED = ADOPTED.encode()
-#: Answers about one key that are kept.
+#: Cached answers about one key.
 _MAX_ALLOWED = 1000
 
 
 def find_key(memory: Memory, key_id: object) -> KeyRecord | None:
     if not isinstance(key_id, str) or key_id == ADOPTED:
         return None
-    # Text that cannot be encoded is the id of no key.
+    # A text that cannot be encoded is not the id of any key.
     record: KeyRecord | None = memory.records[Table.API_KEYS].get(key_id.encode(errors="replace"))
     return record
 
 
 def find_adopted_id(memory: Memory, digest: bytes) -> str | None:
-    """The id of the bootstrap key, if this is the digest of its secret; the key itself may be gone since."""
+    """The id of the bootstrap key, if this is the digest of its secret. The key itself may have been deleted
+    since.
+    """
     adopted: KeyRecord | None = memory.records[Table.API_KEYS].get(_ADOPTED)
     if adopted is None or not hmac.compare_digest(adopted.digest, digest):
         return None
@@ -61,7 +63,7 @@ def load_key(memory: Memory, key_id: object) -> KeyRecord:
 
 
 def all_keys(memory: Memory) -> tuple[KeyRecord, ...]:
-    # One step for the interpreter, so a transaction of another thread does not change the table meanwhile.
+    # One step for the interpreter, so a transaction of another thread cannot change the table meanwhile.
     rows = tuple(memory.records[Table.API_KEYS].items())
     return tuple(record for key_id, record in rows if key_id != _ADOPTED)
 
@@ -72,13 +74,15 @@ def keys_changed(*saved: KeyRecord, dropped: Iterable[str] = ()) -> RecordsChang
 
 
 def _key_adopted(record: KeyRecord, *, replaced: Iterable[str]) -> RecordsChanged:
-    """Remembers the key besides, so that its secret is found without an id, and not taken again once it was revoked."""
+    """Remember the key separately, so that its secret is found without an id, and is not adopted again after
+    it was revoked.
+    """
     changed = keys_changed(record, dropped=replaced)
     return RecordsChanged(Table.API_KEYS, {**changed.records, _ADOPTED: record})
 
 
 class _Known:
-    """What was found out about a key: it holds as long as memory has this record, and in this span of time."""
+    """Facts about a key that hold while memory has this record, and within this span of time."""
 
     __slots__ = ("allowed", "from_ms", "record", "row_key", "until_ms")
 
@@ -94,31 +98,32 @@ class _Known:
 
 
 class KeyRing:
-    """`broker.key_ring`. It does not ask who calls: the verbs do.
+    """`broker.key_ring`. It does not check the caller: the verbs do.
 
-    `authenticate`, `current`, `find` and `records` do not wait for the engine's lock. They may see a change to a key
-    before it is written: if the write then fails, the change was asked for by a caller with the right to make it.
+    `authenticate`, `current`, `find` and `records` do not wait for the engine's lock. They may see a change
+    to a key before it is written: if the write then fails, the change was requested by a caller with the
+    right to make it.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._note_uses_from_ms = 0
-        #: By id, of keys that were used: every request asks for its key several times.
+        #: By id, for keys in use: every request looks its key up several times.
         self._known: dict[str, _Known] = {}
 
     def authenticate(self, token: str) -> KeyRecord:
-        """The key that a secret belongs to, or `Unauthenticated`."""
+        """The key that a secret belongs to; raises `Unauthenticated`."""
         key_id, digest = read_credential(token)
         if key_id is None:
             key_id = find_adopted_id(self._engine.memory, digest)
         return self.current(check_secret(self.find(key_id), digest).key_id)
 
     def current(self, key_id: str) -> KeyRecord:
-        """The key as it is now: `Unauthenticated` once it was revoked or is over."""
+        """The current key; raises `Unauthenticated` once it was revoked or has expired."""
         return self._current(key_id).record
 
     def allows(self, key_id: str, right: Right, queue: str) -> bool:
-        """Whether the key as it is now has the right on a queue, or on all queues of a pattern."""
+        """Whether the current key has the right on a queue, or on all queues of a pattern."""
         known = self._current(key_id)
         allowed = known.allowed.get((right, queue))
         if allowed is None:
@@ -149,10 +154,11 @@ class KeyRing:
         return all_keys(self._engine.memory)
 
     def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo | None:
-        """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from its operator.
+        """Adopt a secret that was made elsewhere as the only key of that name: a bootstrap key from its
+        operator.
 
-        None when the secret was taken before and has been revoked or rotated since: a file that was left lying
-        about must not undo this.
+        None if the secret was adopted before and has been revoked or rotated since: an old file must not undo
+        this.
         """
         key_id, digest = read_secret(token)
         with self._engine.transaction() as tx:
@@ -176,6 +182,6 @@ class KeyRing:
                 if record is not None and is_use_unrecorded(record, now_ms):
                     tx.add(keys_changed(replace(record, last_used_ms=now_ms)))
         except Unavailable:
-            # On a full disk calls must go on, above all those that make room; and a failed write costs a
+            # On a full disk calls must continue, especially those that make room; and a failed write costs a
             # reload, which must not come with every call.
             self._note_uses_from_ms = now_ms + MAX_USE_LAG_MS

@@ -1,7 +1,7 @@
-"""Queues of which memory knows all messages that wait, so that a look at what is due reads no row.
+"""Queues of which memory knows all waiting messages, so that checking for due ones reads no row.
 
-A queue is known from a time on at which nothing waited in it, and until too many messages wait. Nothing is stored about
-it: a reopened engine knows only the queues in which nothing waits.
+A queue is known from a time at which nothing waited in it, until too many messages wait. None of this is
+stored: a reopened engine knows only the queues in which nothing waits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from heapq import heapify, heappop, heappush
 
 from fairlead.records.state import OwnState
 
-#: Messages that wait in all known queues together. With more of them a queue is known no longer.
+#: Waiting messages in all known queues together. With more of them, a queue is no longer known.
 MAX_KNOWN_WAITS = 10_000
-#: Times of messages that wait no longer stay until they come, or until they are this many more than the others.
+#: Times of messages that no longer wait stay until they pass, or until there are this many more than others.
 _MAX_STALE = 100
 
 
@@ -32,11 +32,11 @@ class KnownWaits:
         self._count = 0
 
     def began(self, queue_id: int, states: Mapping[int, OwnState], waiting: int) -> None:
-        """Messages began to wait in a queue, where so many wait now."""
+        """Messages began to wait in a queue that now has this many waiting messages."""
         known = self._queues.get(queue_id)
         if known is None:
             if waiting > len(states):
-                # Others wait there already.
+                # Other messages wait there already.
                 return
             known = self._queues[queue_id] = _Waits()
         known.states.update(states)
@@ -50,7 +50,7 @@ class KnownWaits:
             heapify(known.times)
 
     def ended(self, queue_id: int, numbers: Iterable[int]) -> None:
-        """Messages wait no longer."""
+        """Messages no longer wait."""
         known = self._queues.get(queue_id)
         if known is None:
             return
@@ -75,12 +75,12 @@ class KnownWaits:
         return None if known is None else known.states.get(number)
 
     def states(self, queue_id: int) -> Mapping[int, OwnState] | None:
-        """All messages that wait in the queue; None: that is not known."""
+        """All waiting messages of the queue; None if they are not known."""
         known = self._queues.get(queue_id)
         return None if known is None else known.states
 
     def first(self, queue_id: int, limit: int) -> list[tuple[int, int]] | None:
-        """(due time, number) of those that are due first, in order; None: that is not known."""
+        """(due time, number) of the messages that are due first, in order; None if they are not known."""
         known = self._queues.get(queue_id)
         if known is None:
             return None
@@ -90,7 +90,7 @@ class KnownWaits:
             state = states.get(entry[1])
             if state is not None and state.due_ms == entry[0] and found[-1:] != [entry]:
                 found.append(entry)
-        # A look changes nothing but what is stale.
+        # Reading changes nothing but stale entries.
         for entry in found:
             heappush(times, entry)
         return found

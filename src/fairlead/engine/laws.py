@@ -44,8 +44,8 @@ from fairlead.store.stored_messages import (
 
 
 def broken_laws(engine: Engine) -> list[str]:
-    """Memory equals what a reopening would build, stored counts equal a recount, and every message is in
-    exactly one place.
+    """Check that memory equals what a reopening would build, stored counts equal a recount, and every message
+    is in exactly one place.
     """
     memory, again, stored = engine.memory, memory_of(engine.store), read_counts(engine.store)
     broken = []
@@ -82,8 +82,8 @@ def broken_laws(engine: Engine) -> list[str]:
 
 
 def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
-    """The laws of stored rows, and of the memory that was loaded from them: every message is complete and in
-    exactly one place, and no row belongs to nothing.
+    """The laws of stored rows, and of the memory loaded from them: every message is complete and in exactly
+    one place, and no row is left over.
     """
     broken = find_incomplete(store)
     stored, recounted = read_counts(store), count_messages(store)
@@ -116,11 +116,11 @@ def broken_laws_of_rows(memory: Memory, store: KeyValueStore) -> list[str]:
 def broken_laws_of_memory(
     memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
 ) -> list[str]:
-    """Memory has what it must hold, as it is stored, and nothing else that could be out of date."""
+    """Memory holds what it must, as it is stored, and nothing else that could be outdated."""
     chunks = {one.chunk.block: one.chunk for one in messages}
     hot_blocks = {block for block, chunk in chunks.items() if not chunk.is_cold}
     if hot_blocks != memory.chunks.keys() - memory.cold_chunks.keys():
-        # Much of what follows asks for chunks.
+        # Many of the following checks need chunks.
         return ["the hot chunks in memory are not those that are stored"]
     broken = broken_laws_of_streams(memory, messages, streams)
     lanes: dict[tuple[int, LaneName], list[StoredMessage]] = {}
@@ -175,7 +175,7 @@ def broken_laws_of_memory(
 
 
 def _late_looks(queue: Queue, messages: Sequence[StoredMessage]) -> list[str]:
-    """What becomes due in a queue, and of which memory does not know when. `messages` are those in the queue."""
+    """Due times in a queue that memory would miss. `messages` are those in the queue."""
     found = []
     due = [one.state.due_ms for one in messages if one.is_waiting]
     if due and not 0 < queue.next_due_ms <= min(due):
@@ -190,7 +190,7 @@ def _late_looks(queue: Queue, messages: Sequence[StoredMessage]) -> list[str]:
 
 
 def _wrong_lease_indexes(memory: Memory) -> list[str]:
-    """Leases are found by what they are asked for, and each that can expire is found when it does."""
+    """Leases are found by every index, and each lease that can expire is found when it does."""
     found = []
     leases = set(memory.held.values())
     listed = {(expires_ms, lease) for expires_ms, _, lease in memory.expiries}
@@ -219,7 +219,7 @@ def _stands_in_memory(message: StoredMessage, cold_from: int) -> bool:
 def broken_laws_of_streams(
     memory: Memory, messages: Sequence[StoredMessage], streams: Mapping[tuple[int, str], Stream]
 ) -> list[str]:
-    """What memory has of each stream is its beginning, with all messages of hot chunks. All messages of a stream have
+    """Memory has the beginning of each stream, with all messages of hot chunks. All messages of a stream have
     one fairness key.
     """
     broken = []
@@ -270,7 +270,7 @@ def _wrong_stream(
 def _content(chunk: Chunk) -> object:
     states = bytes(chunk.states or bytes(chunk.count))
     where = chunk.is_cold, chunk.has_runs, chunk.body, chunk.left
-    # As they are stored: memory may have a tuple where a list is read.
+    # In stored form: memory may have a tuple where a list is read.
     return where, chunk.live, chunk.dead_bytes, states, msgspec.msgpack.encode(chunk.columns)
 
 
@@ -286,8 +286,8 @@ def _differences(queue: Queue, reopened: Queue, stored: Counts) -> list[str]:
 def _dedup_differences(
     messages: Mapping[int, StoredMessage], store: KeyValueStore, queue: Queue
 ) -> list[str]:
-    """A key without a window belongs to a live message of its queue; a window ends one day, and the engine
-    knows when to look.
+    """A key without a window belongs to a live message of its queue; a window ends eventually, and the engine
+    knows when to check.
     """
     queue_id, found = queue.record.queue_id, []
     rows = read_all_dedup(store, queue_id)
@@ -313,7 +313,7 @@ def _dedup_differences(
 
 
 def _empty_streams(messages: Mapping[int, StoredMessage], store: KeyValueStore, queue: Queue) -> list[str]:
-    """A later stream of that name would begin with what is known of an earlier one."""
+    """Rows of streams without messages: a later stream of that name would inherit them."""
     queue_id = queue.record.queue_id
     known = {
         message.chunk.stream_of(message.number)
@@ -328,7 +328,7 @@ def _empty_streams(messages: Mapping[int, StoredMessage], store: KeyValueStore, 
 
 
 def _closed_differences(memory: Memory) -> list[str]:
-    """Keys are closed as it is stored, and only messages that a claim holds are probes."""
+    """Keys are closed as stored, and only messages that a claim holds are probes."""
     stored = {key.decode(): closure.until_ms for key, closure in memory.records[Table.CLOSED].items()}
     closed = memory.buckets.closed
     if {key: one.until_ms for key, one in closed.items()} != stored:
@@ -341,7 +341,7 @@ def _closed_differences(memory: Memory) -> list[str]:
 
 
 def _tokens(memory: Memory, now_ms: int) -> list[tuple[str, Bucket]]:
-    """Refilled to now: a refill in memory is not written, because the time that passed is enough to repeat
+    """Buckets refilled to now: a refill in memory is not written, because the passed time is enough to repeat
     it.
     """
     buckets = [*memory.buckets.all().items(), *memory.idle_buckets.items()]

@@ -1,4 +1,6 @@
-"""What metrics show of all queues. The lock is given back after each queue, so that hundreds of them delay nobody."""
+"""Measurements of all queues for metrics. The lock is released after each queue, so that hundreds of queues
+delay no caller.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from fairlead.store.kv.port import Table
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Past it nobody looks for the oldest message of a queue.
+#: With more lanes than this, the oldest message of a queue is not searched.
 _MAX_LANES = 100
 
 

@@ -1,5 +1,5 @@
-"""Everything the engine knows without reading, questions about it, and the only way to change it: `apply(fact)`, live
-and at open alike. The table at the end has the reducer of each fact.
+"""Everything that the engine knows without reading, questions about it, and the only way to change it:
+`apply(fact)`, live and at open. The table at the end has the reducer of each fact.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY
 from fairlead.store.stream_rows import has_members, read_members
 
-#: Of a memory that no engine works with. An engine has `body_cache_bytes` of its settings.
+#: For a memory without an engine. An engine uses `body_cache_bytes` of its settings.
 DEFAULT_BODY_BYTES = 64 << 20
 
 
 class Memory:
-    """A cache of rows. It has all leases and lanes, all hot chunks with their streams, and the states of messages that
-    are leased, or in the part of a lane or a stream in memory. Others are read by `cold.py`, and let go when the
-    transaction ends.
+    """A cache of rows. It holds all leases and lanes, all hot chunks with their streams, and the states of
+    messages that are leased, or in the part of a lane or a stream in memory. `cold.py` reads others, which
+    are dropped when the transaction ends.
     """
 
-    #: An object with more than 30 attributes has them in a dictionary, where every look costs more.
+    #: An object with more than 30 attributes keeps them in a dictionary, where every access costs more.
     __slots__ = (
         "body_bytes",
         "buckets",
@@ -144,74 +144,75 @@ class Memory:
         self.own: dict[int, OwnState] = {}
         #: Live messages of hot chunks, where those of chunks with streams count for several.
         self.hot_messages = 0
-        #: Cold chunks in memory by block, the one that was wanted longest ago first; what they count for; and how many
-        #: cold chunks there are.
+        #: Cold chunks in memory by block, the least recently used first; their weight; and the number of all
+        #: cold chunks.
         self.cold_chunks: dict[int, Chunk] = {}
         self.cached_messages = 0
         self.cold_count = 0
-        #: Looks for chunks that make room; and those that the transaction made cold, which nobody wants soon.
+        #: Finds chunks that make room; and the chunks that the transaction made cold, which will not be
+        #: needed soon.
         self.demotion = DemotionSearch()
         self.demoted: list[Chunk] = []
-        #: Payloads that are stored in pages and kept in memory, for claims that come soon: how many bytes, and how
-        #: many at most. Heads have small payloads inside, which do not count.
+        #: Payloads that are stored in pages and kept in memory for claims that come soon: their bytes, and
+        #: the bound. Small payloads inside heads do not count.
         self.body_bytes = 0
         self.max_body_bytes = DEFAULT_BODY_BYTES
-        #: How many messages the settings let memory hold. There are never more than `HOT_MESSAGES`.
+        #: The bound on messages in memory from the settings; never more than `HOT_MESSAGES`.
         self.wanted_hot_messages = cold.HOT_MESSAGES
         #: Chunks whose payloads were read since the last transaction, without the lock.
         self.read_bodies: deque[Chunk] = deque()
-        #: By block: the queue of each chunk that was found to be sparse since the last look of the timer.
+        #: By block: the queue of each chunk that became sparse since the timer's last look.
         self.sparse: dict[int, int] = {}
         self.known_waits = KnownWaits()
         #: Messages whose states the transaction read or changed.
         self.touched_states: set[int] = set()
         self.held: dict[int, GroupLease] = {}
-        #: Heap of (expiry, claim, lease): a tie of numbers costs less than one of leases. A lease without members is skipped
-        #: when its time comes, or goes with many others; and how many may have none.
+        #: Heap of (expiry, claim, lease): comparing numbers costs less than comparing leases. A lease without
+        #: members is skipped when its time comes, or removed with many others; and how many may have none.
         self.expiries: list[tuple[int, int, GroupLease]] = []
         self.ended_expiries = 0
-        #: Consumers of this engine, with what they hold; and claims by the token of their caller.
+        #: Consumers of this engine with their leases; and claims by the token of their caller.
         self.by_consumer: dict[str, set[GroupLease]] = {}
         self.by_token: dict[str, set[GroupLease]] = {}
-        #: Records beside the messages, by table and key; of tables whose records are all in memory.
+        #: Records beside the messages, by table and key, of tables whose records are all in memory.
         self.records: dict[Table, dict[bytes, Any]] = {table: {} for table in RECORDS_IN_MEMORY}
         self.consumers = ConsumerIndex()
         self.staged = StagedIndex()
         self.sessions = SessionIndex()
         self.config: dict[str, str] = {}
-        #: Weights of keys that are configured, by the name of the queue.
+        #: Configured weights of keys, by the name of the queue.
         self.weights: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.buckets = Buckets()
-        #: Buckets of throttles that are not configured at the moment.
+        #: Buckets of throttles without a configuration at the moment.
         self.idle_buckets: dict[str, Bucket] = {}
-        #: The highest id that a queue had: ids are never used again.
+        #: The highest id that a queue ever had: ids are not reused.
         self.last_queue_id = 0
-        #: Which of several queues a claim tries first.
+        #: The queue that a claim of several queues tries first.
         self.claim_turn = 0
-        #: By (queue, stream): streams whose front may be another one now; `update_fronts` finds it.
+        #: By (queue, stream): streams whose front may have changed; `update_fronts` computes it.
         self.touched_streams: dict[tuple[int, str], Stream] = {}
-        #: By (queue, stream): streams that the transaction looked at; and those in memory that need not be, the one that
-        #: was wanted longest ago first, with how many messages they have.
+        #: By (queue, stream): streams that the transaction used; and those in memory that could be cold, the
+        #: least recently used first, with their number of messages.
         self.used_streams: set[tuple[int, str]] = set()
         self.cold_streams: dict[tuple[int, str], Stream] = {}
         self.cached_members = 0
         #: By (queue, lane): lanes that lost messages other than by a claim.
         self.thinned_lanes: dict[tuple[int, LaneName], None] = {}
         #: (place, queue, fairness key) of deliveries that ended in queues with a limit of unsettled messages
-        #: per key; `update_fronts` lets others go out in their place.
+        #: for each key; `update_fronts` lets others take their place.
         self.ended_deliveries: list[tuple[int, int, str]] = []
-        #: At open, by queue and lane: ready messages of hot chunks, before they stand in their lanes.
+        #: At open, by queue and lane: ready messages of hot chunks, before they enter their lanes.
         self.found_lanes: defaultdict[int, defaultdict[LaneName, list[int]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        #: What deleted queues leave behind: their ids, numbers whose states are still here, and objects to be freed.
+        #: Remains of deleted queues: their ids, numbers whose states are still here, and objects to be freed.
         self.gone_queues: set[int] = set()
         self.unswept: list[int] = []
         self.discarded: list[object] = []
         self.changes = Changes()
 
     def chunk_of(self, number: int) -> Chunk:
-        """Of a live message. Callers that want many messages bring them first; this reads one."""
+        """The chunk of a live message. Callers that need many messages load them first; this reads one."""
         chunk = self.chunks.get(number >> BLOCK_SHIFT)
         if chunk is None:
             bring_chunks(self, self.store, [number])
@@ -219,9 +220,9 @@ class Memory:
         return chunk
 
     def has_room_for_lanes(self, settings: Settings, queue: Queue, most: int) -> bool:
-        """Whether so many new lanes are certainly not too many."""
-        # An upper bound of the lanes of all queues, each of which has a message. With many queues it costs less than their
-        # sum, and suffices while few chunks are cold.
+        """Whether this many new lanes are certainly within the bound."""
+        # An upper bound of the lanes of all queues, each of which has a message. With many queues it costs
+        # less than their sum, and is good enough while few chunks are cold.
         others = self.hot_messages + len(self.own) + self.cold_count * MAX_CHUNK_MESSAGES + len(self.by_id)
         if others + most <= settings.lanes_per_queue and others + most <= settings.active_lanes:
             return True
@@ -233,12 +234,12 @@ class Memory:
         return sum([queue.schedule.lane_count for queue in self.by_id.values()])
 
     def hot_weight(self, columns: Columns) -> int:
-        """How many plain messages take as much memory as one with these columns."""
+        """The number of plain messages that take as much memory as one with these columns."""
         return 1 if columns.streams is None else cold.WEIGHT_IN_STREAM
 
     @property
     def used_room(self) -> int:
-        """How much of `max_hot_messages` is used."""
+        """The used part of `max_hot_messages`."""
         return self.hot_messages + len(self.own)
 
     @property
@@ -257,7 +258,9 @@ class Memory:
         return None if chunk.state_of(number) == GONE else chunk
 
     def find_touched_chunk(self, block: int) -> Chunk | None:
-        """A chunk that facts of this transaction name, also if they ended it; None: a later fact deleted its queue."""
+        """A chunk named by facts of this transaction, even if they ended it; None if a later fact deleted its
+        queue.
+        """
         found = self.chunks.get(block)
         if found is not None:
             return found
@@ -269,7 +272,7 @@ class Memory:
         return None if number is None or self.find_chunk(raw_id[:8], number) is None else number
 
     def find_lease(self, raw_id: bytes) -> tuple[int, GroupLease] | None:
-        """The number and the lease of a held message. Other stores give the same numbers to other ids."""
+        """The number and the lease of a held message. Other stores assign the same numbers to other ids."""
         number = find_number(raw_id)
         lease = None if number is None else self.held.get(number)
         if number is None or lease is None or self.chunk_of(number).prefix != raw_id[:8]:
@@ -277,7 +280,7 @@ class Memory:
         return number, lease
 
     def configured_weights(self) -> dict[str, dict[str, int]]:
-        """By queue and key, of the queues that have any."""
+        """By queue and key, for queues that have any."""
         return {name: dict(weights) for name, weights in self.weights.items() if weights}
 
     def place_of(self, number: int) -> int:
@@ -296,7 +299,7 @@ class Memory:
         return OwnState(chunk.queue_id, number)
 
     def seq_of(self, number: int) -> int:
-        """The order of a message in its stream. A redriven message got another one."""
+        """The order of a message in its stream. A redriven message has a new one."""
         state = self.own.get(number)
         return state.seq or number if state is not None else number
 
@@ -305,8 +308,8 @@ class Memory:
         return state is not None and state.due_ms != 0
 
     def is_cold_member(self, number: int) -> bool:
-        """Of a message in a stream: whether memory need not hold it. Then it has a row of its stream, and one of its
-        lane while it is at the front.
+        """For a message in a stream: whether memory need not hold it. Then it has a row of its stream, and
+        one of its lane while it is at the front.
         """
         state = self.own.get(number)
         # A redriven message is the last one of its stream, wherever its chunk is.
@@ -335,7 +338,7 @@ class Memory:
         return chunk.stream_of(number) if self.by_id[queue_id].is_ordered else ""
 
     def lane_and_weight(self, number: int) -> tuple[LaneName, int]:
-        """In the queue that the message was enqueued into."""
+        """The lane and weight in the queue that the message was enqueued into."""
         chunk, state = self.chunk_of(number), self._find_state(number)
         if state is None or not (state.lane or state.weight):
             return chunk.lane_of(number), chunk.weight_of(number)
@@ -359,11 +362,11 @@ class Memory:
         return state
 
     def members_of(self, lease: GroupLease) -> list[int]:
-        """The members that are still held under it."""
+        """The members that the lease still holds."""
         return [number for number in lease.numbers if self.held.get(number) is lease]
 
     def is_first_of_run(self, number: int) -> bool:
-        """Whether it is the earliest message of its stream that its claim holds, or is in no stream."""
+        """Whether the message is the earliest of its stream that its claim holds, or has no stream."""
         queue_id = self.state_of(number).queue_id
         stream = self.stream_of(number, queue_id)
         return not stream or self.by_id[queue_id].streams.is_first_of_run(stream, number)

@@ -1,4 +1,4 @@
-"""Messages as a step of a long read meets them, and what all such reads share.
+"""Messages as a step of a long read meets them, and the parts that all such reads share.
 
 A step is one short transaction of about STEP_MESSAGES messages; what it met can be used without the lock.
 """
@@ -22,21 +22,21 @@ from fairlead.records.state import OwnState
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Messages, or chunks, lanes or streams with few of them, that one step looks at.
+#: Messages, or chunks, lanes or streams with few of them, that one step visits.
 STEP_MESSAGES = 250
-#: Items that are sorted at a time: a longer sort would not let other threads run.
+#: Items that are sorted at a time: a longer sort would block other threads.
 _SORTED_AT_ONCE = 10_000
 
 T = TypeVar("T")
 
 
 class Met(NamedTuple):
-    """A message as it was when a step met it. The chunk has its columns, also when the message is gone since."""
+    """A message as it was when a step met it. The chunk has its columns, even if the message is gone since."""
 
     chunk: Chunk
     number: int
     state: OwnState
-    #: Of the lease that holds it; None: it is not leased.
+    #: The terms of the lease that holds it; None if it is not leased.
     terms: LeaseTerms | None
 
     def __eq__(self, other: object) -> bool:
@@ -61,12 +61,12 @@ class Met(NamedTuple):
 
     @property
     def lane(self) -> LaneName:
-        """The lane that it stands in."""
+        """The lane that the message is in."""
         return DEAD_LANE if self.state.source_queue_id else self.shown_lane
 
     @property
     def shown_lane(self) -> LaneName:
-        """The lane of its life; a dead letter shows the one that it last had."""
+        """The lane of its life; a dead letter shows its last one."""
         packed = self.state.lane
         return (lane_key(packed), *lane_throttle_keys(packed)) if packed else self.chunk.lane_of(self.number)
 
@@ -83,14 +83,14 @@ class Met(NamedTuple):
 
 @contextmanager
 def step(engine: Engine) -> Iterator[Transaction]:
-    """A short transaction of a long read. Raises when long reads are to end."""
+    """A short transaction of a long read. Raises when long reads must end."""
     with engine.transaction() as tx:
         engine.check_scan()
         yield tx
 
 
 def meet(tx: Transaction, numbers: Sequence[int]) -> list[Met]:
-    """Those of the messages that live, in the order of the numbers."""
+    """The messages that are still live, in the order of the numbers."""
     tx.bring(numbers)
     memory, found = tx.memory, []
     for number in numbers:
@@ -103,7 +103,7 @@ def meet(tx: Transaction, numbers: Sequence[int]) -> list[Met]:
 
 
 def meet_ids(tx: Transaction, raw_ids: Sequence[bytes]) -> dict[bytes, Met]:
-    """Those of the messages that live, by id."""
+    """The messages that are still live, by id."""
     numbers = tx.find_messages(raw_ids)
     met = {one.number: one for one in meet(tx, list(numbers.values()))}
     return {raw_id: met[number] for raw_id, number in numbers.items()}
@@ -114,12 +114,12 @@ def find_queue(tx: Transaction, queue_id: int) -> Queue | None:
 
 
 def bounded(pages: Iterable[list[T]], most: int) -> Iterator[T]:
-    """The first messages of a walk. The next page is read when it is asked for."""
+    """The first messages of a walk. The next page is read on demand."""
     return islice((one for page in pages for one in page), most)
 
 
 def in_order(items: Iterable[T]) -> Iterator[T]:
-    """Distinct items, sorted in parts: outside the lock, and without keeping other threads from running."""
+    """Distinct items, sorted in parts: outside the lock, and without blocking other threads."""
     parts: list[list[T]] = []
     items = iter(items)
     while part := sorted(islice(items, _SORTED_AT_ONCE)):  # type: ignore[type-var]

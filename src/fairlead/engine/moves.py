@@ -1,4 +1,4 @@
-"""How messages move on, for verbs and timers alike: rules decide, and a decision becomes a fact.
+"""How messages change state, for verbs and timers alike: rules decide, and a decision becomes a fact.
 
 `release`, `fail` and `fail_together` change nothing; `add_all` adds the facts of several of the first two.
 """
@@ -48,17 +48,17 @@ from fairlead.records.ids import BLOCK_SHIFT
 from fairlead.records.lease import GroupLease
 from fairlead.records.state import OwnState
 
-#: Messages that one step of the timer moves, and chunks that it looks at. A move writes several rows, so fifty of them
-#: hold the lock for a few milliseconds.
+#: Messages that one step of the timer moves, and chunks that it visits. A move writes several rows, so fifty
+#: of them hold the lock for a few milliseconds.
 STEP_MESSAGES = 50
 STEP_CHUNKS = 10
 #: Messages without streams that move together, in a fraction of that time.
 STEP_PLAIN_MESSAGES = 200
-#: A claim may pass over so many keys without messages, and a step forgets so many.
+#: Keys without messages that a claim may pass over; one step forgets as many.
 MAX_EMPTY_KEYS = 1000
 
 
-#: A flag of an enumeration takes longer to set than a number.
+#: Setting a flag of an enumeration takes longer than setting a number.
 _FAILED = int(Progress.FAILED)
 
 #: The place, the number and the lease of a message.
@@ -76,18 +76,18 @@ class Moved(NamedTuple):
 
 
 def add_all(tx: Transaction, moves: Iterable[Moved]) -> None:
-    """Messages that return to their places come first: their keys join the ring before keys whose messages take
-    new places.
+    """Add the facts. Messages that return to their places come first: their keys join the ring before keys
+    whose messages take new places.
     """
     for moved in sorted(moves, key=lambda moved: moved.fact.why != "released"):
         tx.add(moved.fact)
 
 
 def release(tx: Transaction, number: int, *, keep_order: bool = True, is_delivery: bool = True) -> Moved:
-    """Back to its place, with one delivery more; or dead, when it was delivered too often. Without
-    `is_delivery` nobody had begun it, and its deliveries stay as they were.
+    """Return a message to its place, with one delivery more; or make it dead if it was delivered too often.
+    Without `is_delivery` no consumer had started it, and its deliveries stay.
 
-    In a stream, without `keep_order`, it asks to go on without the earlier messages that wait: `let_pass` decides
+    In a stream, without `keep_order`, the message asks to pass earlier messages that wait: `let_pass` decides
     that once all moves are known.
     """
     state = tx.memory.state_of(number)
@@ -111,7 +111,7 @@ def release(tx: Transaction, number: int, *, keep_order: bool = True, is_deliver
 
 
 def let_pass(tx: Transaction, number: int) -> str:
-    """A release as a switch: the message may pass those that wait before it. Returns the rule that applied."""
+    """Release as a switch: the message may pass messages that wait before it. Returns the rule that applied."""
     memory = tx.memory
     queue_id = memory.state_of(number).queue_id
     name = memory.stream_of(number, queue_id)
@@ -135,8 +135,8 @@ def fail(
     retry_in_ms: int | None = None,
     dead: bool = False,
 ) -> Moved:
-    """Another delivery, now or later, at the tail of its lane; or the dead letters. A dead letter that fails is
-    released.
+    """Another delivery, now or later, at the tail of its lane; or the dead letters. A dead letter that fails
+    is released.
     """
     state = tx.memory.state_of(number)
     queue = tx.memory.by_id[state.queue_id]
@@ -167,8 +167,9 @@ def fail(
 
 
 def return_closed(tx: Transaction, number: int, said: CheckedFail) -> Moved:
-    """Back to the tail of its lane, because its throttle key was closed: no attempt and no delivery is counted. A message
-    that came back often enough has failed; so has, as every time, a dead letter.
+    """Return the message to the tail of its lane, because its throttle key was closed: no attempt and no
+    delivery is counted. A message that returned too often has failed instead, and so has every dead
+    letter.
     """
     state = tx.memory.state_of(number)
     queue = tx.memory.by_id[state.queue_id]
@@ -180,7 +181,7 @@ def return_closed(tx: Transaction, number: int, said: CheckedFail) -> Moved:
     )
     if is_over(tx, number):
         return expire(tx, number, returned, queue)
-    # Behind the others: a message that its provider refuses for its own sake must not be every probe.
+    # Behind the others: a message that its provider always refuses must not be every probe.
     fact = _move(tx, number, "returned", returned, place=_tail(tx, number))
     return Moved("returned", "closed", fact)
 
@@ -201,8 +202,8 @@ def fail_together(
     now_ms: int,
     next_place: Callable[[], int],
 ) -> Failed | None:
-    """`fail` for different members of one lease, where nothing is to be looked at but the queue's policy. None: decide
-    about each by itself.
+    """`fail` for different members of one lease, if only the queue's policy matters. None: decide about each
+    separately.
     """
     queue = memory.by_id[lease.terms.queue_id]
     config, own = queue.record.config, memory.own
@@ -212,7 +213,7 @@ def fail_together(
         columns = memory.chunk_of(block << BLOCK_SHIFT).columns
         if columns.expires is not None or (columns.streams is not None and queue.is_ordered):
             return None
-    #: Messages that fail for the first time and in the same way differ by their places only.
+    #: Messages that fail for the first time and in the same way differ only in their places.
     alike: dict[int, tuple[RetryAt, OwnState]] = {}
     outcomes: list[tuple[RetryAt, OwnState]] = []
     for number, one in zip(numbers, said, strict=True):
@@ -240,8 +241,8 @@ def fail_together(
 def _outcome(
     config: QueueConfig, lease: GroupLease, before: OwnState, said: CheckedFail, now_ms: int
 ) -> tuple[RetryAt, OwnState] | None:
-    """The decision about a member that is in no stream, where nothing is drawn, and its state without a place. None: it
-    is dead.
+    """The decision about a member without a stream when no chance is involved, and its state without a place.
+    None: it is dead.
     """
     attempts, reason = before.attempts + 1, said.reason
     failure = Failure(attempts, reason, False, said.retry_in_ms, said.dead)
@@ -256,7 +257,7 @@ def _outcome(
 def _behind_breaker(
     tx: Transaction, queue: Queue, reason: FailureReason, decision: RetryAt | Bury
 ) -> RetryAt | Bury:
-    """Every failure counts for the queue's failure breaker, also one that ends in a death."""
+    """Count the failure for the queue's failure breaker, even if the message dies."""
     settings = queue.record.config.failure_breaker
     if not settings.failures:
         return decision
@@ -265,12 +266,14 @@ def _behind_breaker(
 
 
 def make_due(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
-    """A wait ends, by itself or by an operator: ready at the tail of its lane, or where its stream has it."""
+    """End a wait, because it is over or by an operator: ready at the tail of its lane, or at its place in its
+    stream.
+    """
     return _move(tx, number, "due", state, place=_tail(tx, number))
 
 
 def _tail(tx: Transaction, number: int) -> int:
-    """A message of a stream keeps its place, which is its order there."""
+    """The tail of the lane; a message of a stream keeps its place, which is its order there."""
     memory = tx.memory
     is_in_stream = memory.chunk_of(number).columns.streams is not None
     if is_in_stream and memory.stream_of(number, memory.state_of(number).queue_id):
@@ -279,7 +282,7 @@ def _tail(tx: Transaction, number: int) -> int:
 
 
 def complete(tx: Transaction, number: int, queue: Queue, progress: int = 0) -> MessageMoved | MessageGone:
-    """Done: gone, or kept as long as the queue keeps completed messages."""
+    """Complete a message: it is gone, or retained as long as the queue retains completed messages."""
     config = queue.record.config
     if not config.retain_completed_ms:
         return gone(tx, number, "completed")
@@ -300,7 +303,7 @@ def complete(tx: Transaction, number: int, queue: Queue, progress: int = 0) -> M
 def complete_members(
     tx: Transaction, lease: GroupLease, numbers: Sequence[int], progress: Mapping[int, int]
 ) -> None:
-    """Members of a lease are done, each with the progress that was reported with it."""
+    """Complete members of a lease, each with its reported progress."""
     queue = tx.memory.by_id[lease.terms.queue_id]
     if not queue.record.config.retain_completed_ms:
         tx.add(LeaseCompleted(lease, numbers))
@@ -310,20 +313,20 @@ def complete_members(
 
 
 def hold(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
-    """Waiting without end, until an operator lets it go."""
+    """Make the message wait without an end, until an operator acts."""
     deliveries = state.deliveries + (number in tx.memory.held)
     return _move(tx, number, "held", state, place=0, due_ms=HELD, deliveries=deliveries)
 
 
 def bury(tx: Transaction, number: int, error: str, reason: FailureReason) -> MessageMoved:
-    """By an operator: it is no attempt."""
+    """Move the message to the dead letters for an operator. It counts no attempt."""
     return _bury(
         tx, number, with_record(tx, tx.memory.state_of(number), error, reason), _queue_of(tx, number)
     )
 
 
 def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureReason) -> OwnState:
-    """Add an operator's record to the failures of a message. It is no attempt."""
+    """Add an operator's record to the failures of a message. It counts no attempt."""
     record = FailureRecord(tx.now_ms, state.attempts, int(reason), error, "", "operator")
     recorded = with_failure(state, record)
     assert isinstance(recorded, OwnState)
@@ -331,7 +334,7 @@ def with_record(tx: Transaction, state: OwnState, error: str, reason: FailureRea
 
 
 def quarantine(tx: Transaction, number: int, queue: Queue, error: str, reason: FailureReason) -> OwnState:
-    """A new message begins as a dead letter of `queue`."""
+    """Make a new message a dead letter of `queue`."""
     record = FailureRecord(tx.now_ms, 0, int(reason), error, "", "quarantine")
     recorded = with_failure(OwnState(queue.record.queue_id), record)
     assert isinstance(recorded, OwnState)
@@ -339,7 +342,7 @@ def quarantine(tx: Transaction, number: int, queue: Queue, error: str, reason: F
 
 
 def redrive(tx: Transaction, number: int, state: OwnState) -> MessageMoved:
-    """A dead letter begins a new life at the tail of its lane and of its stream."""
+    """Begin a new life of a dead letter at the tail of its lane and of its stream."""
     memory, place = tx.memory, tx.next_place()
     queue, stream = memory.by_id[state.source_queue_id], memory.stream_of(number, state.source_queue_id)
     chunk = memory.chunk_of(number)
@@ -368,12 +371,12 @@ def _queue_of(tx: Transaction, number: int) -> Queue:
 
 
 def is_over(tx: Transaction, number: int) -> bool:
-    """Whether its time to live ended."""
+    """Whether its time to live has ended."""
     return 0 < tx.memory.end_of_life(number) <= tx.now_ms
 
 
 def expire(tx: Transaction, number: int, state: OwnState, queue: Queue) -> Moved:
-    """Its time to live is over: gone, or dead where the queue says so."""
+    """End its life after its time to live: gone, or dead if the queue says so."""
     if not queue.record.config.expired_to_dead:
         return Moved("expired", "ttl", gone(tx, number, "expired"))
     record = FailureRecord(
@@ -449,7 +452,7 @@ def may_be_due(memory: Memory, now_ms: int) -> bool:
 
 
 def run_due(tx: Transaction) -> bool:
-    """One bounded step of what time has made due; False when nothing was."""
+    """One bounded step of due work; False if there was none."""
     if expire_leases(tx):
         return True
     return any(_run_due_of(tx, queue) for queue in tx.memory.by_id.values())
@@ -464,8 +467,8 @@ def _run_due_of(tx: Transaction, queue: Queue) -> bool:
 
 
 def expire_leases(tx: Transaction) -> bool:
-    """A started delivery that was not settled in time has failed; an unstarted one is released. Those that a
-    hook must be asked about first are left to the timer.
+    """End expired leases: a started delivery has failed, an unstarted one is released. Those for which a hook
+    must be called first are left to the timer.
     """
     memory = tx.memory
     if not memory.expiries or memory.expiries[0][0] > tx.now_ms:
@@ -473,13 +476,13 @@ def expire_leases(tx: Transaction) -> bool:
     most = step_of(tx, STEP_MESSAGES)
     leases = find_overdue(memory, tx.now_ms, most)
     if not leases:
-        # Most leases are settled long before they would end.
+        # Most leases are settled long before they would expire.
         return False
     tx.bring_chunks([number for lease in leases for number in memory.members_of(lease)])
     overdue = [
         (memory.place_of(number), number, lease) for lease in leases for number in _may_expire(tx, lease)
     ]
-    # Messages that expire together come back in the order they had.
+    # Messages that expire together return in the order they had.
     overdue.sort(key=itemgetter(0, 1))
     chosen = overdue[:most] + _rest_of_runs(memory, overdue[:most], overdue[most:])
     add_all(tx, [_expire(tx, number, lease) for _, number, lease in chosen])
@@ -488,7 +491,7 @@ def expire_leases(tx: Transaction) -> bool:
 
 
 def _rest_of_runs(memory: Memory, chosen: Iterable[_Overdue], others: Iterable[_Overdue]) -> list[_Overdue]:
-    """Those of the others that are in a run with a chosen one: of a run only the first message has failed."""
+    """The others that are in a run with a chosen one: only the first message of a run has failed."""
 
     def run_of(one: _Overdue) -> tuple[int, str]:
         return one[2].terms.claim_id, memory.stream_of(one[1], one[2].terms.queue_id)
@@ -506,8 +509,8 @@ def _may_expire(tx: Transaction, lease: GroupLease) -> list[int]:
 
 
 def runs_of(memory: Memory, lease: GroupLease) -> list[list[int]]:
-    """The members of a lease that fail together: of a run of a stream only the first has failed, and its others
-    are released with it.
+    """The members of a lease that fail together: only the first of a run of a stream has failed, and the
+    others are released with it.
     """
     runs: dict[str | int, list[int]] = {}
     for number in sorted(memory.members_of(lease), key=lambda number: not memory.is_first_of_run(number)):
@@ -529,7 +532,7 @@ def expiry_error(lease: GroupLease) -> str:
 
 
 def wake_due(tx: Transaction, queue: Queue) -> bool:
-    """Messages whose wait is over become ready, in the order of their due times."""
+    """Make messages ready whose wait is over, in the order of their due times."""
     if not 0 < queue.next_due_ms <= tx.now_ms:
         return False
     most = step_of(tx, STEP_MESSAGES if queue.streams.has_any else STEP_PLAIN_MESSAGES)
@@ -548,7 +551,9 @@ def wake_due(tx: Transaction, queue: Queue) -> bool:
 
 
 def end_lives(tx: Transaction, queue: Queue) -> bool:
-    """Messages past their time to live go, unless a claim holds them: those are looked at when their lease ends."""
+    """End messages past their time to live, unless a claim holds them: those are checked when their lease
+    ends.
+    """
     if not 0 < queue.next_life_ms <= tx.now_ms:
         return False
     rows = tx.lives(queue, STEP_CHUNKS + 1)
@@ -580,8 +585,8 @@ def _ended(tx: Transaction, end_ms: int, first: int, limit: int) -> list[int]:
 
 
 def end_retention(tx: Transaction, queue: Queue) -> bool:
-    """Dead letters go that are older than their queue keeps them, the longest dead first. One that a claim holds
-    waits for its release.
+    """Delete dead letters that are older than their queue keeps them, the oldest first. One that a claim
+    holds waits for its release.
     """
     end_ms = end_of_retention(tx.memory, queue)
     while end_ms == 0:
@@ -600,7 +605,9 @@ def end_retention(tx: Transaction, queue: Queue) -> bool:
 
 
 def end_keeping(tx: Transaction, queue: Queue) -> bool:
-    """Completed messages go that were kept long enough; all of them, if the queue keeps none any more."""
+    """Delete completed messages that were retained long enough; all of them, if the queue retains none any
+    more.
+    """
     if not queue.first_done_ms or queue.end_of_keeping_ms > tx.now_ms:
         return False
     kept_ms = queue.record.config.retain_completed_ms
@@ -614,8 +621,8 @@ def end_keeping(tx: Transaction, queue: Queue) -> bool:
 
 
 def end_windows(tx: Transaction, queue: Queue) -> bool:
-    """Forget dedup keys whose windows are over. Only the timer does this: an enqueue ignores a window that is
-    over.
+    """Forget dedup keys whose windows have ended. Only the timer does this: an enqueue ignores an ended
+    window.
     """
     if not 0 < queue.next_window_ms <= tx.now_ms:
         return False
@@ -632,8 +639,8 @@ def end_windows(tx: Transaction, queue: Queue) -> bool:
 
 
 def forget_keys(tx: Transaction, queue: Queue) -> bool:
-    """Keys whose messages left other than by claims leave the ring before a claim has to pass over many of them. False
-    when there are few, or when some have messages. Turns are hints, so there is no fact.
+    """Remove keys from the ring whose messages left other than by claims, before a claim has to pass over
+    many of them. False if there are few, or if some have messages. Turns are hints, so there is no fact.
     """
     return _has_empty_keys(queue) and queue.schedule.drop_empty_keys(MAX_EMPTY_KEYS)
 

@@ -1,4 +1,4 @@
-"""Observers get what was committed and how long it took. An observer that fails harms no commit."""
+"""Observers receive committed facts and durations. An observer that fails harms no commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("fairlead.observers")
 
 
 class Observers:
-    """False while there is none, so that whoever would measure something need not."""
+    """False while there is none, so that nothing is measured in vain."""
 
     def __init__(self) -> None:
         self.of_facts: list[Callable[..., None]] = []
@@ -31,7 +31,7 @@ class Observers:
         return bool(self.of_facts)
 
     def add(self, observer: Callable[..., None], timed: TimingObserver | None, *so_far: object) -> None:
-        """`so_far`: what the observer is told first, as if it had just been committed."""
+        """Add an observer. It receives `so_far` first, as if that had just been committed."""
         self.of_facts.append(observer)
         self._tell(observer, *so_far)
         if timed is not None:
@@ -49,7 +49,7 @@ class Observers:
         try:
             observer(*what)
         except Exception:
-            # The commit is made: whoever asked for it must hear so. Once, or a busy broker would fill the
+            # The commit is made, so its caller must succeed. Logged once, or a busy broker would fill the
             # log.
             if id(observer) not in self._in_trouble:
                 self._in_trouble.add(id(observer))

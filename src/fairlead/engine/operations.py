@@ -1,10 +1,10 @@
-"""Long operations: an unfinished request is one record, and each step is one transaction that also stores how far
-the operation has come.
+"""Long operations: an unfinished request is one record, and each step is one transaction that also stores the
+progress.
 
-What an operation touches is frozen when it begins: only messages whose numbers and places lie before `cutoff`. A
-crash between two steps leaves the record, and the engine that opens the store goes on with it. An operation that
-is done in its first step is never stored. The caller's thread runs the steps; the timer runs those of operations
-with a rate, and of operations that were found at open or whose caller met an error.
+The selection is frozen when the operation begins: only messages whose numbers and places are before `cutoff`.
+A crash between two steps leaves the record, and the next engine that opens the store continues. An operation
+that finishes in its first step is never stored. The caller's thread runs the steps; the timer runs those of
+operations with a rate, and of operations that were found at open or whose caller met an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from fairlead.store.kv.port import Table
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: What one turn of the timer may spend on regular expressions, in instructions of RE2: about 10 ms, at most 200 ms.
+#: The work on regular expressions in one turn of the timer, in instructions of RE2: about 10 ms, at most 200
+#: ms.
 _MAX_BACKGROUND_WORK = 2_000_000
 _MAX_ID = 1 << 63
 #: Messages that one step of a purge removes.
@@ -41,7 +42,7 @@ _PURGE_STEP = 50
 
 
 class LongOperations:
-    """The operations under way, and what this process knows of them beyond their records."""
+    """The running operations, and what this process knows of them beyond their records."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -58,15 +59,15 @@ class LongOperations:
     def begin(
         self, tx: Transaction, kind: Literal["purge", "redrive"], queue_id: int, **fields: object
     ) -> Intent:
-        """Freeze what it touches. Nothing is stored yet."""
-        # Two operations may begin before either is stored, so a number is used up when it is given out.
+        """Freeze the selection. Nothing is stored yet."""
+        # Two operations may begin before either is stored, so a number is used up when it is assigned.
         self._last_id = max(self._last_id, tx.commit, *map(_number, tx.memory.records[Table.INTENTS])) + 1
         begun = Intent(self._last_id, kind, queue_id, tx.now_ms, cutoff=tx.next_block())
         return msgspec.structs.replace(begun, **fields)
 
     def run_to_end(self, operation: Intent) -> Intent:
-        """All steps, one after the other. After an error the timer goes on with what was begun. A server that stops
-        ends a redrive between two steps: then the operation is still stored, and goes on at the next open.
+        """Run all steps. After an error the timer continues an operation that has begun. A server that stops
+        ends a redrive between two steps; the stored operation continues at the next open.
         """
         self._foreground.add(operation.intent_id)
         following: Intent | None = operation
@@ -90,7 +91,7 @@ class LongOperations:
     # For the timer
 
     def run_step(self) -> bool:
-        """A step of an operation that no caller runs; False when none may go on."""
+        """Run a step of an operation that no caller runs; False if none may continue."""
         if not self._engine.memory.records[Table.INTENTS] or self._engine.waits_over:
             return False
         with self._engine.lock:
@@ -105,8 +106,8 @@ class LongOperations:
         return True
 
     def _choose(self) -> tuple[Intent, int] | None:
-        """An operation that may go on, and by how many messages. Another thread may be in a step of one already:
-        with two of them at once, the rate and the count of what is done would be wrong.
+        """An operation that may continue, and by how many messages. Another thread may be in a step of the
+        same operation; two at once would make its rate and its counts wrong.
         """
         for operation in self._engine.memory.records[Table.INTENTS].values():
             if operation.intent_id in self._foreground or operation.intent_id in self._in_step:
@@ -117,7 +118,7 @@ class LongOperations:
         return None
 
     def next_ms(self) -> int | None:
-        """When the timer may run a step, in steady time; None: no operation waits for it."""
+        """When the timer may run a step, in steady time; None if no operation waits for it."""
         operations = self._engine.memory.records[Table.INTENTS].values()
         times = [self._pace(one).next_ms(one) for one in operations if one.intent_id not in self._foreground]
         return min(times, default=None)
@@ -197,7 +198,9 @@ class LongOperations:
 
 
 def forget_empty_keys(tx: Transaction, queue: Queue) -> None:
-    """If no message can be claimed: keys without messages leave the ring, as they would at their turns."""
+    """If no message can be claimed: remove keys without messages from the ring, as would happen at their
+    turns.
+    """
     plan = queue.schedule.plan(1, tx.now_ms)
     while plan.needs:
         tx.read_on(queue, plan.needs)
@@ -207,12 +210,13 @@ def forget_empty_keys(tx: Transaction, queue: Queue) -> None:
 
 
 class Purge:
-    """Walks over what a purge removes, one page ahead. Not stored: after a crash the walk begins anew, and finds
-    only what is left.
+    """Walks over what a purge removes, one page ahead. Not stored: after a crash the walk begins anew, and
+    finds only what is left.
     """
 
     def __init__(self, engine: Engine, queue_id: int) -> None:
-        # Streams first: once its front is gone, the second of two messages stands in a lane that may have been walked.
+        # Streams first: once its front is gone, the second of two messages is in a lane that may have been
+        # walked already.
         self._pages: Iterator[list[Met]] = chain(
             walk_streams(engine, queue_id, with_fronts=True),
             walk(engine, queue_id, "ready"),
@@ -231,7 +235,9 @@ class Purge:
 
 
 class Pace:
-    """How fast an operation may go, counted from when this process took it up: no burst after a long stop."""
+    """The permitted speed of an operation, counted from when this process began it: no burst after a long
+    stop.
+    """
 
     def __init__(self, since_ms: int, done: int) -> None:
         self._since_ms = since_ms
@@ -250,7 +256,7 @@ class Pace:
 
 
 def next_dead_letters(engine: Engine, operation: Intent) -> list[Met]:
-    """The next dead letters that a redrive looks at: those that no claim holds, the longest dead first."""
+    """The next dead letters that a redrive considers: those that no claim holds, the oldest first."""
     with step(engine) as tx:
         queue = tx.memory.by_id.get(operation.queue_id)
         if queue is None:
@@ -260,7 +266,7 @@ def next_dead_letters(engine: Engine, operation: Intent) -> list[Met]:
 
 
 def is_purged(tx: Transaction, queue_id: int) -> bool:
-    """Whether a purge of the queue is under way: nothing of the queue is delivered then."""
+    """Whether a purge of the queue is running: then the queue delivers nothing."""
     operations = tx.memory.records[Table.INTENTS].values()
     return bool(operations) and any(one.kind == "purge" and one.queue_id == queue_id for one in operations)
 
@@ -285,7 +291,7 @@ def _store(tx: Transaction, operation: Intent) -> None:
 
 
 def _is_purged(met: Met, operation: Intent) -> bool:
-    """Messages that are leased, completed or came later stay."""
+    """Whether the purge removes the message: leased, completed and later messages stay."""
     if met.state.queue_id != operation.queue_id or met.where not in ("ready", "waiting"):
         return False
     return max(met.number, met.state.place) < operation.cutoff

@@ -1,4 +1,4 @@
-"""What the state of a message with a row of its own says, together with its chunk. Pure questions."""
+"""Questions about the state of a message with a row of its own, together with its chunk. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ def own_lane(chunk: Chunk, number: int, state: OwnState) -> LaneName:
 
 
 def is_hot_member(chunk: Chunk, state: OwnState) -> bool:
-    """Of a message in a stream, or of one that has left it: whether it is there, and in memory with its chunk."""
+    """For a message that is or was in a stream: whether it is in memory with its chunk."""
     is_there = state.queue_id == chunk.queue_id and not state.done_ms
     return is_there and not chunk.is_cold and not state.seq
 
 
 def in_first_life(state: OwnState, chunk: Chunk) -> bool:
-    """Time to live and dedup key end with the first death; a redrive does not bring them back."""
+    """Whether the message is in its first life. Time to live and dedup key end with the first death; a
+    redrive does not restore them.
+    """
     return state.queue_id == chunk.queue_id and not state.redrives

@@ -1,4 +1,4 @@
-"""A queue in memory: its record, its counts, and what it has of lanes, streams, chunks and leases."""
+"""A queue in memory: its record, its counts, and its lanes, streams, chunks and leases."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Queue:
         #: Chunks of messages that were enqueued here.
         self.blocks = blocks
         self.leases: dict[int, GroupLease] = {}
-        #: When a wait, a life or the window of a dedup key may end next; 0: there is none.
+        #: When a wait, a life or the window of a dedup key may end next; 0 if there is none.
         self.next_due_ms = 0
-        #: When a completed message that is kept may have been completed first; 0: there is none.
+        #: When the first retained message may have been completed; 0 if there is none.
         self.first_done_ms = 0
         self.next_life_ms = 0
         self.next_window_ms = 0
@@ -55,15 +55,15 @@ class Queue:
         self.served_ms = 0
 
     def set_record(self, record: QueueRecord) -> None:
-        """With what follows from it: verbs ask for that many times as often as it changes."""
+        """Set the record and values derived from it, which verbs read far more often than it changes."""
         self.record = record
         self.is_dead_letter_queue = record.source_id != 0
         config = record.config
-        #: Whether it takes messages as they come: no time to live and no limit of its own.
+        #: Whether it accepts messages unchanged: no time to live and no limit of its own.
         self.takes_all = not (record.source_id or config.ttl_ms or config.max_messages or config.max_bytes)
         #: Whether streams order its messages. It does not change while the queue has messages.
         self.is_ordered = record.config.ordering != "none"
-        #: Whether chance decides about its retries.
+        #: Whether chance influences its retries.
         self.has_jitter = has_jitter(record.config)
         #: The queue under which the rows of its messages are stored.
         self.home_id = record.source_id or record.queue_id
@@ -73,24 +73,22 @@ class Queue:
         return self.record.name
 
     def containers(self) -> list[Container]:
-        """What may have as many items as the queue has keys or messages."""
+        """Containers with as many items as the queue has keys or messages."""
         return [*self.schedule.containers(), self.streams.by_name, self.leases]
 
     def may_have_due(self, now_ms: int) -> bool:
-        """Whether a wait, a life or the time of a kept message may be over; leases and windows are looked at
-        elsewhere.
-        """
+        """Whether a wait, a life or a retention may have ended; leases and windows are checked elsewhere."""
         if self.first_done_ms:
             return True
         if self.is_dead_letter_queue:
-            # Nothing waits there, and retention ends those that nobody holds.
+            # Nothing waits there, and retention ends messages that no claim holds.
             return self.counts.ready > 0
         return 0 < self.next_due_ms <= now_ms or 0 < self.next_life_ms <= now_ms
 
     @property
     def end_of_keeping_ms(self) -> int:
-        """When the message that was completed first has been kept long enough; at once, if the queue keeps none any
-        more.
+        """When the message that was completed first has been retained long enough; at once, if the queue
+        retains none any more.
         """
         kept_ms = self.record.config.retain_completed_ms
         return self.first_done_ms + kept_ms if kept_ms else 0

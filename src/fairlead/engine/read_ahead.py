@@ -1,7 +1,8 @@
-"""Before a claim: what it lacks in memory is read in short steps, so that others have the lock in between.
+"""Reading what a claim lacks in memory, in short steps before the claim, so that other threads get the lock
+in between.
 
-What others change meanwhile costs the claim reads of its own, and nothing else: reading changes nothing that is stored,
-and the order of delivery does not depend on what is in memory.
+Concurrent changes only make the claim read again: reading changes nothing that is stored, and the order of
+delivery does not depend on what is in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
     from fairlead.records.chunk import LaneName
 
-#: Messages that are read for a claim at most. A larger one takes them in parts, or is rare.
+#: Messages that are read for one claim at most. A larger claim takes them in parts, or is rare.
 _MAX_MESSAGES = 1000
 
 
@@ -27,7 +28,7 @@ def read_for(engine: Engine, request: Request[Any]) -> bool:
     if not engine.memory.cold_count or engine.lock.is_owned:
         return False
     claim = _claim_of(request)
-    # What is malformed is refused later.
+    # A malformed request is refused later.
     if claim is None or type(claim.limit) is not int or claim.limit < 1:
         return False
     return read_ahead(engine, claim.queues(), min(claim.limit, _MAX_MESSAGES))
@@ -42,17 +43,17 @@ def _claim_of(request: Request[Any]) -> Claim | None:
 
 
 def read_ahead(engine: Engine, names: Iterable[str], limit: int) -> bool:
-    """Read what claims of so many messages lack. Whether that was anything."""
+    """Read what claims of this many messages lack. Returns whether anything was read."""
     if not engine.memory.cold_count:
         return False
-    # Of all queues: a claim may take from each of them.
+    # For all queues: a claim may take from each of them.
     has_read = [_read_queue(engine, name, limit) for name in dict.fromkeys(names)]
     return any(has_read)
 
 
 def _read_queue(engine: Engine, name: str, limit: int) -> bool:
     has_read = False
-    # Nearly always two or three times.
+    # Usually two or three times.
     for _ in range(limit):
         with engine.transaction() as tx:
             queue = tx.memory.by_name.get(name)
@@ -72,7 +73,9 @@ def _read_queue(engine: Engine, name: str, limit: int) -> bool:
 
 
 def _in_steps(needs: Mapping[LaneName, int], most: int) -> Iterator[dict[LaneName, int]]:
-    """Lanes that are read together: not too many, nor too many messages, each of which may be in another chunk."""
+    """Lanes that are read together: not too many, nor too many messages, each of which may be in another
+    chunk.
+    """
     step: dict[LaneName, int] = {}
     room = most
     for lane, count in needs.items():

@@ -1,6 +1,6 @@
 """How much a request may store once free space is below the disk reserve.
 
-Each verb says in `room` which rule applies to it. The sizes are upper bounds of what rows take.
+Each verb names its rule in `room`. The sizes are upper bounds of what rows take.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 #: Rows of a message beside its body: in its queue, its stream, its time to live.
 MESSAGE_BYTES = 256
-#: What a lease may come to: its own rows, and when it ends the state of its message with one more failure.
+#: The growth of a lease: its own rows and, when it ends, the state of its message with one more failure.
 LEASE_BYTES = 1024
 #: A state without its texts and its carry.
 STATE_BYTES = 256
-#: How many messages a step moves below the reserve, each with a state of up to 320 KiB.
+#: Messages that a step moves below the reserve, each with a state of up to 320 KiB.
 SHORT_STEP = 16
 
 
 def check_growth(store: KeyValueStore) -> None:
-    """Refuse a request that grows the store, below the disk reserve, before anything happens."""
+    """Below the disk reserve, refuse a request that grows the store before anything happens."""
     store.check_room(MAX_RUNBOOK_BYTES)
 
 
 def check_moves(tx: Transaction, facts: Iterable[StateFact]) -> None:
-    """Refuse moves that store more than before, such as the return of dead letters, below the disk reserve."""
+    """Below the disk reserve, refuse moves that store more than before, such as the return of dead letters."""
     states = [fact.state for fact in facts if isinstance(fact, MessageMoved)]
     if states:
         tx.store.check_room(sum([MESSAGE_BYTES + STATE_BYTES + record_bytes(state) for state in states]))
@@ -49,9 +49,7 @@ def step_of(tx: Transaction, most: int) -> int:
 
 
 def leases_that_fit(tx: Transaction, wanted: int) -> int:
-    """How many more leases there is room for, with what the end of each lease may store. Raises `StoreFull`
-    when none fits.
-    """
+    """How many more leases fit, with what the end of each may store. Raises `StoreFull` if none fits."""
     held = len(tx.memory.held)
     room = tx.store.room(in_reserve=True)
     if room >= (held + wanted) * LEASE_BYTES:

@@ -1,4 +1,4 @@
-"""Sessions in memory: those that were used lately, without their answers."""
+"""Recently used sessions in memory, without their answers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable, Sequence
 from fairlead.decide.sessions import renews_from_ms
 from fairlead.records.session import RememberedAnswer
 
-#: Rows of all sessions that memory knows. Above this number the session that was read first is dropped, and read again
-#: when it is used. About 100 bytes each.
+#: Rows of all sessions that memory knows, about 100 bytes each. Above this number the session that was read
+#: first is dropped, and read again on its next use.
 MAX_KNOWN_ANSWERS = 50_000
 
 
 class Session:
-    """A session, from its rows. One without rows does not exist."""
+    """A session, from its rows. A session without rows does not exist."""
 
     __slots__ = ("arrived", "bytes", "next_row", "renews_ms", "rows", "sizes", "used_ms")
 
     def __init__(self) -> None:
         self.arrived = 0
         self.used_ms = 0
-        #: From when on a use lets it last longer.
+        #: When a use extends the session again.
         self.renews_ms = 0
-        #: By the number of each request that is remembered, number 0 included: its row, and the size of its answer.
+        #: By the number of each remembered request, including number 0: its row, and the size of its answer.
         self.rows: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self.bytes = 0
-        #: Higher than the rows that exist.
+        #: Higher than the existing rows.
         self.next_row = 0
 
     def __eq__(self, other: object) -> bool:
@@ -46,7 +46,7 @@ class Session:
         return max(self.arrived, *self.rows)
 
     def up_to(self, arrived: int) -> list[int]:
-        """Remembered numbers up to that one, 0 included."""
+        """Remembered numbers up to that one, including 0."""
         if arrived - self.arrived >= len(self.rows):
             return [number for number in self.rows if number <= arrived]
         # Numbers that had arrived before have no rows.
@@ -69,7 +69,9 @@ class Session:
 
 
 class SessionIndex:
-    """By the keys of sessions. A cache of rows: `Memory.apply` keeps it up to date, and it may be cleared at any time."""
+    """By the keys of sessions. A cache of rows: `Memory.apply` keeps it up to date, and it may be cleared at
+    any time.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[bytes, Session] = {}

@@ -1,5 +1,5 @@
-"""What must hold about sessions: no answer is kept that has arrived, each session is forgotten when its time is over,
-and what memory knows of one is what its rows say.
+"""Invariants of sessions: no answer is kept after it has arrived, each session is forgotten in time, and
+memory agrees with its rows.
 """
 
 from __future__ import annotations

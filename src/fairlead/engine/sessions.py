@@ -1,9 +1,9 @@
 """Sessions as they are stored, and when they are forgotten.
 
-The rows of a session are its remembered answers; the row that was written last also says what else is known of the
-session (`records/session.py`). A request takes the row of an answer that has arrived, so it costs one row that is put,
-and a session exists as long as it has a row. It must be opened: if its first request made it, a late copy of that
-request would have a second effect once the session is forgotten.
+The rows of a session are its remembered answers; the row that was written last also holds everything else
+about the session (`records/session.py`). A request takes the row of an answer that has arrived, so it writes
+one row, and a session exists while it has a row. It must be opened: if its first request created it, a late
+copy of that request would have a second effect once the session is forgotten.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEP_ANSWERS = 1000
 
 
 def open_session(tx: Transaction, name: str) -> Session:
-    """The session of that name, made if there is none."""
+    """The session of that name, created if there is none."""
     key = session_key(tx.caller.key_id, name)
     session = find_session(tx, key)
     if session is None:
@@ -45,7 +45,7 @@ def open_session(tx: Transaction, name: str) -> Session:
 
 
 def close_session(tx: Transaction, name: str) -> bool:
-    """Whether there was a session of that name."""
+    """Forget the session of that name. Returns whether there was one."""
     key = session_key(tx.caller.key_id, name)
     session = find_session(tx, key)
     if session is None:
@@ -77,7 +77,7 @@ def session_of_rows(rows: Iterable[tuple[bytes, RememberedAnswer]]) -> Session |
 
 
 def use_session(tx: Transaction, key: bytes, session: Session, arrived: int = 0) -> None:
-    """Store that it was used, and up to where answers have arrived, if that is news."""
+    """Store that it was used, and which answers have arrived, if that is news."""
     if arrived > session.arrived or not session.rows or tx.now_ms >= session.renews_ms:
         for fact in facts_of_answer(key, session, 0, arrived, tx.now_ms):
             tx.add(fact)
@@ -92,7 +92,7 @@ def facts_of_answer(
     verb: str = "",
     answer: bytes = b"",
 ) -> tuple[StateFact, ...]:
-    """The answer takes the row of one that has arrived, or a new one."""
+    """The facts that store the answer in the row of one that has arrived, or in a new one."""
     arrived, used_ms = max(session.arrived, arrived), max(session.used_ms, now_ms)
     gone = session.up_to(arrived)
     rows = [session.rows[one] for one in gone]
@@ -108,7 +108,7 @@ def facts_of_answer(
 
 
 class SessionSweep:
-    """Forgets sessions that nobody has used for long. Looks once a minute."""
+    """Forgets sessions that were not used for long. Runs once a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -119,7 +119,7 @@ class SessionSweep:
         return self._clock.monotonic_ms() >= self._next_ms
 
     def run(self, tx: Transaction) -> bool:
-        """One bounded step; False when there is nothing to forget."""
+        """One bounded step; False if there is nothing to forget."""
         if not self.is_due():
             return False
         ended = tx.scan_records(

@@ -1,12 +1,13 @@
-"""Short ways for requests about plain messages: bare enqueues with or without delays, claims, and completions or
-failures of one lease.
+"""Short ways for requests about plain messages: bare enqueues with or without delays, claims, and completions
+or failures of one lease.
 
-Nearly all programs send little else, and what a transaction has to be ready for costs far more than one such message,
-or a few. A short way looks at memory, reads at most the next messages of its lanes, which changes nothing that is
-stored, and names the fact of its transaction with the answer; the engine adds the remembered answer of a request with
-a number. It gives up wherever anything is unusual, and then the work of the verb decides, in a transaction. Cold
-chunks of other messages, dead letters and waiting ones, do not matter to it, because nearly every store has some.
-Facts, rows and answers are those of the general way: `tests/conformance/engines/test_short_ways.py` compares the two.
+Nearly all programs send little else, and the general way's preparations cost far more than one such message,
+or a few. A short way reads memory, loads at most the next messages of its lanes, which changes nothing that
+is stored, and returns the fact of its transaction with the answer; the engine adds the remembered answer of a
+numbered request. It gives up if anything is unusual; then the verb's work decides, in a transaction. Cold
+chunks of other messages, dead letters and waiting messages do not prevent it, because nearly every store has
+some. Facts, rows and answers are those of the general way: `tests/conformance/engines/test_short_ways.py`
+compares the two.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ from fairlead.verbs.settle import Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Of an engine, a request, its commit, the store's time, the time of new ids, and the token of a claim: the fact and the
-#: answer, or None.
+#: From an engine, a request, its commit, the store's time, the time of new ids, and the token of a claim: the
+#: fact and the answer, or None.
 ShortWay = Callable[["Engine", Any, int, int, int, str | None], tuple[StateFact, Any] | None]
 
 _INTENTS = Table.INTENTS
 _LISTS = (list, CheckedColumns)
-#: An id, and its first half, which is that of its chunk.
+#: The size of an id, and of its first half, which its chunk has.
 _ID_BYTES, _PREFIX_BYTES = 16, 8
 _new_chunk, _new_chunk_of_one = Chunk.of, Chunk.of_one
-#: Messages of a batch: more of them gain next to nothing.
+#: Messages of a batch: larger ones gain next to nothing.
 MAX_MESSAGES = 500
 
 
@@ -96,7 +97,7 @@ def _enqueue_one(
 
 
 def _find_delay(delay: object) -> int | None:
-    """None: it is wrong."""
+    """The delay in milliseconds; None if it is invalid."""
     try:
         return to_ms(delay, "delay")
     except InvalidRequest:
@@ -115,7 +116,7 @@ def _enqueue_many(
         return None
     if type(messages) is list:
         first = messages[0]
-        # If the first one is not plain, do not look at all of them in vain.
+        # If the first message is not plain, do not check all of them in vain.
         if type(first) is not NewMessage or first.ttl is not None or first.dedup_key is not None:
             return None
     queue = engine.memory.by_name.get(request.queue)
@@ -148,7 +149,7 @@ def _claim(
     if not is_good_at_a_glance(request) or limit > MAX_MESSAGES:
         return None
     if request.token is not None:
-        # It may have taken messages before. In a session there is none.
+        # The token may have claimed messages before. A session has none.
         if token is not None or request.token in memory.by_token:
             return None
         token = request.token
@@ -195,7 +196,7 @@ def _claim(
         request.started,
     )
     if len(numbers) == 1 and not own:
-        # The same as below, without its loops.
+        # The same as below, without loops.
         number = numbers[0]
         chunk = memory.chunks[number >> BLOCK_SHIFT]
         if chunk.payloads is None:
@@ -236,7 +237,7 @@ def _settle(
 
 
 def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[SettleResult]] | None:
-    """`_complete_many` without its loops."""
+    """`_complete_many` without loops."""
     memory = engine.memory
     delivery: Any = item.delivery
     if item.progress != 0:
@@ -257,7 +258,7 @@ def _complete_one(engine: Engine, item: Complete) -> tuple[StateFact, list[Settl
         return None
     if lease.terms.expires_ms == NEVER_EXPIRES_MS:
         return None
-    # Another engine may have given out the same numbers.
+    # Another engine may have assigned the same numbers.
     if chunk is None or chunk.prefix != prefix:
         return None
     queue = memory.by_id[lease.terms.queue_id]
@@ -291,7 +292,8 @@ def _fail(
     return None if together is None else (together.fact, failed.results(together.decisions))
 
 
-#: The way that may be open to requests of each type. A way looks at the request first, and gives up if it is unusual.
+#: The short way for requests of each type. It checks the request first, and gives up if the request is
+#: unusual.
 SHORT_WAYS: dict[type, ShortWay] = {
     Enqueue: _enqueue_one,
     EnqueueMany: _enqueue_many,

@@ -1,5 +1,5 @@
-"""What memory knows of staged writes besides their records: the chunks of each write, what is on its way into a
-queue, and when to look for writes whose time is over.
+"""What memory knows of staged writes beside their records: the chunks of each write, messages that are on
+their way into a queue, and when to look for expired writes.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from fairlead.model.staging import Publishing, StagedChunk
 
 
 class StagedIndex:
-    """Follows from the records of staged chunks and of writes under way; `Memory.apply` keeps it up to date."""
+    """Follows from the records of staged chunks and of running publications; `Memory.apply` keeps it up to
+    date.
+    """
 
     def __init__(self) -> None:
         self.writes: dict[Scoped, dict[str, StagedChunk]] = {}
-        #: Writes that are decided and not all messages yet.
+        #: Writes whose publication is decided and not finished.
         self.publishing: dict[Scoped, Publishing] = {}
-        #: Of them, those whose steps a caller takes: the timer leaves them alone.
+        #: Those of them whose steps a caller does; the timer skips them.
         self.foreground: set[Scoped] = set()
         self.stored_bytes = 0
         self.chunk_count = 0
-        #: When a write may be over or may have steps to do; None: there is no such write. It may be too early,
-        #: never too late; so it begins with a look.
+        #: When a write may have expired or has steps to do; None if there is no such write. It may be too
+        #: early, never too late, so it begins with a look.
         self.next_look_ms: int | None = 0
 
     def chunk_changed(self, before: StagedChunk | None, after: StagedChunk | None) -> None:
@@ -49,7 +51,7 @@ class StagedIndex:
         return self.writes.get(write, {})
 
     def over(self, now_ms: int) -> list[Scoped]:
-        """Writes that nobody published in time."""
+        """Writes that were not published in time."""
         return [
             write
             for write, chunks in self.writes.items()
@@ -57,22 +59,22 @@ class StagedIndex:
         ]
 
     def left_alone(self) -> Publishing | None:
-        """A write that is decided, and whose steps no caller takes."""
+        """A decided write whose steps no caller does."""
         return next((one for write, one in self.publishing.items() if write not in self.foreground), None)
 
     def look_by(self, at_ms: int) -> None:
         self.next_look_ms = at_ms if self.next_look_ms is None else min(at_ms, self.next_look_ms)
 
     def looked(self, next_forget_ms: int | None) -> None:
-        """Everything that was over has been dealt with: find out when to look again."""
+        """All expired writes have been handled: compute when to look again."""
         self.next_look_ms = 0 if self.left_alone() is not None else next_forget_ms
         for write, chunks in self.writes.items():
             if write not in self.publishing:
                 self.look_by(expires_ms([*chunks.values()]))
 
     def to_come(self, queue_id: int) -> tuple[int, int]:
-        """Messages and bytes that are published and on their way into a queue: its bounds must leave room for
-        them. The bytes of a chunk count until the last of it is made.
+        """Published messages and bytes on their way into a queue: its bounds must leave room for them. The
+        bytes of a chunk count until its last message exists.
         """
         messages = size = 0
         for write, record in self.publishing.items():

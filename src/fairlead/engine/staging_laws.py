@@ -1,5 +1,5 @@
-"""What must hold about staged writes: whoever decided to publish can finish, nothing staged is incomplete or left
-behind, and what was published is known as long as it must be.
+"""Invariants of staged writes: a decided publication can finish, nothing staged is incomplete or left over,
+and a published write is remembered long enough.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairlead.store.rows import count_staged_pages, read_parts, read_published, 
 
 
 def staging_differences(memory: Memory, again: Memory) -> list[str]:
-    """`again` is what a reopening would build."""
+    """Differences from `again`, which is the memory that a reopening would build."""
     if _shown(memory.staged) == _shown(again.staged):
         return []
     return ["staged writes differ after a reopening"]
@@ -49,7 +49,7 @@ def broken_staging_laws(memory: Memory, store: KeyValueStore) -> list[str]:
                 if part.inline is None and chunk.queue_id in memory.by_id:
                     pages = count_staged_pages(store, chunk.queue_id, number)
                     wanted = len(page_starts(part.sizes))
-                    # A part of the broker's own may have been cut short by a crash; nobody publishes it then.
+                    # A crash may have interrupted a part of the broker's own; it is never published then.
                     is_cut = write.name.startswith(OWN_TOKENS) and record is None and pages < wanted
                     if pages != wanted and not is_cut:
                         broken.append(f"chunk {name!r} of write {write} has {pages} pages")

@@ -1,9 +1,9 @@
-"""The store's own time, by which everything is due: steady, and carried on over restarts.
+"""The store's own time, by which everything is due: steady, and continued over restarts.
 
 It begins as the wall clock of the first open. A step of the wall clock does not move it, so from then on the
-two differ by the step: times are stored in the store's time and shown by the wall clock (`model/shown_times.py`). A
-mark in the store ties the two together, so that the next process goes on where this one ended
-(`decide/time_over_restarts.py`).
+two differ by the step: times are stored in the store's time and shown in wall-clock time
+(`model/shown_times.py`). A mark in the store ties the two together, so that the next process continues where
+this one ended (`decide/time_over_restarts.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.store.changes import Changes
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.rows import read_records
 
-#: Less is the work of those who keep clocks right; more is a step.
+#: Smaller differences come from clock synchronisation; larger ones are steps.
 MIN_STEP_MS = 1000
 #: How often a commit carries a mark.
 MARK_EVERY_MS = 10_000
@@ -43,25 +43,25 @@ class StoreTime:
         steady_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
         continued_ms = continue_time(mark, wall_ms=wall_ms, steady_ms=steady_ms, origin=self._origin)
         began_ms = max(continued_ms, not_before_ms)
-        #: Commits that were not synced may be missing: the machine restarted while the store was open.
+        #: Unsynced commits may be missing, because the machine restarted while the store was open.
         self.may_lack_commits = may_lack_commits(mark, origin=self._origin, life=self._life)
         self._from_steady_ms = began_ms - steady_ms
         self._set_ahead(wall_ms - began_ms)
-        #: When the next commit is to carry a mark, in the store's time.
+        #: When the next commit must carry a mark, in the store's time.
         self.next_mark_ms = began_ms
 
     def now_ms(self) -> int:
         return self._from_steady_ms + self._clock.monotonic_ms()
 
     def by_wall(self, at_ms: int) -> int:
-        """A time of the store as people read it."""
+        """A time of the store in wall-clock time."""
         return shown_ms(at_ms, self.ahead_ms)
 
     def from_steady(self, steady_ms: int) -> int:
         return self._from_steady_ms + steady_ms
 
     def notice_step(self) -> int:
-        """By how much the wall clock was stepped since the last call; 0: it was not."""
+        """By how much the wall clock was stepped since the last call; 0 if it was not."""
         ahead_ms = self._clock.now_ms() - self.now_ms()
         step_ms = ahead_ms - self._wall_ahead_ms
         if abs(step_ms) < MIN_STEP_MS:
@@ -82,5 +82,5 @@ class StoreTime:
         )
 
     def marked(self) -> None:
-        """The commit with the mark is made."""
+        """The commit with the mark was made."""
         self.next_mark_ms = self.now_ms() + MARK_EVERY_MS

@@ -1,11 +1,11 @@
-"""The streams of one queue. Only the front of a stream stands in its lane; the others are behind it.
+"""The streams of one queue. Only the front of a stream is in its lane; the others are behind it.
 
-Facts say where messages are; the front follows from that, once all facts of a request are known:
-`update_fronts` of `reduce/streams.py` lets the fronts of the streams that were touched enter and leave their lanes,
-live and at open alike.
+Facts say where messages are. The front follows from that once all facts of a request are known:
+`update_fronts` of `reduce/streams.py` lets the fronts of changed streams enter and leave their lanes, live
+and at open.
 
-Memory has the beginning of a stream, or nothing of it: it goes on on disk, and is read when it is wanted. A message
-of a hot chunk is in memory always, and stands before those that need not be (`Memory.is_cold_member`).
+Memory has the beginning of a stream, or nothing of it; the rest is on disk and read on demand. A message of a
+hot chunk is always in memory, and comes before those that need not be (`Memory.is_cold_member`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_SEQ = 1 << BLOCK_SHIFT
 
 
 class Messages(Protocol):
-    """What streams ask about messages."""
+    """The questions that streams ask about messages."""
 
     held: dict[int, GroupLease]
 
@@ -37,11 +37,11 @@ class Messages(Protocol):
         ...
 
     def read_stream(self, queue_id: int, stream: Stream, wanted: int) -> None:
-        """Have the next messages of a stream that goes on on disk in memory."""
+        """Load the next messages of a stream that continues on disk."""
         ...
 
     def find_stream_key(self, queue_id: int, name: str, start: int) -> str | None:
-        """The fairness key of a stream that has rows from a seq on; None: it has none."""
+        """The fairness key of a stream with rows from a seq on; None if it has none."""
         ...
 
     def has_stream_rows(self, queue_id: int) -> bool:
@@ -49,12 +49,12 @@ class Messages(Protocol):
         ...
 
     def has_one_message(self, queue_id: int, name: str) -> bool:
-        """Of a stream of which memory knows nothing: whether it has one message, and certainly no more."""
+        """For a stream of which memory knows nothing: whether it has exactly one message."""
         ...
 
 
 class QueueStreams:
-    """`Memory.apply` alone changes it."""
+    """Only `Memory.apply` changes it."""
 
     __slots__ = ("_keys_on_disk", "_messages", "_queue_id", "_touched", "_unchecked_before", "_used", "by_name",
                  "demoted", "may_be_on_disk", "promoted")  # fmt: skip
@@ -68,18 +68,19 @@ class QueueStreams:
     ) -> None:
         self._messages = messages
         self._queue_id = queue_id
-        #: Streams of all queues whose front may be another one now; and those that this transaction looked at.
+        #: Streams of all queues whose front may have changed; and those that this transaction used.
         self._touched = touched
         self._used = used
-        #: The only message of a stream, which nothing else is known of; or a stream.
+        #: The only message of a stream of which nothing else is known; or a stream.
         self.by_name: dict[str, int | Stream] = {}
-        #: Whether a stream may have rows. Only then is there one that memory knows nothing of.
+        #: Whether a stream may have rows. Only then can there be a stream that memory does not know.
         self.may_be_on_disk = False
-        #: The fairness keys of streams that memory does not have, as they were read; None: there is no such stream.
+        #: The fairness keys of streams that memory does not have, as they were read; None if there is no such
+        #: stream.
         self._keys_on_disk: dict[str, str | None] = {}
-        #: A stream whose only message has a lower number may go on on disk: it was found at open.
+        #: A stream whose only message has a lower number may continue on disk: it was found at open.
         self._unchecked_before = 0
-        #: How often a message became the front of its stream, or had to make way.
+        #: How often a message became the front of its stream, or ceased to be.
         self.promoted = 0
         self.demoted = 0
 
@@ -87,12 +88,12 @@ class QueueStreams:
 
     @property
     def has_any(self) -> bool:
-        """False: no message of the queue is in a stream."""
+        """False if no message of the queue is in a stream."""
         return bool(self.by_name) or self.may_be_on_disk
 
     def key_of(self, name: str) -> str | None:
-        """The fairness key that a new message of the stream gets; None: it is the first one, and keeps its
-        own.
+        """The fairness key that a new message of the stream gets; None if it is the first one, which keeps
+        its own.
         """
         known = self.by_name.get(name)
         if isinstance(known, Stream) and known.numbers:
@@ -103,7 +104,7 @@ class QueueStreams:
         return self._keys_on_disk.get(name)
 
     def look_up(self, names: Iterable[str]) -> None:
-        """Read which of these streams exist, of those that memory knows nothing of."""
+        """Read which of these streams exist, for those that memory does not know."""
         if not self.may_be_on_disk:
             self._keys_on_disk.clear()
             return
@@ -119,12 +120,12 @@ class QueueStreams:
         return known is None or (isinstance(known, Stream) and not known.numbers)
 
     def row_changed(self, name: str) -> None:
-        """Rows of the stream were added or went: what was read of them is out of date."""
+        """Rows of the stream were added or deleted, so cached reads of them are outdated."""
         self._keys_on_disk.pop(name, None)
         self.may_be_on_disk = True
 
     def goes_on_on_disk(self, name: str) -> bool:
-        """Whether it has messages that memory need not hold: then so are new ones, which stand behind them."""
+        """Whether it has cold messages. New messages come after them and are cold too."""
         if not self.may_be_on_disk:
             return False
         known = self.by_name.get(name)
@@ -142,7 +143,7 @@ class QueueStreams:
         return cold_from > 0 and (self._messages.find_stream_key(self._queue_id, name, cold_from) is not None)
 
     def find(self, name: str, wanted: int = 1) -> Stream | None:
-        """A stream with its first messages, as many as wanted or all, and with all that decide which one is at the
+        """A stream with its first messages, `wanted` of them or all, and with everything that determines its
         front.
         """
         stream = self._find(name)
@@ -151,21 +152,21 @@ class QueueStreams:
         return stream
 
     def find_up_to(self, name: str, number: int) -> Stream | None:
-        """A stream with everything before a message, as far as a release looks back."""
+        """A stream with everything before a message, as far back as a release looks."""
         stream, seq = self._find(name), self._messages.seq_of(number)
         while stream is not None and not stream.covers(seq) and len(stream.numbers) < LOOK_BACK:
             self._read_on(stream, cold.STREAM_MESSAGES)
         return stream
 
     def knows(self, name: str, number: int, seq: int) -> bool:
-        """Whether memory has the message as one of its stream. The state that tells its seq need not be in memory."""
+        """Whether memory has the message as one of its stream. The state with its seq need not be in memory."""
         known = self.by_name.get(name)
         if isinstance(known, Stream):
             return known.covers(seq)
         return known == number
 
     def followers(self, name: str, head: int, limit: int) -> Sequence[tuple[LaneName, int]]:
-        """Messages that may go out behind the head in the same claim, each with its lane."""
+        """Messages that may be delivered after the head in the same claim, each with its lane."""
         stream = self._find_behind(name, head, limit)
         if stream is None or limit < 1:
             return ()
@@ -176,7 +177,7 @@ class QueueStreams:
         return [(messages.lane_and_weight(number)[0], number) for number in found]
 
     def go_on(self, name: str, last: int, limit: int) -> Sequence[tuple[LaneName, int]]:
-        """As `followers`, behind the last message that a claim has of the stream."""
+        """As `followers`, after the last message of the stream in a claim."""
         stream, messages = self._find_behind(name, last, limit), self._messages
         if stream is None or limit < 1:
             return ()
@@ -197,7 +198,7 @@ class QueueStreams:
         return [(messages.lane_and_weight(number)[0], number) for number in found]
 
     def _find_behind(self, name: str, number: int, limit: int) -> Stream | None:
-        """A stream with its messages up to that one, and the next ones; None: it has no other message."""
+        """A stream with its messages up to that one, and the next ones; None if it has no other message."""
         known = self.by_name.get(name)
         if isinstance(known, int) and not self._may_go_on(known):
             return None
@@ -210,7 +211,7 @@ class QueueStreams:
         return stream
 
     def is_first_of_run(self, name: str, number: int) -> bool:
-        """Whether it is the earliest message of its stream that its claim still holds."""
+        """Whether the message is the earliest of its stream that its claim still holds."""
         stream, held = self._find_behind(name, number, 0), self._messages.held
         if stream is None:
             return True
@@ -219,7 +220,7 @@ class QueueStreams:
         return first == number
 
     def stream_backlog(self) -> Iterator[int]:
-        """Ready messages in memory that stand in no lane."""
+        """Ready messages in memory that are in no lane."""
         messages = self._messages
         for stream in self.by_name.values():
             if isinstance(stream, Stream):
@@ -236,7 +237,7 @@ class QueueStreams:
         ]
 
     def _may_go_on(self, only: int) -> bool:
-        """Whether the only message of a stream that memory knows may have others behind it."""
+        """Whether other messages may follow the only message of a stream that memory knows."""
         return self.may_be_on_disk and only < self._unchecked_before
 
     # Changes
@@ -249,8 +250,8 @@ class QueueStreams:
             self.by_name[name] = number
 
     def begin(self, unchecked_before: int) -> None:
-        """At open, once all messages that memory must hold have joined their streams: any of these may go on on
-        disk, if there are rows.
+        """At open, once all messages that memory must hold have joined their streams: if there are rows, any
+        of these streams may continue on disk.
         """
         self.may_be_on_disk = self._messages.has_stream_rows(self._queue_id)
         if not self.may_be_on_disk:
@@ -262,13 +263,13 @@ class QueueStreams:
             numbers = stream.numbers
             stream.cold_from = self._messages.seq_of(numbers[-1]) + 1 if numbers else _FIRST_SEQ
             if not numbers:
-                # Read when it is wanted.
+                # Read on demand.
                 stream.is_unread = True
                 self._touched.pop((self._queue_id, name), None)
 
     def open(self, chunk: Chunk, numbers: Iterable[int]) -> list[int]:
-        """New messages of a hot chunk, in order, some of which wait. Returns those that enter their lanes: without a
-        stream, or the front of a stream from the start. The others join their streams.
+        """Add new messages of a hot chunk, in order, some of which wait. Returns those that enter their
+        lanes: messages without a stream, and fronts of new streams. The others join their streams.
         """
         names, by_name, waits = chunk.columns.streams or [], self.by_name, self._messages.waits
         entering: list[int] = []
@@ -286,7 +287,7 @@ class QueueStreams:
         return entering
 
     def prepare(self, chunk: Chunk) -> set[str]:
-        """Before `open_on_disk`: those of the streams of a new chunk that have messages already."""
+        """Before `open_on_disk`: those streams of a new chunk that have messages already."""
         names = set(chunk.columns.streams or ()) - {""}
         self.look_up(names)
         for name in names & self.by_name.keys():
@@ -299,8 +300,8 @@ class QueueStreams:
         return {name for name in names if name in self.by_name or self._keys_on_disk.get(name) is not None}
 
     def open_on_disk(self, chunk: Chunk, numbers: Iterable[int], begun: set[str]) -> list[int]:
-        """As `open`, for a cold chunk, whose messages memory need not hold. They have their rows. `begun`: what
-        `prepare` returned.
+        """As `open`, for a cold chunk, whose messages memory need not hold. They have their rows. `begun`:
+        what `prepare` returned.
         """
         names, waits = chunk.columns.streams or [], self._messages.waits
         entering: list[int] = []
@@ -321,7 +322,7 @@ class QueueStreams:
         return entering
 
     def _opens_up(self, name: str, number: int) -> bool:
-        """Whether a new message is the front, because all may pass what waits in its stream."""
+        """Whether a new message is the front, because all may pass the waiting messages of its stream."""
         stream = self.by_name[name]
         if isinstance(stream, int) or not stream.all_after or stream.front:
             return False
@@ -331,7 +332,7 @@ class QueueStreams:
         return front == number
 
     def meet(self, name: str) -> None:
-        """Before a message of the stream ends its delivery: have the stream in memory as it is until then, unless it
+        """Before a message of the stream ends its delivery: load the stream as it is until then, unless it
         has no other message.
         """
         known, messages = self.by_name.get(name), self._messages
@@ -346,13 +347,13 @@ class QueueStreams:
             self._touch(name)
 
     def _join_hot(self, name: str, number: int) -> None:
-        """Its chunk would be cold if the stream went on on disk."""
+        """Its chunk would be cold if the stream continued on disk."""
         stream = self._touch(name)
         stream.cold_from = 0
         self._join(stream, number)
 
     def join(self, name: str, number: int) -> None:
-        """A live message of the stream, which may be here already, and may wait."""
+        """Add a live message of the stream, which may be there already, and may wait."""
         self._join(self._touch(name), number)
 
     def _join(self, stream: Stream, number: int) -> None:
@@ -363,7 +364,9 @@ class QueueStreams:
             stream.join(number, messages.seq_of)
 
     def lease(self, name: str, number: int) -> bool:
-        """Returns whether it stood in its lane. What memory does not know of the stream is known when it is read."""
+        """A claim takes the message. Returns whether it was in its lane. What memory does not know of the
+        stream is known when it is read.
+        """
         stream = self.by_name.get(name)
         if not isinstance(stream, Stream) or stream.is_unread:
             return True
@@ -373,7 +376,7 @@ class QueueStreams:
         return stood
 
     def move(self, name: str, number: int) -> bool:
-        """A message of the stream is about to move, and no claim holds it any more. Returns whether it stood in
+        """A message of the stream is about to move, and no claim holds it any more. Returns whether it was in
         its lane.
         """
         stream = self._touch(name)
@@ -384,7 +387,7 @@ class QueueStreams:
         return stood
 
     def leave(self, name: str, number: int) -> None:
-        """It is gone or dead. Its seq must still be known."""
+        """The message is gone or dead. Its seq must still be known."""
         stream = self.by_name.get(name)
         if isinstance(stream, Stream):
             self._touch(name).leave(number, self._messages.seq_of)
@@ -398,7 +401,7 @@ class QueueStreams:
         stream.has_row = True
 
     def read(self, stream: Stream, numbers: Sequence[int], cold_from: int) -> None:
-        """Its next messages came from disk."""
+        """Its next messages were read from disk."""
         held = self._messages.held
         if numbers and not stream.numbers:
             stream.key = self._messages.lane_and_weight(numbers[0])[0][0]
@@ -416,7 +419,7 @@ class QueueStreams:
         stream.cold_from, stream.is_unread = _FIRST_SEQ, True
 
     def front_of(self, name: str) -> int:
-        """The message of a stream in memory that stands in its lane for it; 0: none does."""
+        """The message in memory that represents the stream in its lane; 0 if none does."""
         known = self.by_name[name]
         if isinstance(known, Stream):
             return known.front
@@ -424,8 +427,8 @@ class QueueStreams:
         return known if is_free else 0
 
     def demote(self, name: str, number: int) -> list[int]:
-        """Memory need not hold this message of the stream and those behind it any more. Where it must hold some before
-        them, these leave it, and are returned.
+        """Memory no longer needs to hold this message of the stream and those behind it. If it must hold some
+        before them, these leave the stream and are returned.
         """
         self._used.add((self._queue_id, name))
         stream, seq_of = self.by_name[name], self._messages.seq_of
@@ -451,7 +454,7 @@ class QueueStreams:
         return [number for number in found if number]
 
     def move_front(self, stream: Stream) -> tuple[int, int]:
-        """The message that leaves its lane and the one that enters it; 0: none."""
+        """The message that leaves its lane and the one that enters it; 0 for none."""
         before, messages = stream.front, self._messages
         self._know(stream)
         stream.front = find_front(stream, messages.seq_of, messages.waits)
@@ -471,7 +474,7 @@ class QueueStreams:
             self.by_name[stream.name] = stream.numbers[0]
 
     def _touch(self, name: str) -> Stream:
-        """The stream, which is about to change; a new one, if there is none."""
+        """The stream, which is about to change; a new one if there is none."""
         stream = self._find(name)
         if stream is None:
             stream = Stream(name)
@@ -483,7 +486,7 @@ class QueueStreams:
     # Reading
 
     def _find(self, name: str) -> Stream | None:
-        """As `find`. A stream with one message, of which nothing else is to be read, stays one in memory."""
+        """As `find`. A stream with one message, and nothing else to read, stays one in memory."""
         known = self.by_name.get(name)
         if isinstance(known, int):
             stream = self._expanded(name, known)
@@ -508,7 +511,7 @@ class QueueStreams:
         return stream
 
     def _know(self, stream: Stream) -> None:
-        """Read as much of a stream as decides which message is at its front."""
+        """Read as much of a stream as determines its front."""
         while self._is_open(stream):
             self._read_on(stream, cold.STREAM_MESSAGES)
 

@@ -1,5 +1,5 @@
-"""What passed each queue since the engine was opened, counted from the facts of each commit. For looking only:
-nothing decides by it, and it is not stored.
+"""Counts of each queue since the engine was opened, from the facts of each commit. They are only shown: no
+decision uses them, and they are not stored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fairlead.records.facts import (
 )
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT
 
-#: Keys of a queue whose deliveries are counted; past it their counts begin anew.
+#: Keys of a queue whose deliveries are counted; beyond it their counts restart.
 _MAX_KEYS = 10_000
 
 
 class Passed:
-    """What passed one queue."""
+    """The counts of one queue."""
 
     __slots__ = ("by_key", "completed", "delivered", "enqueued", "failed")
 
@@ -58,7 +58,7 @@ class Tally:
                 note(self, fact, memory)
 
     def _enqueued(self, fact: ChunkEnqueued, memory: Memory) -> None:
-        # What is quarantined never was a message of the queue.
+        # Quarantined messages never were messages of the queue.
         dead = sum([state.source_queue_id != 0 for state in fact.own.values()]) if fact.own else 0
         self._queues[fact.chunk.queue_id].enqueued += fact.chunk.count - fact.duplicates - dead
 

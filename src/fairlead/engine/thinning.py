@@ -1,8 +1,8 @@
-"""When a chunk is worth being written anew, and what is left of it then.
+"""When a chunk is worth rewriting, and what is left of it then.
 
-Numbers, states and the keys of rows stay: messages that are gone have no payload, no headers and no names any more.
-The rows of lanes and streams stand at the first number of each lane and stream in the chunk, so that message keeps its
-lane and its stream, gone or not, as long as another message needs them.
+Numbers, states and the keys of rows stay; messages that are gone lose their payloads, headers and names. The
+rows of lanes and streams are at the first number of each lane and stream in the chunk, so that message keeps
+its lane and its stream, gone or not, as long as another message needs them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fairlead.records.ids import BLOCK_MASK
 
 T = TypeVar("T")
 
-#: A chunk is sparse when it has so many bytes of messages that are gone, and all of its bytes are so many times those
-#: of messages that live. So the disk has about so many times the bytes that live.
+#: A chunk is sparse when it has this many bytes of messages that are gone, and all of its bytes are at least
+#: this many times those of its live messages. So the disk holds at most about this many times the live bytes.
 MIN_DEAD_BYTES = 4096
 MIN_RATIO = 2
-#: A chunk with more bytes of messages that live stays as it is: one write would hold the lock for too long.
+#: A chunk with more bytes of live messages is not rewritten: one write would hold the lock for too long.
 MAX_LIVE_BYTES = MAX_SHARED_BYTES
 
 #: Indexes of lanes are stored as bytes if they fit.
@@ -36,16 +36,18 @@ def is_sparse(chunk: Chunk) -> bool:
 
 
 class Thin(NamedTuple):
-    """What is left of a chunk. Messages have the same indexes as before."""
+    """What is left of a chunk. Messages keep their indexes."""
 
     left: list[int]
     columns: Columns
     payloads: list[bytes]
 
     def take_place_of(self, before: Chunk, body: int) -> Chunk:
-        """A new chunk with the states that the old one has now, so that readers of the old one see it unchanged. Further
-        messages may be gone since. `body`: the number that the payloads are stored under. No chunk had it, so that it
-        tells both apart.
+        """A new chunk with the current states of the old one, so that readers of the old one see it
+        unchanged. More messages may be gone since.
+
+        `body`: the number under which the payloads are stored. No chunk had it before, so it distinguishes
+        the two.
         """
         head = Head(
             before.first,
@@ -65,7 +67,7 @@ class Thin(NamedTuple):
 
 
 def thin(chunk: Chunk, numbers: Sequence[int], payloads: Sequence[bytes]) -> Thin:
-    """Leave only these messages, in order and each with its payload, of a chunk."""
+    """Keep only these messages of a chunk, in order and each with its payload."""
     left = [number & BLOCK_MASK for number in numbers]
     kept = [b""] * chunk.count
     for index, payload in zip(left, payloads, strict=True):
@@ -115,7 +117,7 @@ def _thin_streams(streams: list[str] | None, left: Sequence[int]) -> list[str] |
 
 
 def _with_firsts(column: Sequence[T], left: Sequence[int], *, missing: T) -> list[T]:
-    """As `_only`. The first message with each value that is left keeps it too."""
+    """As `_only`. The first message with each remaining value keeps it too."""
     firsts: dict[T, int] = {}
     for index, value in enumerate(column):
         firsts.setdefault(value, index)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 #: However far off the next event is: a step of the wall clock is noticed within this time.
 MAX_SLEEP_MS = 30_000
-#: After a failure, so that a full disk does not fill the log too.
+#: The pause after a failure, so that a full disk does not fill the log too.
 PAUSE_MS = 100
 
 _log = logging.getLogger("fairlead.timers")
 
 
 class Timer:
-    """With a clock that is moved by hand there is no thread: the clock itself runs due work."""
+    """Runs due work. With a clock that is moved by hand there is no thread: the clock itself runs due work."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -41,7 +41,7 @@ class Timer:
             self._thread.start()
 
     def wake_by(self, event_ms: int) -> None:
-        """Under the lock: something is due at that time, so sleep no longer."""
+        """Under the lock: something is due at that time, so do not sleep longer."""
         if self.wakes_ms is not None and event_ms < self.wakes_ms:
             self._sleeping.notify_all()
 
@@ -73,10 +73,10 @@ class Timer:
         except BrokerClosed:
             return 0
         except FairleadError as error:
-            # A full disk passes; an engine that no longer works has told every caller.
+            # A full disk is temporary; an engine that stopped has reported that to every caller.
             _log.warning("due work is put off: %s", error)
         except Exception:
-            # Without this thread no lease would end and nothing would become due.
+            # Without this thread no lease would expire and nothing would become due.
             _log.exception("due work is put off by an error that nobody foresaw")
         return PAUSE_MS
 

@@ -1,8 +1,9 @@
 """The transaction that a verb works in: questions about memory, fresh numbers, and `add(fact)`.
 
-A verb reads and checks first and adds facts last. `add` applies a fact at once, so that later steps of the same
-transaction see it; the lock is held until the write, so nobody else does. There is no undo: if the write fails,
-or a verb raises after it added a fact, the transaction is lost and the engine loads the touched queues anew.
+A verb reads and checks first and adds facts last. `add` applies a fact at once, so that later steps of the
+same transaction see it; the lock is held until the write, so no other thread does. There is no undo: if the
+write fails, or a verb raises after it added a fact, the transaction is lost and the engine loads the touched
+queues anew.
 """
 
 from __future__ import annotations
@@ -62,16 +63,16 @@ StepsTable = dict[type[Request[Any]], "Callable[[Engine, Any, Caller], Any]"]
 
 
 class HookAnswers:
-    """What hooks said about messages and failures, asked before a transaction and without the lock."""
+    """Answers of hooks about messages and failures, obtained before a transaction and without the lock."""
 
     __slots__ = ("failures", "lanes", "messages")
 
     def __init__(self, failures: dict[tuple[int, int], HookAnswer | None] | None = None) -> None:
-        #: By the identity of the request: its messages with what `on_enqueue` returned laid over them.
+        #: By the identity of the request: its messages with the results of `on_enqueue` applied.
         self.messages: dict[int, MessageColumns] = {}
-        #: By (number, claim): what `on_failure` said; None for a call that failed or was bypassed.
+        #: By (number, claim): the answer of `on_failure`; None for a call that failed or was bypassed.
         self.failures = {} if failures is None else failures
-        #: By number: the packed lane and the weight of a dead letter on its way back.
+        #: By number: the packed lane and the weight of a dead letter that returns.
         self.lanes: dict[int, tuple[bytes, int]] = {}
 
 
@@ -85,8 +86,8 @@ class StoredAhead(NamedTuple):
     write: Scoped
 
 
-#: Requests that join one transaction, bytes of messages that they enqueue, and milliseconds of their work, before it
-#: is full. A request may overshoot; `turns.runs_alone` names those that would overshoot by much.
+#: A transaction is full at this number of requests, bytes of enqueued messages, or milliseconds of work. A
+#: request may overshoot; `turns.runs_alone` names those that would overshoot by much.
 MAX_TURN_REQUESTS = 1000
 MAX_TURN_BYTES = 4 << 20
 MAX_TURN_MS = 5
@@ -106,14 +107,14 @@ class Transaction:
         self._engine = engine
         self.memory: Memory = engine.memory
         self.store: KeyValueStore = engine.store
-        #: The number of the commit. A large transaction takes the numbers of several.
+        #: The number of the commit. A large transaction uses the numbers of several.
         self.commit = commit
         self.epoch = epoch
         self.now_ms = now_ms
         self._wall_ms = 0
         #: The time in new ids; it never goes back.
         self.id_ms = id_ms
-        #: What hooks said before the transaction began.
+        #: Answers of hooks from before the transaction.
         self.hooks = hooks
         self.facts: list[StateFact] = []
         self._blocks = 0
@@ -121,35 +122,36 @@ class Transaction:
         self._place = 0
         #: By queue: the last chunk that enqueues of this transaction made.
         self._growing: dict[int, Chunk | GrowingChunk] = {}
-        #: Whether messages are gathered that no fact has yet; and how many changes there were that have no fact of their
-        #: own, less the facts that all of them share.
+        #: Whether there are gathered messages without a fact; and the number of changes without a fact of
+        #: their own, minus the facts that all of them share.
         self.has_gathered = False
         self._gathered = 0
-        #: How many changes there were when the request that runs began.
+        #: The number of changes when the current request began.
         self._start = 0
-        #: By queue and stream: the fairness key of the first message that the request that runs returns to a stream
-        #: without live messages. Facts are added when all of them are known, so streams do not know it yet.
+        #: By queue and stream: the fairness key of the first message that the current request returns to a
+        #: stream without live messages. Facts are added when all of them are known, so streams do not know it
+        #: yet.
         self.reopened: dict[tuple[int, str], str] = {}
-        #: Requests, and steps of requests, that joined; and the bytes of messages that were enqueued.
+        #: Requests, and steps of requests, that joined; and the bytes of enqueued messages.
         self.requests = 0
         self.bytes = 0
-        #: When it began, in steady time; only of transactions that requests may join.
+        #: When it began, in steady time; only for transactions that requests may join.
         self.began_ms = 0
-        #: Who asked for the request that runs.
+        #: The caller of the current request.
         self.caller = LOCAL
-        #: The payload of the request that runs, if it was stored before.
+        #: The payload of the current request, if it was stored before.
         self.ahead: StoredAhead | None = None
-        #: Why nothing of it will be written; None while it goes on.
+        #: Why nothing of it will be written; None while it continues.
         self.lost: str | None = None
 
     @property
     def wall_ms(self) -> int:
-        """For times that are not compared with those of messages: the ends of keys."""
+        """For times that are not compared with those of messages, such as the ends of keys."""
         self._wall_ms = self._wall_ms or self._engine.clock.now_ms()
         return self._wall_ms
 
     def by_wall(self, at_ms: int) -> int:
-        """A time of the store as people read it."""
+        """A time of the store in wall-clock time."""
         return self._engine.time.by_wall(at_ms)
 
     @property
@@ -171,7 +173,9 @@ class Transaction:
             self._follow_probes(fact)
 
     def _follow_probes(self, fact: StateFact) -> None:
-        """A key is open once enough probes were answered. Claims that wait look again when more may go out."""
+        """A key is open once enough probes were answered. Waiting claims check again when more messages may
+        be delivered.
+        """
         if not follow_probes(self.memory, fact, self.now_ms):
             return
         self._engine.waiters.wake_all()
@@ -179,7 +183,7 @@ class Transaction:
             open_throttle(self, throttle_key)
 
     def start_request(self, caller: Caller = LOCAL) -> None:
-        """A request begins. Raises `Unavailable` in a transaction that is lost."""
+        """Begin a request. Raises `Unavailable` in a lost transaction."""
         if self.lost is not None:
             raise self.lost_error()
         self.caller = caller
@@ -190,18 +194,20 @@ class Transaction:
 
     @property
     def is_full(self) -> bool:
-        """Whether a gathered transaction should end before its next request, because others wait for the lock."""
+        """Whether a gathered transaction should end before its next request, because others wait for the
+        lock.
+        """
         if self.requests >= MAX_TURN_REQUESTS or self.bytes >= MAX_TURN_BYTES:
             return True
         return self._engine.clock.monotonic_ms() - self.began_ms >= MAX_TURN_MS
 
     def lost_error(self) -> Unavailable:
-        """A new error for each caller: an error that is raised twice carries two tracebacks."""
+        """A new error for each caller: one that is raised twice carries two tracebacks."""
         return Unavailable(f"nothing of this transaction was written, send it again: {self.lost}")
 
     @property
     def has_changed(self) -> bool:
-        """Whether the request that runs has changed anything: then it can no longer be refused alone."""
+        """Whether the current request has changed anything: then it can no longer be refused alone."""
         return len(self.facts) + self._gathered != self._start
 
     def queue(self, name: object) -> Queue:
@@ -219,7 +225,7 @@ class Transaction:
     # Messages: verbs ask here and not in memory, which need not hold every message
 
     def find_messages(self, raw_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """The numbers of those of these ids that live messages have, in one read of each kind."""
+        """The numbers of live messages with these ids, in one read of each kind."""
         self.bring([number for number in map(find_number, raw_ids) if number is not None])
         found = {raw_id: self.memory.find_message(raw_id) for raw_id in raw_ids}
         return {raw_id: number for raw_id, number in found.items() if number is not None}
@@ -228,26 +234,26 @@ class Transaction:
         return self.memory.state_of(number)
 
     def states_of(self, numbers: Sequence[int]) -> list[OwnState]:
-        """In one read of each kind."""
+        """The states of messages, in one read of each kind."""
         self.bring(numbers)
         return [self.memory.state_of(number) for number in numbers]
 
     def bring(self, numbers: Sequence[int]) -> None:
-        """Have these messages in memory while the transaction lasts."""
+        """Load these messages into memory while the transaction lasts."""
         bring(self.memory, self.store, numbers)
 
     def bring_chunks(self, numbers: Sequence[int]) -> None:
-        """Have the chunks of messages in memory whose states are there, because they are leased or in a lane."""
+        """Load the chunks of messages whose states are in memory, because they are leased or in a lane."""
         if self.memory.cold_count:
             bring_chunks(self.memory, self.store, numbers)
 
     def lane_after(self, queue: Queue, lane: LaneName, place: int, limit: int) -> list[int]:
-        """The next messages of a lane behind a place and in order, wherever they are."""
+        """The next messages of a lane after a place and in order, in memory or on disk."""
         in_memory = queue.schedule.messages_after(lane, place, limit)
         cold_from = queue.schedule.cold_from(lane)
         if not cold_from:
             return in_memory
-        # Fronts of streams may stand behind messages on disk, which go first.
+        # Fronts of streams may be behind messages on disk, which go first.
         places = [self.memory.place_of(number) for number in in_memory]
         before = bisect_left(places, cold_from)
         start, on_disk = max(cold_from, place + 1), list[int]()
@@ -259,7 +265,7 @@ class Transaction:
         return [*in_memory[:before], *behind][:limit]
 
     def stream_after(self, queue: Queue, name: str, seq: int, limit: int) -> list[int]:
-        """The next messages of a stream behind a seq and in order, wherever they are."""
+        """The next messages of a stream after a seq and in order, in memory or on disk."""
         stream, seq_of = queue.streams.find(name), self.memory.seq_of
         if stream is None:
             return []
@@ -273,14 +279,14 @@ class Transaction:
         return found
 
     def count_members(self, queue: Queue, name: str, start: int) -> int:
-        """About how many messages of a stream are on disk from a seq on: those of a chunk that begins behind it count
-        until all of them have left.
+        """About how many messages of a stream are on disk from a seq on: those of a chunk that begins after
+        it count until all of them have left.
         """
         rows = read_members(self.store, self.memory.changes, queue.home_id, name, start, limit=COUNT_LIMIT)
         return self._count_in_chunk(name, start) + sum([one.row.count or 1 for one in rows])
 
     def _count_in_chunk(self, stream: str, start: int) -> int:
-        """The messages of a stream from a seq on in the chunk of that seq, if its row stands before."""
+        """The messages of a stream from a seq on in the chunk of that seq, if its row comes earlier."""
         self.bring_chunks([start])
         chunk = self.memory.chunks.get(start >> BLOCK_SHIFT)
         members = [] if chunk is None or not chunk.is_cold else chunk.members_of(stream)
@@ -289,7 +295,7 @@ class Transaction:
         return len(chunk.in_stream(stream, start, None))
 
     def read_on(self, queue: Queue, needs: Mapping[LaneName, int]) -> None:
-        """Have the next messages of these lanes in memory, which the scheduler lacks."""
+        """Load the next messages of these lanes, which the scheduler lacks."""
         read_on(self.memory, self.store, queue, needs)
 
     # Rows, as this transaction will leave them
@@ -299,7 +305,7 @@ class Transaction:
         return self.records(table, [key])[0]
 
     def records(self, table: Table, keys: Sequence[bytes]) -> list[Any]:
-        """In one read; None where there is no record."""
+        """The records with these keys, in one read; None where there is no record."""
         return read_records(self.store, self.memory.changes, table, keys)
 
     def scan_records(
@@ -323,7 +329,7 @@ class Transaction:
         return read_windows(self.store, queue_id, limit)
 
     def due(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
-        """(due time, number) of messages of the queue that wait, behind that one, the earliest first. No dead
+        """(due time, number) of waiting messages of the queue after that one, the earliest first. No dead
         letter waits.
         """
         if queue.is_dead_letter_queue:
@@ -334,15 +340,15 @@ class Transaction:
         return read_due(self.store, self.memory.changes, queue.home_id, after, limit)
 
     def done(self, queue: Queue, limit: int, after: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
-        """(time of completion, number) of completed messages that the queue keeps, the earliest first. No dead letter
-        is kept.
+        """(time of completion, number) of retained messages of the queue, the earliest first. No dead letter
+        is retained in this sense.
         """
         if queue.is_dead_letter_queue:
             return []
         return read_done(self.store, self.memory.changes, queue.home_id, after, limit)
 
     def latest_due(self, queue: Queue) -> int | None:
-        """When the last message is due that waits for a time; None: none waits for one."""
+        """The latest due time of a waiting message; None if none waits for a time."""
         return read_latest_due(self.store, self.memory.changes, queue.record.queue_id)
 
     def lives(self, queue: Queue, limit: int) -> list[tuple[int, int]]:
@@ -352,22 +358,26 @@ class Transaction:
     # Fresh numbers
 
     def next_block(self) -> int:
-        """The first number of a fresh chunk: greater than every number given out before, less than every later one."""
+        """The first number of a fresh chunk: greater than every number assigned before, less than every later
+        one.
+        """
         self.add_gathered()
         self._growing.clear()
         return self.next_shared_block()
 
     def next_shared_block(self) -> int:
-        """As `next_block`, for an enqueue: chunks of other queues go on growing."""
+        """As `next_block`, for an enqueue: chunks of other queues keep growing."""
         if self._blocks >= MAX_BLOCKS:
             self._next_commit()
         self._blocks += 1
-        # Places that were given out before stand before the messages of the new chunk; later ones are in a new block.
+        # Places assigned before come before the messages of the new chunk; later ones are in a new block.
         self._place = 0
         return self.commit << COMMIT_SHIFT | self._blocks - 1 << BLOCK_SHIFT
 
     def next_shared_blocks(self, count: int) -> range:
-        """The first numbers of that many fresh chunks, one block after the other. No enqueue joins a chunk before them."""
+        """The first numbers of that many fresh chunks, in consecutive blocks. No enqueue joins a chunk before
+        them.
+        """
         first = self.next_shared_block()
         commits, blocks = divmod(self._blocks + count - 2, MAX_BLOCKS)
         for _ in range(commits):
@@ -376,7 +386,7 @@ class Transaction:
         return range(first, first + (count << BLOCK_SHIFT), 1 << BLOCK_SHIFT)
 
     def growing_chunk(self, queue: Queue, columns: Columns) -> GrowingChunk | None:
-        """The chunk that messages with these columns can join; None: they need a chunk of their own."""
+        """The chunk that messages with these columns can join; None if they need a chunk of their own."""
         growing = self._find_growing(queue)
         return growing if growing is not None and may_grow(self.memory, growing.chunk, columns) else None
 
@@ -385,17 +395,17 @@ class Transaction:
             return None
         growing = self._growing.get(queue.record.queue_id)
         if isinstance(growing, Chunk):
-            # Most transactions enqueue once, so the first enqueue makes no object for the second one.
+            # Most transactions enqueue once, so the first enqueue makes no object for a second one.
             growing = self._growing[queue.record.queue_id] = GrowingChunk(growing)
         return growing
 
     def let_grow(self, chunk: Chunk) -> None:
-        """Later enqueues of this transaction may join the chunk, until a number behind it is given out."""
+        """Later enqueues of this transaction may join the chunk, until a number after it is assigned."""
         self._growing[chunk.queue_id] = chunk
 
     def gather(self, queue: Queue, payload: bytes, key: str, weight: int) -> str | None:
-        """The id of a plain message that joins a growing chunk, at the latest before anybody looks for messages: to add
-        many at once costs a fraction of adding each. None: it must be added now.
+        """The id of a plain message that joins a growing chunk, at the latest before the next read of
+        messages: adding many at once costs a fraction of adding each. None: it must be added now.
         """
         growing = self._find_growing(queue)
         if growing is None:
@@ -409,24 +419,24 @@ class Transaction:
         return show_id(id_of(growing.chunk.prefix, number))
 
     def add_gathered(self) -> None:
-        """Before whatever is no enqueue of a plain message."""
+        """Called before anything but an enqueue of a plain message."""
         if not self.has_gathered:
             return
         self.has_gathered = False
         for growing in self._growing.values():
             fact = growing.take_gathered() if isinstance(growing, GrowingChunk) else None
             if fact is not None:
-                # What it stands for has been counted.
+                # The messages that it stands for have been counted.
                 self._gathered -= 1
                 self.add(fact)
 
     def let_none_grow(self, queue: Queue) -> None:
-        """No later enqueue joins a chunk of the queue that is there now."""
+        """No later enqueue joins an existing chunk of the queue."""
         self.add_gathered()
         self._growing.pop(queue.record.queue_id, None)
 
     def next_place(self) -> int:
-        """A place at the tail: greater than every number given out before, less than every later one."""
+        """A place at the tail: greater than every number assigned before, less than every later one."""
         if self._place & BLOCK_MASK == 0:
             self._place = self.next_block()
         self._place += 1
@@ -436,7 +446,7 @@ class Transaction:
         return id_prefix(self.id_ms, self.commit)
 
     def next_group(self) -> int:
-        """The id of a claim, or of a part of one that goes on by itself."""
+        """The id of a claim, or of a part of one that continues separately."""
         if self._claims >= MAX_CLAIMS:
             self._next_commit()
         self._claims += 1
@@ -481,7 +491,7 @@ class Transaction:
 
 
 def by_block(numbers: Sequence[int]) -> Iterable[tuple[int, Iterable[int]]]:
-    """(block, consecutive numbers of it). Nearly always there is one block, so that case comes first."""
+    """(block, consecutive numbers of it). There is usually one block, so that case comes first."""
     if len(numbers) == 1:
         return [(numbers[0] >> BLOCK_SHIFT, numbers)]
     first = min(numbers) >> BLOCK_SHIFT

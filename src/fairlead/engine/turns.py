@@ -1,7 +1,7 @@
-"""How much one gathered transaction takes, so that nobody waits long for the lock.
+"""The size of one gathered transaction, so that no caller waits long for the lock.
 
-Whoever gathers requests, as a door does in a turn of its event loop, ends the transaction as soon as it is full, and
-runs alone what would fill one by itself:
+A caller that gathers requests, as a door does in a turn of its event loop, ends the transaction as soon as it
+is full, and runs a request alone if it would fill one by itself:
 
     with engine.transaction() as tx:
         while waiting and not tx.is_full and not runs_alone(waiting[0]):
@@ -23,13 +23,13 @@ from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine
 from fairlead.verbs.exchange import Exchange
 from fairlead.verbs.settle import Settle
 
-#: Messages or deliveries of one request. One that names more runs alone.
+#: Messages or deliveries of one request. One with more runs alone.
 MAX_TURN_ITEMS = 1000
 
 
 def runs_alone(request: Request[Any]) -> bool:
-    """Whether a request must not join a gathered transaction: it works in steps, each with a hold of the lock, or it
-    is as large as a whole turn. Of a request that is malformed it is not known, and does not matter.
+    """Whether a request must not join a gathered transaction: it works in steps, each with a hold of the
+    lock, or it is as large as a whole turn. For a malformed request the answer does not matter.
     """
     if type(request) not in WORK:
         return True

@@ -1,6 +1,4 @@
-"""Check a data directory from outside: every checksum, every row, every law, without changing a
-byte of it.
-"""
+"""Check a data directory from outside: every checksum, every row, every law, without changing a byte of it."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from fairlead.store.row_check import find_incomplete, find_unreadable
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """`problems` are sentences; `ok` says there are none. Counts are of what could be read."""
+    """`problems` are sentences; `ok` means that there are none. Counts cover what could be read."""
 
     problems: list[str] = field(default_factory=list)
     messages: int = 0
@@ -31,11 +29,11 @@ class VerifyReport:
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
-    """Read all of a data directory that no broker has open, also one left by a crash: every checksum, every row,
-    every law. Nothing in it is changed.
+    """Read all of a data directory that no broker has open, for example after a crash: every checksum, every
+    row, every law. Nothing in it is changed.
 
-    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours, `FormatTooNew` and
-    `FormatTooOld`.
+    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not fairlead's,
+    `FormatTooNew` and `FormatTooOld`.
     """
     try:
         store = RocksKeyValueStore.open(Path(path), read_only=True)
@@ -50,7 +48,7 @@ def verify(path: str | os.PathLike[str]) -> VerifyReport:
 
 
 def verify_store(store: KeyValueStore) -> VerifyReport:
-    """The same for a store that is open and that nobody writes to."""
+    """The same for an open store that no other process writes to."""
     problems = find_unreadable(store) or find_incomplete(store)
     if problems:
         return VerifyReport(problems)
@@ -60,7 +58,7 @@ def verify_store(store: KeyValueStore) -> VerifyReport:
     except StoreCorrupt:
         raise
     except Exception as trouble:
-        # Each row is sound by itself, and together they make no sense.
+        # Each row is sound by itself, but together they are contradictory.
         return VerifyReport([f"the rows do not fit together: {type(trouble).__name__}: {trouble}"])
     counts = [queue.counts for queue in memory.by_id.values()]
     return VerifyReport(

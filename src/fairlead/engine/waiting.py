@@ -1,8 +1,9 @@
-"""Claims that wait for messages: who is woken, and in which order.
+"""Waiting claims: which of them is woken, and in which order.
 
-A message that becomes ready wakes one claim, the one that waits longest; a hundred idle workers do not all look
-for one message. A claim that was woken and leaves messages behind wakes the next one. A claim waits in a thread
-(`wait_for`), or, at a door with an event loop, as an entry that is called (`Listening` with a waiter of its own).
+A message that becomes ready wakes one claim, the one that has waited longest; a hundred idle workers do not
+all look for one message. A claim that was woken and leaves messages behind wakes the next one. A claim waits
+in a thread (`wait_for`), or, at a door with an event loop, as an entry with a callback (`Listening` with a
+waiter of its own).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """A claim that waits. Used under the engine's lock."""
+    """A waiting claim. Used under the engine's lock."""
 
     __slots__ = ("consumer", "woken")
 
@@ -65,7 +66,7 @@ class ThreadWaiter(Waiter):
 
 
 class Waiters:
-    """False while nobody waits. Used under the engine's lock."""
+    """False while no claim waits. Used under the engine's lock."""
 
     def __init__(self) -> None:
         self.by_queue: dict[int, deque[Waiter]] = {}
@@ -74,7 +75,7 @@ class Waiters:
         return bool(self.by_queue)
 
     def of(self, queue_id: int) -> Sequence[Waiter]:
-        """The longest waiting first."""
+        """The waiting claims of a queue, the longest waiting first."""
         return self.by_queue.get(queue_id, ())
 
     def listen(self, waiter: Waiter, queue_ids: Sequence[int]) -> None:
@@ -102,8 +103,9 @@ class Waiters:
                 waiter.wake()
 
     def notice(self, memory: Memory, facts: Sequence[StateFact]) -> None:
-        """A transaction is written: wake as many claims as messages became ready, and all of them where more
-        than that changed for a claim. `memory.changes` still has what the transaction touched.
+        """Called after a transaction was written: wake as many claims as messages became ready, and all of
+        them if more than that changed for a claim. `memory.changes` still has what the transaction
+        touched.
         """
         ready: Counter[int] = Counter()
         for fact in facts:
@@ -122,7 +124,7 @@ class Waiters:
                     self.wake_all()
                     return
                 case RecordsChanged(table=Table.CLOSED | Table.API_KEYS):
-                    # A throttle key was closed or opened, or the API key of one of them revoked.
+                    # A throttle key was closed or opened, or the API key of a waiting claim was revoked.
                     self.wake_all()
                     return
         for queue_id in memory.changes.counts:
@@ -135,7 +137,7 @@ class Waiters:
 
 def _depends_on_leases(queue: Queue) -> bool:
     """Whether the end of a lease lets a claim take more: the next message of a stream, or one within a limit.
-    The claim that waits longest may be one that is still at its limit, so all of them look.
+    The longest waiting claim may still be at its limit, so all of them look.
     """
     config = queue.record.config
     return bool(config.max_unsettled_per_consumer or config.max_unsettled_per_key or queue.streams.has_any)
@@ -158,9 +160,9 @@ def wait_for(
     take: Callable[[], Answer],
     empty: Answer,
 ) -> Answer:
-    """Under the lock, which is free while the call waits: what `take` gives as soon as it gives anything, tried
-    again whenever these queues may have something for the consumer. What it gives at the end may be empty; `empty` if
-    the wait was interrupted.
+    """Under the lock, which is free while the call waits: call `take` again whenever these queues may have
+    something for the consumer, and return its first non-empty result. The last result may be empty; the
+    result is `empty` if the wait was interrupted.
     """
     deadline_ms = engine.clock.monotonic_ms() + patience_ms
     waiter = ThreadWaiter(engine.lock, consumer)
@@ -172,7 +174,7 @@ def wait_for(
             if left_ms > 0 and not engine.waits_over:
                 engine.clock.wait(waiter.condition, left_ms if token_ms is None else min(left_ms, token_ms))
                 if engine.waits_over:
-                    # Its server stops: what came meanwhile stays for others.
+                    # Its server is stopping: messages that arrived meanwhile stay for others.
                     return empty
             answer = take()
             if answer or left_ms <= 0 or engine.waits_over:
@@ -182,8 +184,8 @@ def wait_for(
 
 
 class Listening:
-    """From `listen` to `leave` a claim is woken whenever these queues may have something for it. Used under the
-    engine's lock.
+    """From `listen` to `leave`, a claim is woken whenever these queues may have something for it. Used under
+    the engine's lock.
     """
 
     __slots__ = ("_engine", "_names", "_queue_ids", "_waiter")
@@ -195,11 +197,11 @@ class Listening:
         self._queue_ids: list[int] = []
 
     def listen(self) -> int | None:
-        """Be woken from now on. Returns in how many milliseconds the claim should look by itself, because a token
-        may have come; None: it need not.
+        """Be woken from now on. Returns after how many milliseconds the claim should look by itself, because
+        a token may be available then; None if it need not.
         """
         engine, waiter = self._engine, self._waiter
-        # Looked up each time: a queue may be deleted, and made again, while the claim waits.
+        # Looked up each time: a queue may be deleted and created again while the claim waits.
         present_ids = _present(engine.memory, self._names)
         if present_ids != self._queue_ids:
             engine.waiters.leave(waiter, self._queue_ids)
@@ -209,15 +211,15 @@ class Listening:
         return _next_token_ms(engine, present_ids, waiter.consumer)
 
     def leave(self) -> None:
-        """Leaving twice is fine."""
+        """Stop being woken. Calling it twice is allowed."""
         engine, queue_ids = self._engine, self._queue_ids
         self._queue_ids = []
         engine.waiters.leave(self._waiter, queue_ids)
         for queue_id in queue_ids if self._waiter.woken else ():
             queue = engine.memory.by_id.get(queue_id)
             if queue is not None and queue.counts.ready:
-                # It was woken for this queue, and took from another or left some: the next one must not sleep
-                # beside a message.
+                # It was woken for this queue, and took from another or left some: the next claim must not
+                # sleep beside a message.
                 engine.waiters.wake(queue_id, 1)
 
 
@@ -227,8 +229,8 @@ def _present(memory: Memory, names: Sequence[str]) -> list[int]:
 
 
 def _next_token_ms(engine: Engine, queue_ids: Sequence[int], consumer: str) -> int | None:
-    """How long until a parked lane may get a token; only where this consumer could take it, or it would look
-    again for ever.
+    """How long until a parked lane may get a token; only if this consumer could take it, because otherwise it
+    would look again forever.
     """
     memory = engine.memory
     open_to_it = [

@@ -1,16 +1,16 @@
-"""The messages of a queue, place by place, in pages. `walk_ids.py` goes through all of them in the order of ids.
+"""The messages of a queue, place by place, in pages. `walk_ids.py` visits all of them in the order of ids.
 
     for page in walk(engine, queue_id, "waiting"):
         for met in page:
-            ...                                  # no lock: others go on, `met` stays as it was met
+            ...                                  # no lock: others continue, `met` stays as it was met
 
     with engine.transaction() as tx:             # to change what was met: look again, under the lock
         now = {met.number: met for met in meet(tx, numbers)}
         unchanged = [met for met in page if met == now.get(met.number)]
 
 A page is read in one short transaction, of about STEP_MESSAGES messages; it may be empty. Between two pages
-messages move on: a message that changes its place may be met twice, or not at all. A queue that is deleted meanwhile
-ends the walk. Callers bound the number of messages themselves: `bounded(pages, SCAN_LIMIT)`.
+messages move: a message that changes its place may be met twice, or not at all. If the queue is deleted
+meanwhile, the walk ends. Callers bound the number of messages themselves: `bounded(pages, SCAN_LIMIT)`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairlead.store.stream_rows import read_streams_of_several
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Reads (time, number) of messages of a queue behind one of them.
+#: Reads (time, number) of messages of a queue after one of them.
 ReadByTime = Callable[[Transaction, Queue, int, tuple[int, int]], list[tuple[int, int]]]
 #: "held" is a part of "waiting"; "dead" is everything in the dead-letter queue of the queue.
 Where = Literal["ready", "waiting", "held", "leased", "done", "dead"]
@@ -42,10 +42,12 @@ Where = Literal["ready", "waiting", "held", "leased", "done", "dead"]
 def walk(
     engine: Engine, queue_id: int, where: Where, after: bytes | None = None, *, key: str | None = None
 ) -> Iterator[list[Met]]:
-    """Ready messages in the order of (lane, place), then those behind the fronts of their streams; waiting and held
-    ones in that of their due times, leased ones in that of their enqueues, done ones in that of their completions.
-    `after` is the id of the last message seen: the walk goes on behind it, or begins anew if that message is no longer
-    where it was. `key`: only messages of that fairness key; dead letters all have the same one.
+    """Ready messages in the order of (lane, place), then those behind the fronts of their streams; waiting
+    and held ones in the order of due times, leased ones in that of their enqueues, done ones in that of
+    their completions.
+
+    `after` is the id of the last message seen: the walk continues after it, or begins anew if that message
+    has moved. `key`: only messages of that fairness key; dead letters all have the same one.
     """
     with step(engine) as tx:
         queue = find_queue(tx, queue_id)
@@ -83,7 +85,7 @@ def _is_behind(engine: Engine, met: Met) -> bool:
 
 
 def is_behind_front(tx: Transaction, met: Met) -> bool:
-    """Whether a ready message stands in no lane, because another one of its stream goes first."""
+    """Whether a ready message is in no lane, because another one of its stream goes first."""
     queue, name = find_queue(tx, met.state.queue_id), met.chunk.stream_of(met.number)
     if queue is None or not name or not queue.is_ordered or queue.is_dead_letter_queue:
         return False
@@ -92,7 +94,7 @@ def is_behind_front(tx: Transaction, met: Met) -> bool:
 
 
 def stream_names(engine: Engine, queue_id: int, start: str = "") -> Iterator[str]:
-    """The streams of a queue that have several messages, in the order of their names."""
+    """The streams of a queue with several messages, in the order of their names."""
     with step(engine) as tx:
         queue = find_queue(tx, queue_id)
         names = [] if queue is None else queue.streams.names_of_several()
@@ -107,9 +109,9 @@ def stream_names(engine: Engine, queue_id: int, start: str = "") -> Iterator[str
 def walk_streams(
     engine: Engine, queue_id: int, last: Met | None = None, *, with_fronts: bool = False
 ) -> Iterator[list[Met]]:
-    """Ready messages behind the fronts of their streams: stream by stream and in order. Nothing comes after a
-    message of another queue. A caller that moves messages makes others the front of their stream meanwhile, so it
-    walks with fronts.
+    """Ready messages behind the fronts of their streams: stream by stream and in order. Nothing follows after
+    a message of another queue. A caller that moves messages makes others the fronts meanwhile, so it walks
+    with fronts.
     """
     if last is not None and last.state.queue_id != queue_id:
         return
@@ -141,7 +143,7 @@ def walk_streams(
 
 
 def _walk_lanes(engine: Engine, queue_id: int, last: Met | None, key: str | None) -> Iterator[list[Met]]:
-    """Only the lanes of a key are looked at, if there is one."""
+    """The lanes of a queue, or only those of the key."""
     with step(engine) as tx:
         queue = find_queue(tx, queue_id)
         if queue is None:
@@ -171,7 +173,7 @@ def _walk_lanes(engine: Engine, queue_id: int, last: Met | None, key: str | None
 
 
 def _lanes_of_step(*, is_on_disk: bool) -> int:
-    """How many lanes, or streams, a step may look at."""
+    """How many lanes or streams a step may visit."""
     return STEP_LANES if is_on_disk else STEP_MESSAGES
 
 
@@ -227,7 +229,7 @@ _PLACES = {"ready": "ready", "waiting": "waiting", "held": "waiting", "leased": 
 
 
 def find_latest_due(engine: Engine, queue_id: int) -> int | None:
-    """When the last of the messages that wait for a time is due; None: none waits for one."""
+    """The latest due time of messages that wait for a time; None if none does."""
     with step(engine) as tx:
         queue = find_queue(tx, queue_id)
         return None if queue is None else tx.latest_due(queue)

@@ -1,10 +1,10 @@
-"""Every message of a queue in the order of ids, in pages, wherever it is and wherever it moves meanwhile.
+"""Every message of a queue in the order of ids, in pages, wherever it is and moves meanwhile.
 
     for page in walk_ids(engine, queue_id):
         for met in page:
-            ...                                  # no lock: others go on, `met` stays as it was met
+            ...                                  # no lock: others continue, `met` stays as it was met
 
-A message that is there throughout is met exactly once, because an id never changes.
+A message that exists throughout is met exactly once, because an id never changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_NUMBER = (1 << 64) - 1
 _HALF_ID = 8
-#: The beginning of an id that is a time.
+#: The part of an id that is a time.
 _TIME_BYTES = 6
 #: Cold chunks that one step reads.
 _STEP_CHUNKS = 16
@@ -40,9 +40,11 @@ def walk_ids(
     after: bytes = b"",
     only_own: bool = False,
 ) -> Iterator[list[Met]]:
-    """Every message of the queue wherever it is, with `low <= id < high` and behind `after`. The bounds may be
-    the ids of messages that are gone. Ids that share their first half are in the order of their enqueues. `only_own`: messages that something
-    happened to, all of which have rows of their own.
+    """Every message of the queue with `low <= id < high`, after `after`.
+
+    The bounds may be the ids of messages that are gone. Ids with the same first half are in the order of
+    their enqueues. `only_own`: only messages with rows of their own, because something happened to them
+    alone.
     """
     start, end = _position(low), None if high is None else _position(high)
     at: int | None = None
@@ -77,8 +79,8 @@ def walk_ids(
 
 
 def _first_number(tx: Transaction, home: Queue, low: bytes, after: bytes) -> int:
-    """Where a walk begins: behind a message, or at the first chunk with the time of an id. Chunks are in the order of
-    their times.
+    """Where a walk begins: after a message, or at the first chunk with the time of an id. Chunks are in the
+    order of their times.
     """
     number = find_number(after) if after else None
     if number is not None:
@@ -96,7 +98,7 @@ def _is_behind(chunk: Chunk, prefix: bytes) -> bool:
 
 
 def _next_chunks(tx: Transaction, home: Queue, at: int) -> tuple[list[tuple[Chunk, int]], int | None]:
-    """The next chunks, each with the number to begin at, and where to go on; None: there are no more."""
+    """The next chunks, each with the number to begin at, and where to continue; None at the end."""
     chunks, following = home.blocks.chunks_from(at >> BLOCK_SHIFT, STEP_MESSAGES)
     found = {chunk.block: chunk for chunk in chunks}
     if home.counts.cold:
@@ -123,7 +125,7 @@ def _next_chunks(tx: Transaction, home: Queue, at: int) -> tuple[list[tuple[Chun
 
 
 def _position(raw_id: bytes) -> tuple[bytes, int]:
-    """Where an id stands in the order of a walk, whether it is that of a message or not."""
+    """The position of an id in the order of a walk, whether or not a message has it."""
     if len(raw_id) < 2 * _HALF_ID:
         return raw_id[:_HALF_ID], 0
     number = find_number(raw_id)

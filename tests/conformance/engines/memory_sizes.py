@@ -45,7 +45,7 @@ def small_sizes(seed: int) -> Iterator[None]:
         CACHED_MESSAGES=random.choice((0, 5)),
         WINDOW_MESSAGES=random.randint(3, 7),
         STREAM_MESSAGES=random.choice((1, 3, 16)),
-        MOST_READY_TIMES_LANES=random.choice((0, 20, cold.MOST_READY_TIMES_LANES)),
+        MAX_READY_TIMES_LANES=random.choice((0, 20, cold.MAX_READY_TIMES_LANES)),
     )
     search = patch.multiple(
         demotion,

@@ -63,7 +63,7 @@ def sizes(hot: int, scattered_from: float = 0, cached: int = 0) -> Iterator[None
         HOT_MESSAGES=hot,
         CACHED_MESSAGES=cached,
         WINDOW_MESSAGES=5,
-        MOST_READY_TIMES_LANES=scattered_from,
+        MAX_READY_TIMES_LANES=scattered_from,
     ):
         yield
 

@@ -48,7 +48,7 @@ def must_scatter(memory: Memory, queue: Queue, columns: Columns) -> bool:
     if columns.streams is not None or columns.expires is not None:
         # They have more rows, and few queues have so many streams or lives behind a backlog.
         return False
-    if queue.counts.ready * queue.schedule.cold_lanes < cold.MOST_READY_TIMES_LANES:
+    if queue.counts.ready * queue.schedule.cold_lanes < cold.MAX_READY_TIMES_LANES:
         return False
     return not _fits(memory, queue, count, columns)
 
