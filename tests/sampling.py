@@ -1,7 +1,8 @@
 """With `--sample`, sweeps and random tests run in part: `make test` passes it, `.ci/run` runs everything.
 
 `@pytest.mark.sample(8)` on a test, or as `pytestmark` of a module: of each test function's cases that the run
-would include, eight are drawn anew on each run. The name of a case that fails is all that its replay needs.
+would include, eight are drawn anew on each run. Of several parameters each value is in the sample at least once,
+which may take more than eight. The name of a case that fails is all that its replay needs.
 `sampled(100, of=400)` is a number of examples or runs for tests that draw these themselves. Hypothesis tests
 without a number of their own try a quarter of the examples.
 """
@@ -45,7 +46,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out: set[pytest.Item] = set()
     for of_one_test in cases.values():
         mark = of_one_test[0].get_closest_marker("sample")
-        if mark is not None and len(of_one_test) > mark.args[0]:
-            left_out.update(chance.sample(of_one_test, len(of_one_test) - mark.args[0]))
+        if mark is not None:
+            left_out.update(set(of_one_test) - draw(of_one_test, mark.args[0], chance))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def draw(cases: list[pytest.Item], count: int, chance: random.Random) -> set[pytest.Item]:
+    in_any_order = chance.sample(cases, len(cases))
+    drawn: set[pytest.Item] = set()
+    seen: set[tuple[str, str]] = set()
+    for case in in_any_order:
+        values = {(name, repr(value)) for name, value in case.callspec.params.items()}  # type: ignore[attr-defined]
+        if len(values) > 1 and not values <= seen:
+            drawn.add(case)
+            seen |= values
+    for case in in_any_order:
+        if len(drawn) >= count:
+            break
+        drawn.add(case)
+    return drawn

@@ -89,6 +89,7 @@ def nearly_enough(row: Row) -> set[str]:
     }
 
 
+@pytest.mark.sample(200)
 @pytest.mark.parametrize(("face", "name"), CASES)
 def test_without_its_right_a_verb_changes_nothing_tells_nothing_and_leaves_no_entry(
     site: Site, face: str, name: str
@@ -114,6 +115,7 @@ def test_without_its_right_a_verb_changes_nothing_tells_nothing_and_leaves_no_en
     assert entries == []
 
 
+@pytest.mark.sample(200)
 @pytest.mark.parametrize(("face", "name"), CASES)
 def test_with_its_right_a_verb_is_carried_out_and_leaves_its_entry(site: Site, face: str, name: str) -> None:
     row, call = row_and_call(face, name)
