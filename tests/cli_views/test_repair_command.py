@@ -66,4 +66,6 @@ def test_repair_of_a_sound_directory_says_that_all_is_there(run: Run, data: Path
 
 def test_repair_refuses_a_target_with_content(run: Run, data: Path, place: Path) -> None:
     fill(data)
-    run("repair", data, data.parent, code=3)
+    before = sorted(file.name for file in data.parent.iterdir())
+    assert str(data.parent) in run("repair", data, data.parent, code=3).stderr
+    assert sorted(file.name for file in data.parent.iterdir()) == before

@@ -145,4 +145,6 @@ NO_GRPC: dict[str, bytes] = {
 @pytest.mark.parametrize("door", ["flight", "grpc"])
 @pytest.mark.parametrize("raw", NO_GRPC.values(), ids=NO_GRPC.keys())
 def test_what_is_no_grpc_is_hung_up_on(server: ServerProcess, door: str, raw: bytes) -> None:
-    talk(server.addresses[door], raw)
+    # `talk` ends when the door has closed the connection.
+    assert not talk(server.addresses[door], raw).startswith(b"HTTP/1.1 200 ")
+    assert talk(server.addresses["http"], get(b"/healthz")).startswith(b"HTTP/1.1 200 ")
