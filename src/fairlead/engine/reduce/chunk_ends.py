@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def messages_gone(memory: Memory, chunk: Chunk, members: Sequence[int], size: int) -> None:
-    """Messages that have left their places end for good. `size`: the bytes of all of them."""
+    """End messages that have left their places. `size`: the bytes of all of them."""
     chunk.live -= len(members)
     chunk.dead_bytes += size
     columns = chunk.columns
@@ -38,8 +38,8 @@ def messages_gone(memory: Memory, chunk: Chunk, members: Sequence[int], size: in
 
 
 def is_untouched(chunk: Chunk, numbers: Sequence[int]) -> bool:
-    """Whether these, as many as the chunk has, are its messages, to all of which nothing has happened but the claim
-    that held them; and no other row depends on them.
+    """Whether these numbers are all messages of the chunk, nothing has happened to them but the claim that
+    held them, and no other row depends on them.
     """
     columns = chunk.columns
     if chunk.states is not None or chunk.is_cold or chunk.body != chunk.first:
@@ -52,7 +52,7 @@ def is_untouched(chunk: Chunk, numbers: Sequence[int]) -> bool:
 
 
 def end_untouched(memory: Memory, home: Queue, chunk: Chunk) -> None:
-    """The same as `messages_gone` for all messages of a chunk, without its questions."""
+    """The same as `messages_gone` for all messages of a chunk, without its checks."""
     size = chunk.payload_bytes if chunk.columns.headers is None else chunk.total_bytes
     home.counts.bytes -= size
     chunk.live, chunk.dead_bytes = 0, size

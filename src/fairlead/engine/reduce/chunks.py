@@ -1,6 +1,6 @@
-"""Chunks begin, grow, and are written anew when little is left of them.
+"""Chunks begin, grow, and are rewritten when little is left of them.
 
-New messages that are alike take a short way to the same rows.
+New messages without differences take a short way to the same rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def enqueued(memory: Memory, fact: ChunkEnqueued) -> None:
 
 
 def _enter_plain(memory: Memory, queue: Queue, chunk: Chunk) -> None:
-    """The same as `enqueued`, without its questions."""
+    """The same as `enqueued`, without its checks."""
     count, columns, changes = chunk.count, chunk.columns, memory.changes
     memory.chunks[chunk.block] = chunk
     queue.blocks.add(chunk.block)
@@ -74,7 +74,9 @@ def _enter_plain(memory: Memory, queue: Queue, chunk: Chunk) -> None:
 
 
 def _enter_alone(memory: Memory, queue: Queue, chunk: Chunk) -> None:
-    """`_let_in` for the only message of a new cold chunk: behind a backlog in many lanes nearly all are of this kind."""
+    """`_let_in` for the only message of a new cold chunk, which is the usual case behind a backlog in many
+    lanes.
+    """
     columns, number, home_id = chunk.columns, chunk.first, chunk.queue_id
     lane, weight = columns.lanes[0], chunk.weight_of(number)
     memory.changes.new_chunks.append(chunk)
@@ -102,8 +104,9 @@ def scattered(memory: Memory, fact: ScatteredEnqueued) -> None:
 
 
 def hold_scattered(memory: Memory) -> None:
-    """Before a request of the same transaction that may look for messages: those that it scattered are in memory, as
-    other chunks of the transaction are. Behind enqueues alone nobody looks for them before they are written.
+    """Before a request of the same transaction that may look for messages: load the messages that it
+    scattered into memory, like other chunks of the transaction. After enqueues alone, nothing looks for
+    them before they are written.
     """
     for fact in memory.changes.scattered:
         for chunk in fact.chunks():
@@ -132,7 +135,9 @@ def _let_in(
     own: Mapping[int, OwnState],
     columns: Columns,
 ) -> None:
-    """New messages of a chunk: implied ones, and others that begin with rows of their own. `columns` are theirs."""
+    """Add new messages of a chunk: implied ones, and others that begin with rows of their own. `columns` are
+    theirs.
+    """
     if chunk.states is not None:
         # Some messages of the chunk begin with rows of their own.
         memory.changes.chunks.add(chunk)
@@ -158,7 +163,9 @@ def _let_in(
 def _wait_from_now(
     memory: Memory, queue: Queue, chunk: Chunk, own: Mapping[int, OwnState], columns: Columns
 ) -> bool:
-    """`enter_place` for new messages that wait, all at once. False: some do more than that, and nothing was changed."""
+    """`enter_place` for new waiting messages, all at once. False: some need more than that, and nothing was
+    changed.
+    """
     if columns.streams is not None or columns.expires is not None:
         return False
     if not all(state.due_ms for state in own.values()):
@@ -184,5 +191,5 @@ def thinned(memory: Memory, fact: ChunkThinned) -> None:
     drop_body(memory, before)
     memory.chunks[after.block] = after
     memory.changes.thinned.append((before, after))
-    # Messages may have ended while it was made.
+    # Messages may have ended while it was written.
     note_sparse(memory, after)

@@ -39,9 +39,7 @@ def demoted(memory: Memory, fact: ChunkDemoted) -> None:
 
 
 def cool_chunks(memory: Memory) -> None:
-    """Before a write: a chunk of which no message is implied any more need not be read at open, and no lane
-    leads to it.
-    """
+    """Before a write: a chunk without implied messages need not be read at open, and no lane leads to it."""
     for chunk in list(memory.changes.chunks):
         if not chunk.live or chunk.has_implied():
             continue
@@ -62,7 +60,7 @@ def cool_chunks(memory: Memory) -> None:
 
 
 def _make_cold(memory: Memory, home: Queue, chunk: Chunk) -> None:
-    """Its messages need not be in memory any more. The rows that lead to them are another matter."""
+    """Its messages need not be in memory any more. The caller handles the rows that lead to them."""
     memory.hot_messages -= memory.hot_weight(chunk.columns) * chunk.live
     del memory.chunks[chunk.block]
     home.blocks.discard(chunk.block)
@@ -73,8 +71,8 @@ def _make_cold(memory: Memory, home: Queue, chunk: Chunk) -> None:
 
 
 def _must_stay_hot(memory: Memory, home: Queue, chunk: Chunk) -> bool:
-    """Whether a chunk that has no implied message any more has messages in streams that stay in memory with it.
-    Those that wait need not, unless others of their streams behind them do.
+    """Whether a chunk without implied messages has messages in streams that stay in memory with it. Waiting
+    ones need not, unless others of their streams behind them must.
     """
     if chunk.columns.streams is None:
         return False

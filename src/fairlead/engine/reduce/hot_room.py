@@ -1,6 +1,7 @@
-"""Whether new messages find room in memory: whether their chunk is hot, cold, or scattered into chunks of one message.
+"""Whether new messages fit in memory: whether their chunk is hot, cold, or scattered into chunks of one
+message.
 
-Only the end of a lane or of a stream is cold, so nothing new is hot behind what is cold.
+Only the end of a lane or of a stream is cold, so nothing new is hot after something cold.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def fits_as_it_is(memory: Memory, queue: Queue, chunk: Chunk) -> bool:
-    """Whether a new chunk of implied messages is hot, and has neither streams nor ends of lives: the usual case."""
+    """Whether a new chunk of implied messages is hot, and has neither streams nor ends of lives: the usual
+    case.
+    """
     columns = chunk.columns
     if columns.streams is not None or columns.expires is not None or queue.schedule.has_cold():
         return False
@@ -26,8 +29,8 @@ def fits_as_it_is(memory: Memory, queue: Queue, chunk: Chunk) -> bool:
 
 
 def must_be_cold(memory: Memory, queue: Queue, chunk: Chunk, weight: int) -> bool:
-    """A new chunk is hot while there is room; only the end of a lane or a stream is cold, so not behind a cold
-    one.
+    """Whether a new chunk is cold. It is hot while there is room, unless it comes after a cold one in a lane
+    or a stream.
     """
     if not chunk.has_implied():
         return True
@@ -39,8 +42,9 @@ def must_be_cold(memory: Memory, queue: Queue, chunk: Chunk, weight: int) -> boo
 
 
 def must_scatter(memory: Memory, queue: Queue, columns: Columns) -> bool:
-    """Whether new messages with these columns become chunks of one message each. Behind a backlog in many lanes, the
-    messages of a batch are claimed at such different times that their chunk would be read again for each of them.
+    """Whether new messages with these columns become chunks of one message each. Behind a backlog in many
+    lanes, the messages of a batch are claimed at such different times that their chunk would be read again
+    for each of them.
     """
     count, lanes = len(columns.sizes), len(columns.lanes)
     if count == 1 or count >= cold.MIN_IN_LANE * lanes:
@@ -54,7 +58,9 @@ def must_scatter(memory: Memory, queue: Queue, columns: Columns) -> bool:
 
 
 def may_grow(memory: Memory, chunk: Chunk, more: Columns) -> bool:
-    """Whether messages with these columns may join a chunk of their own transaction. It may have ended since."""
+    """Whether messages with these columns may join a chunk of their own transaction, which may have ended
+    since.
+    """
     if memory.chunks.get(chunk.block) is not chunk or chunk.is_cold:
         return False
     count, size = len(more.sizes), sum(more.sizes)
@@ -64,7 +70,7 @@ def may_grow(memory: Memory, chunk: Chunk, more: Columns) -> bool:
 
 
 def has_room_to_gather(memory: Memory, chunk: Chunk, count: int, size: int) -> bool:
-    """`may_grow` for so many plain messages in any lanes, of which a queue with lanes on disk says no."""
+    """`may_grow` for this many plain messages in any lanes; False for a queue with lanes on disk."""
     if memory.chunks.get(chunk.block) is not chunk or chunk.is_cold:
         return False
     if chunk.count + count > MAX_CHUNK_MESSAGES or chunk.payload_bytes + size > MAX_SHARED_BYTES:
@@ -73,7 +79,7 @@ def has_room_to_gather(memory: Memory, chunk: Chunk, count: int, size: int) -> b
 
 
 def _fits(memory: Memory, queue: Queue, weight: int, columns: Columns) -> bool:
-    """Whether new messages that weigh so much may be hot."""
+    """Whether new messages of this weight may be hot."""
     if not has_room_for(memory, weight):
         return False
     schedule, streams = queue.schedule, queue.streams
@@ -89,8 +95,8 @@ def has_room_for(memory: Memory, weight: int) -> bool:
 
 
 def has_room_at_tail(memory: Memory, queue: Queue) -> bool:
-    """Whether one more message at the tail of a lane may be in memory. Of dead letters only the first ones are:
-    nobody may ever ask for the others.
+    """Whether one more message at the tail of a lane may be in memory. Of dead letters only the first ones
+    are, because the others may never be needed.
     """
     if queue.is_dead_letter_queue and queue.schedule.held >= cold.WINDOW_MESSAGES:
         return False

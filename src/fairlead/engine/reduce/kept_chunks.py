@@ -1,6 +1,7 @@
-"""What memory keeps of chunks beside the hot ones: cold chunks, payloads, and which chunks are sparse.
+"""What memory keeps of chunks beside the hot ones: cold chunks, payloads, and the list of sparse chunks.
 
-A function that keeps something counts it towards its limit, and the function that drops it takes the count off.
+A function that keeps something adds it to the count of its limit, and the function that drops it subtracts
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def chunks_read(memory: Memory, fact: ChunksRead) -> None:
 
 
 def keep_cold(memory: Memory, chunk: Chunk) -> None:
-    """Memory has a cold chunk until there is no room for it."""
+    """Keep a cold chunk in memory until there is no room for it."""
     if chunk.block not in memory.chunks:
         memory.chunks[chunk.block] = memory.cold_chunks[chunk.block] = chunk
         memory.cached_messages += cached_weight(chunk)
@@ -42,13 +43,13 @@ def drop_cold(memory: Memory, chunk: Chunk) -> None:
 
 
 def count_cold(memory: Memory, home: Queue, chunks: int) -> None:
-    """So many cold chunks more are stored, or fewer."""
+    """Change the number of stored cold chunks."""
     memory.counts_to_change(home).cold += chunks
     memory.cold_count += chunks
 
 
 def keep_body(memory: Memory, chunk: Chunk) -> None:
-    """The payloads of a chunk stay in memory if there is room for them."""
+    """Keep the payloads of a chunk in memory if there is room for them."""
     if chunk.is_inline or chunk.payloads is None or chunk.kept_bytes:
         return
     size = chunk.payload_bytes
@@ -73,7 +74,7 @@ def note_sparse(memory: Memory, chunk: Chunk) -> None:
 
 
 def may_be_thinned(memory: Memory, chunk: Chunk) -> bool:
-    """Whether a chunk is worth being written anew, and no numbered claim holds one of its messages."""
+    """Whether a chunk is worth rewriting, and no numbered claim holds one of its messages."""
     if not is_sparse(chunk):
         return False
     held = memory.held
@@ -81,7 +82,7 @@ def may_be_thinned(memory: Memory, chunk: Chunk) -> bool:
 
 
 def bytes_of(chunk: Chunk, numbers: Sequence[int]) -> int:
-    """How many bytes these messages of a chunk have together."""
+    """The bytes of these messages of a chunk together."""
     columns = chunk.columns
     if len(numbers) == chunk.count:
         return chunk.payload_bytes if columns.headers is None else columns.total_bytes()

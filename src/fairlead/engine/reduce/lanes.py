@@ -1,6 +1,6 @@
 """Messages enter and leave lanes.
 
-Memory holds the beginning of a lane, in the schedule of the queue. Rows lead to the messages behind that, and to
+Memory holds the beginning of a lane, in the queue's scheduler. Rows lead to the messages after that, and to
 messages with rows of their own.
 """
 
@@ -38,10 +38,10 @@ def lane_read(memory: Memory, fact: LaneRead) -> None:
 
 
 def fill_lanes(memory: Memory) -> None:
-    """At open, once all hot chunks are there: their ready messages stand in their lanes."""
+    """At open, once all hot chunks are loaded: add their ready messages to their lanes."""
     for queue_id, lanes in memory.found_lanes.items():
         schedule = memory.by_id[queue_id].schedule
-        # The latest message of a key sets its weight, whichever of its lanes it is in.
+        # The latest message of a key sets its weight, in whichever of its lanes it is.
         latest: dict[str, int] = {}
         for lane, numbers in lanes.items():
             latest[lane[0]] = max(numbers[-1], latest.get(lane[0], 0))
@@ -52,7 +52,7 @@ def fill_lanes(memory: Memory) -> None:
 
 
 def add_to_lanes(memory: Memory, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> None:
-    """New messages of a chunk enter their lanes, and set the weights of their keys."""
+    """Add new messages of a chunk to their lanes, and set the weights of their keys."""
     columns = chunk.columns
     add = _cold_lanes_of(memory, queue, chunk) if chunk.has_runs else queue.schedule.add
     if columns.lane_at is None:
@@ -78,7 +78,7 @@ def add_to_lanes(memory: Memory, queue: Queue, chunk: Chunk, numbers: Sequence[i
         for lane, part in filled:
             add(lane, columns.weights, part)
         return
-    # The latest message of a key sets its weight, whichever of its lanes it is in.
+    # The latest message of a key sets its weight, in whichever of its lanes it is.
     latest: dict[str, int] = {}
     for lane, part in filled:
         latest[lane[0]] = max(part[-1], latest.get(lane[0], 0))
@@ -89,7 +89,7 @@ def add_to_lanes(memory: Memory, queue: Queue, chunk: Chunk, numbers: Sequence[i
 def _cold_lanes_of(
     memory: Memory, queue: Queue, chunk: Chunk
 ) -> Callable[[LaneName, int, Sequence[int]], None]:
-    """Adds messages of a cold chunk to a lane: as a row that leads to them."""
+    """Returns a function that adds messages of a cold chunk to a lane as a row that leads to them."""
     firsts, runs, home_id = chunk.first_of_lanes(), memory.changes.runs, chunk.queue_id
     streams = chunk.columns.streams if queue.is_ordered else None
 
@@ -108,10 +108,10 @@ def _cold_lanes_of(
 
 
 def stand_at_tail(memory: Memory, queue: Queue, numbers: Sequence[int], states: Sequence[OwnState]) -> None:
-    """Messages without a stream take places at the tails of their lanes, as `enter_place` does for one."""
+    """Add messages without a stream to the tails of their lanes, as `enter_place` does for one."""
     runs, home_id, queue_id = memory.changes.runs, queue.home_id, queue.record.queue_id
     lanes: defaultdict[LaneName, list[int]] = defaultdict(list)
-    #: The latest message of a key sets its weight, whichever of its lanes it is in.
+    #: The latest message of a key sets its weight, in whichever of its lanes it is.
     weights: dict[str, int] = {}
     for number, state in zip(numbers, states, strict=True):
         chunk = memory.chunks[number >> BLOCK_SHIFT]
@@ -123,7 +123,7 @@ def stand_at_tail(memory: Memory, queue: Queue, numbers: Sequence[int], states: 
     for lane, some in lanes.items():
         if has_room and not (schedule.cold_lanes and schedule.cold_from(lane)):
             schedule.add(lane, weights[lane[0]], some)
-            # Memory has them as long as they stand in it.
+            # Memory holds them while they are in it.
             memory.touched_states.difference_update(some)
         else:
             schedule.add_cold(lane, weights[lane[0]], memory.own[some[0]].place)
@@ -149,7 +149,7 @@ def _delete_run(memory: Memory, queue: Queue, number: int) -> None:
 
 
 def enter_lane_as_front(memory: Memory, queue: Queue, number: int) -> None:
-    """A message is the front of its stream now."""
+    """A message has become the front of its stream."""
     lane, weight = memory.lane_and_weight(number)
     if memory.is_cold_member(number):
         place = memory.place_of(number)
@@ -172,7 +172,7 @@ def leave_lane_as_front(memory: Memory, queue: Queue, number: int) -> None:
 
 
 def end_dry_lanes(memory: Memory) -> None:
-    """A lane without messages ends at once, and does not wait for its turn to find out that it has none."""
+    """End a lane without messages at once, instead of at its turn."""
     lanes: defaultdict[int, list[LaneName]] = defaultdict(list)
     for queue_id, lane in memory.thinned_lanes:
         lanes[queue_id].append(lane)
@@ -184,8 +184,8 @@ def end_dry_lanes(memory: Memory) -> None:
 
 
 def find_in_lanes(memory: Memory, home: Queue, chunk: Chunk) -> dict[LaneName, list[int]]:
-    """Messages of a hot chunk that stand in lanes by it, and not by rows of their own: implied ones, and fronts of
-    streams.
+    """Messages of a hot chunk that are in lanes because of it, and not because of rows of their own: implied
+    ones, and fronts of streams.
     """
     found: defaultdict[LaneName, list[int]] = defaultdict(list)
     held, streams = memory.held, chunk.columns.streams if home.is_ordered else None
@@ -202,7 +202,9 @@ def find_in_lanes(memory: Memory, home: Queue, chunk: Chunk) -> dict[LaneName, l
 def demote_lanes(
     memory: Memory, home: Queue, chunk: Chunk, in_lanes: Mapping[LaneName, Sequence[int]]
 ) -> None:
-    """Rows of lanes lead to these messages of a chunk, and memory has only what stands before them."""
+    """Write rows of lanes that lead to these messages of a chunk, and keep only the messages before them in
+    memory.
+    """
     runs, home_id, firsts = memory.changes.runs, chunk.queue_id, chunk.first_of_lanes()
     is_ordered = home.is_ordered and chunk.columns.streams is not None
     latest: dict[str, int] = {}
@@ -219,13 +221,13 @@ def demote_lanes(
             runs[home_id, home_id, lane, memory.place_of(number), True] = RunRow(number, 0, own_weight)
         for number in home.schedule.demote(lane, min(map(memory.place_of, numbers))):
             if _is_hot_front(memory, home_id, number):
-                # It waits for the messages on disk that go before it.
+                # It waits for the messages on disk before it.
                 home.schedule.insert(lane, weight, number)
             memory.touched_states.add(number)
 
 
 def _is_hot_front(memory: Memory, home_id: int, number: int) -> bool:
-    """Of a message that stands in a lane: whether it does so for a stream, and must be in memory."""
+    """For a message in a lane: whether it represents a stream, and must be in memory."""
     known = memory.chunks.get(number >> BLOCK_SHIFT)
     if known is None or known.is_cold:
         return False
@@ -233,7 +235,7 @@ def _is_hot_front(memory: Memory, home_id: int, number: int) -> bool:
 
 
 def stands_in_memory(memory: Memory, queue: Queue, number: int, state: OwnState) -> bool:
-    """Whether a message stands in the part of its lane in memory."""
+    """Whether a message is in the part of its lane in memory."""
     if state.due_ms:
         return False
     return queue.schedule.has(own_lane(memory.chunk_of(number), number, state), number, state.place)

@@ -1,7 +1,7 @@
-"""Messages are claimed, completed, and parted from the other messages of their lease.
+"""Messages are claimed, completed, and separated from the other messages of their lease.
 
-A lease ends with its last member. Its entry in the heap of expiries stays until its time, or until such entries are
-many.
+A lease ends with its last member. Its entry in the heap of expiries stays until its time, or until there are
+many of these entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from fairlead.records.lease import NEVER_EXPIRES_MS, GroupLease
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: Leases that ended before their time are forgotten when there are more of them than this, and than others.
+#: Entries of leases that ended before their time are removed when there are more of them than this, and than
+#: others.
 _MIN_ENDED = 100
 
 
@@ -126,7 +127,7 @@ def _hold(memory: Memory, queue: Queue, lease: GroupLease, numbers: Sequence[int
 
 
 def take_from_lease(memory: Memory, lease: GroupLease, members: int) -> None:
-    """So many members are not held any more; the lease ends with the last one."""
+    """Remove members from a lease, which ends with its last one."""
     lease.live -= members
     if lease.live < 0:
         raise BrokenInvariant(f"claim {lease.terms.claim_id:x} lost more members than it had")
@@ -150,7 +151,7 @@ def _forget_ended_expiries(memory: Memory) -> None:
 
 
 def note_delivery_ended(memory: Memory, queue: Queue, number: int) -> None:
-    """`update_fronts` will let another message of the same key go out."""
+    """Let `update_fronts` deliver another message of the same key."""
     key = memory.lane_in(queue, number)[0][0]
     memory.ended_deliveries.append((memory.place_of(number), queue.record.queue_id, key))
 
@@ -159,6 +160,7 @@ def discard_lease(index: dict[str, set[GroupLease]], name: str, lease: GroupLeas
     leases = index.get(name)
     if leases is not None:
         leases.discard(lease)
-        # The set of consumers without a name stays: a queue of single messages would make it anew for each claim.
+        # The set of consumers without a name stays: a queue of single messages would create it anew for each
+        # claim.
         if not leases and name:
             del index[name]

@@ -1,6 +1,6 @@
-"""After a transaction memory lets go of what it need not hold: states, streams, cold chunks and payloads.
+"""After a transaction, memory drops what it need not hold: states, streams, cold chunks and payloads.
 
-Nothing here changes a row: what was let go is read again when it is wanted.
+Nothing here changes a row: dropped data is read again on demand.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from fairlead.records.state import OwnState
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: Cold chunks, or streams, that are looked at in one go when too many are in memory.
+#: Cold chunks, or streams, that are visited at once when too many are in memory.
 _LET_GO_AT_ONCE = 500
 
 
 def let_go(
     memory: Memory, new_chunks: Sequence[Chunk] = (), thinned: Iterable[tuple[Chunk, Chunk]] = ()
 ) -> None:
-    """After a transaction: messages that memory need not hold, and payloads for which there is no room. In a queue
-    the oldest messages are wanted first, so nothing makes way for those of new chunks.
+    """After a transaction: drop messages that memory need not hold, and payloads for which there is no room.
+    The oldest messages of a queue are needed first, so nothing makes room for those of new chunks.
     """
     for chunk in new_chunks:
         if chunk.payload_bytes > PAGE_BYTES:
             keep_body(memory, chunk)
     for before, after in thinned:
         if before.payloads is None and not after.is_inline:
-            # They were read to be written, and nobody wants them.
+            # They were read to be written, and are not needed.
             after.payloads = None
         keep_body(memory, after)
     while memory.read_bodies:
@@ -55,7 +55,7 @@ def let_go(
         memory.demoted.clear()
     if memory.cached_messages <= cold.CACHED_MESSAGES:
         return
-    # While a backlog drains, cold chunks have the room that the hot ones before them leave.
+    # While a backlog drains, cold chunks use the room that the hot ones before them leave.
     room = cold.CACHED_MESSAGES + max(0, memory.max_hot_messages - memory.used_room)
     if memory.cached_messages > room:
         for chunk in new_chunks:
@@ -65,7 +65,9 @@ def let_go(
 
 
 def _let_cold_chunks_go(memory: Memory, left: int) -> None:
-    """Some more than must go, so that not every transaction of a full cache has to look for the first one."""
+    """Drop some more than necessary, so that not every transaction with a full cache has to search for the
+    first one.
+    """
     while memory.cached_messages > left and memory.cold_chunks:
         for chunk in list(islice(memory.cold_chunks.values(), _LET_GO_AT_ONCE)):
             if memory.cached_messages <= left:
@@ -119,7 +121,7 @@ def _let_stream_go(memory: Memory, queue: Queue, name: str, numbers: Sequence[in
 
 
 def is_kept(memory: Memory, number: int, state: OwnState) -> bool:
-    """Whether a lease, or the part of a stream or a lane in memory, has the message."""
+    """Whether a lease, or the part of a stream or a lane in memory, holds the message."""
     if number in memory.held:
         return True
     chunk = memory.chunks.get(number >> BLOCK_SHIFT)

@@ -1,4 +1,4 @@
-"""How long messages live and dedup keys are remembered.
+"""Ends of messages' lives, and remembered dedup keys.
 
 The earliest end of a queue is a hint for the timer; the rows have all of them.
 """
@@ -40,9 +40,9 @@ def keys_forgotten(memory: Memory, fact: KeysForgotten) -> None:
 
 
 def forget_key(memory: Memory, chunk: Chunk, number: int) -> None:
-    """A message is about to leave its queue for good: its dedup key may be used again, if it was remembered
-    as long as the message lives. A message that died or is done may have lost its key, and another one may have
-    it.
+    """A message is about to leave its queue permanently: its dedup key may be used again, if it was
+    remembered as long as the message lived. A message that died or was completed may have lost its key to
+    another one.
     """
     key, state = chunk.live_key(number), memory.state_of(number)
     if key and in_first_life(state, chunk) and (not state.done_ms or state.keeps_key):

@@ -1,7 +1,7 @@
-"""Messages move: from one place of the life cycle to another, or away for good.
+"""Messages move: from one state of the life cycle to another, or out of the queue.
 
-`_leave_place` takes a message from where it was, and `enter_place` puts it where its new state says. Messages that
-move together end as if each had moved by itself.
+`_leave_place` removes a message from its place, and `enter_place` adds it where its new state says. Messages
+that move together end as if each had moved alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairlead.records.state import OwnState, RunRow
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: Where messages that move together come from, and where they go.
+#: The states that messages that move together leave and enter.
 _STEPS_TOGETHER: dict[str, tuple[Where, Where]] = {
     "due": (Where.WAITING, Where.READY),
     "retried": (Where.LEASED, Where.READY),
@@ -58,7 +58,7 @@ def moved(memory: Memory, fact: MessageMoved) -> None:
 
 
 def moved_together(memory: Memory, fact: MessagesMoved) -> None:
-    """As `moved` for each of them, which decides wherever anything but lanes and times is to be changed."""
+    """As `moved` for each of them, which is called for each if anything but lanes and times must change."""
     queue, numbers, states, lease = memory.by_id[fact.queue_id], fact.numbers, fact.states, fact.lease
     before = [] if lease is not None else [memory.state_of(number) for number in numbers]
     if not _move_alike(memory, queue, fact, before):
@@ -108,7 +108,7 @@ def ended(memory: Memory, fact: MessageGone) -> None:
 
 
 def _move_alike(memory: Memory, queue: Queue, fact: MessagesMoved, before: Sequence[OwnState]) -> bool:
-    """Whether nothing follows from these moves for streams, lives, and keys with a limit; and all of them are where
+    """Whether these moves have no effect on streams, lives, and keys with a limit, and all messages are where
     such a move begins.
     """
     if queue.is_dead_letter_queue or queue.record.config.max_unsettled_per_key:
@@ -126,7 +126,7 @@ def _move_alike(memory: Memory, queue: Queue, fact: MessagesMoved, before: Seque
 
 
 def _load(memory: Memory, number: int, state: OwnState) -> None:
-    """At open: a message with a row of its own is leased, as a fact that follows says, or in a stream."""
+    """At open: a message with a row of its own is leased, as a following fact says, or in a stream."""
     restate(memory, number, state)
     stream = memory.stream_of(number, state.queue_id)
     if stream and is_hot_member(memory.chunk_of(number), state):
@@ -134,7 +134,7 @@ def _load(memory: Memory, number: int, state: OwnState) -> None:
 
 
 def enter_place(memory: Memory, chunk: Chunk, number: int, state: OwnState, why: Move | None) -> None:
-    """The message is in the queue that its state says, ready, waiting or done."""
+    """Add the message to the queue that its state names: ready, waiting or done."""
     restate(memory, number, state)
     queue = memory.by_id[state.queue_id]
     if state.done_ms:
@@ -144,7 +144,7 @@ def enter_place(memory: Memory, chunk: Chunk, number: int, state: OwnState, why:
         return
     end_ms = 0 if chunk.columns.expires is None else memory.end_of_life(number)
     if end_ms:
-        # Its row may be gone: lives that end while their messages are leased are passed over.
+        # Its row may be gone: lives that end while their messages are leased are skipped.
         note_life(memory, queue, chunk, end_ms)
     counts = memory.counts_to_change(queue)
     counts.bytes += chunk.columns.size_of(number & BLOCK_MASK)
@@ -159,7 +159,7 @@ def enter_place(memory: Memory, chunk: Chunk, number: int, state: OwnState, why:
 
 
 def _stand(memory: Memory, number: int, state: OwnState, why: Move | None) -> None:
-    """The message takes its place in its stream, or in its lane if it can be delivered."""
+    """Add the message to its stream, or to its lane if it can be delivered."""
     if state.done_ms:
         return
     queue = memory.by_id[state.queue_id]
@@ -183,14 +183,14 @@ def _stand(memory: Memory, number: int, state: OwnState, why: Move | None) -> No
 
 
 def _leave_place(memory: Memory, chunk: Chunk, number: int, state: OwnState, *, stays: bool = False) -> None:
-    """The message leaves the place where it was, for another place or for good; or it stays in its queue."""
+    """Remove the message from its place. It moves, leaves permanently, or stays in its queue."""
     queue = memory.by_id[state.queue_id]
     if state.done_ms:
         memory.counts_to_change(queue).done -= 1
         memory.changes.done[chunk.queue_id, state.done_ms, number] = False
         return
     stream = memory.stream_of(number, state.queue_id)
-    # Of a stream only the front stands in a lane.
+    # Only the front of a stream is in a lane.
     is_front = queue.streams.move(stream, number) if stream else False
     counts, lease = memory.counts_to_change(queue), memory.held.pop(number, None)
     if lease is not None:
@@ -199,7 +199,7 @@ def _leave_place(memory: Memory, chunk: Chunk, number: int, state: OwnState, *, 
         take_from_lease(memory, lease, 1)
         counts.leased -= 1
         if lease.is_numbered:
-            # It kept its chunk from being written anew.
+            # It prevented its chunk from being rewritten.
             note_sparse(memory, chunk)
     elif state.due_ms:
         counts.waiting -= 1

@@ -1,6 +1,6 @@
-"""Queues are stored, changed, deleted, and forgotten to be loaded anew.
+"""Queues are stored, changed, deleted, and dropped to be loaded anew.
 
-A deleted queue is not found from then on. The states of its messages are dropped in steps, and what it was made of is
+A deleted queue can no longer be found. The states of its messages are dropped in steps, and its objects are
 freed without the lock.
 """
 
@@ -66,7 +66,7 @@ def queue_deleted(memory: Memory, fact: QueueDeleted) -> None:
 
 
 def _unsettled(memory: Memory, queue: Queue) -> Counter[str]:
-    """How many messages of each key are leased."""
+    """The number of leased messages of each key."""
     own, found = memory.own, Counter[str]()
     for lease in queue.leases.values():
         for block, members in by_chunk(memory.members_of(lease)):
@@ -91,8 +91,8 @@ def forget_queue(memory: Memory, home_id: int) -> None:
 
 
 def sweep_states(memory: Memory, limit: int) -> bool:
-    """Drop some of what deleted queues left behind; False when nothing is left. Nobody asks for these states,
-    because no number is given twice.
+    """Drop some of the remains of deleted queues; False if nothing is left. Nothing reads these states,
+    because no number is reused.
     """
     for number in memory.unswept[-limit:]:
         state = memory.own.get(number)
@@ -105,13 +105,13 @@ def sweep_states(memory: Memory, limit: int) -> bool:
 
 
 def take_discarded(memory: Memory) -> list[object]:
-    """What deleted queues were made of. Freeing it takes long, so let go of it without the lock."""
+    """The objects of deleted queues. Freeing them takes long, so drop them without the lock."""
     discarded, memory.discarded = memory.discarded, []
     return discarded
 
 
 def _unlink(memory: Memory, home_id: int) -> None:
-    """Nobody finds a queue and its dead letters any more; `sweep_states` drops the states of its messages."""
+    """Make a queue and its dead letters impossible to find; `sweep_states` drops the states of its messages."""
     queues = [queue for queue in memory.by_id.values() if queue.home_id == home_id]
     for queue in queues:
         for lease in list(queue.leases.values()):

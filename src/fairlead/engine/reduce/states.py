@@ -1,4 +1,4 @@
-"""The states of single messages: read, restated, waiting, and implied no longer.
+"""The states of single messages: read, restated, waiting, and no longer implied.
 
 A state that changes is changed in memory and in a row of the same transaction.
 """
@@ -43,7 +43,7 @@ def restated(memory: Memory, fact: MessageRestated) -> None:
 
 
 def restate(memory: Memory, number: int, state: OwnState) -> None:
-    """A message has this state, in memory and in its row. Nothing that follows from the state is changed."""
+    """Give a message this state, in memory and in its row. Nothing that follows from the state is changed."""
     memory.own[number] = state
     memory.touched_states.add(number)
     chunk = memory.chunks.get(number >> BLOCK_SHIFT) or memory.chunk_of(number)
@@ -51,7 +51,7 @@ def restate(memory: Memory, number: int, state: OwnState) -> None:
 
 
 def begin_waits(memory: Memory, queue: Queue, states: Mapping[int, OwnState]) -> None:
-    """Messages without streams wait for their times. Memory has their states until the transaction ends."""
+    """Let messages without streams wait. Memory has their states until the transaction ends."""
     changes, home_id = memory.changes, queue.home_id
     counts = memory.counts_to_change(queue)
     counts.waiting += len(states)
@@ -70,7 +70,9 @@ def mark_own(memory: Memory, chunk: Chunk, number: int) -> None:
 
 
 def mark(memory: Memory, chunk: Chunk, numbers: Sequence[int], state: int) -> None:
-    """Messages of a chunk are implied no longer: the rows of a lane and of a stream go with the last one that was."""
+    """Messages of a chunk are no longer implied. The rows of a lane and of a stream go with the last implied
+    message.
+    """
     if not chunk.is_cold:
         chunk.mark(numbers, state)
         memory.changes.chunks.add(chunk)

@@ -1,7 +1,7 @@
-"""Rows of streams, which lead to the messages that memory need not hold.
+"""Rows of streams, which lead to messages that memory need not hold.
 
-An implied message is counted in the row that its chunk has for the stream; a message with a row of its own has a row
-of its stream too.
+An implied message is counted in its chunk's row for the stream; a message with a row of its own has a row of
+its stream too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def hot_members(memory: Memory, home: Queue, chunk: Chunk) -> list[int]:
-    """The messages of a chunk without implied messages that are in streams and in memory with it."""
+    """Messages in streams that are in memory with their chunk, for a chunk without implied messages."""
     if chunk.is_cold or chunk.columns.streams is None or not home.is_ordered:
         return []
     in_streams = [number for number in chunk.with_own_rows() if chunk.stream_of(number)]
@@ -43,7 +43,9 @@ def add_members(memory: Memory, chunk: Chunk, numbers: Sequence[int]) -> None:
 
 
 def note_member(memory: Memory, chunk: Chunk, number: int, stream: str) -> None:
-    """A message of a stream has a row of its own: if memory need not hold it, it has one of its stream too."""
+    """A message of a stream has a row of its own. If memory need not hold it, it gets a row of its stream
+    too.
+    """
     if memory.is_cold_member(number):
         key = memory.lane_and_weight(number)[0][0]
         row = MemberRow(number, 0, key)
@@ -57,7 +59,7 @@ def forget_member(memory: Memory, chunk: Chunk, number: int, stream: str) -> Non
 
 
 def member_rows(memory: Memory, chunk: Chunk, stream: str) -> dict[tuple[int, bool], MemberRow | None]:
-    """Rows of a stream, some of which change."""
+    """The rows of a stream, some of which change."""
     home_id = chunk.queue_id
     memory.by_id[home_id].streams.row_changed(stream)
     return memory.changes.members.setdefault((home_id, stream), {})

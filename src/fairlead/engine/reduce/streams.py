@@ -1,7 +1,7 @@
 """Messages join their streams and are leased in them, and the fronts of streams enter and leave their lanes.
 
-Facts only say where messages are. The front of a stream follows from that once all facts of a request are known:
-`update_fronts` is called then, live and at open alike.
+Facts say only where messages are. The front of a stream follows from that once all facts of a request are
+known: `update_fronts` is called then, live and at open.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def pass_allowed(memory: Memory, fact: PassAllowed) -> None:
 
 
 def join_streams_at_open(queue: Queue, chunk: Chunk, ready: Sequence[int]) -> Sequence[int]:
-    """At open: messages of streams join them, and those without a stream are returned. The order of the streams is
-    known when all messages are: `update_fronts` finds the fronts.
+    """At open: add messages to their streams, and return those without a stream. The order of the streams is
+    known when all messages are: `update_fronts` computes the fronts.
     """
     for number in chunk.implied():
         if name := chunk.stream_of(number):
@@ -38,8 +38,8 @@ def join_streams_at_open(queue: Queue, chunk: Chunk, ready: Sequence[int]) -> Se
 
 
 def open_streams(memory: Memory, queue: Queue, chunk: Chunk, numbers: Sequence[int]) -> Sequence[int]:
-    """New messages join their streams. Returns those that enter their lanes: without a stream, or the first of a
-    new one.
+    """Add new messages to their streams. Returns those that enter their lanes: messages without a stream, and
+    the first of a new one.
     """
     if not chunk.is_cold:
         return queue.streams.open(chunk, numbers)
@@ -65,8 +65,8 @@ def lease_in_streams(memory: Memory, queue: Queue, numbers: Sequence[int], *, is
 
 
 def update_fronts(memory: Memory) -> None:
-    """Once all facts of a request are known: let other messages of the same keys go out in the place of those
-    that were settled, and let the front of each touched stream stand in its lane.
+    """Once all facts of a request are known: let other messages of the same keys take the place of settled
+    ones, and add the front of each changed stream to its lane.
     """
     if memory.thinned_lanes:
         # A key whose last lane is on disk takes no more turns than one whose lanes are in memory.
@@ -93,7 +93,8 @@ def _move_fronts(memory: Memory) -> None:
             memory.changes.streams[queue_id, name] = row
             stream.has_row = row is not None
     if memory.thinned_lanes:
-        # A lane without messages is gone before the next front enters it, as it is where memory has all of it.
+        # A lane without messages is gone before the next front enters it, as it is where memory has all of
+        # it.
         end_dry_lanes(memory)
     for _, queue_id, number in sorted(entering):
         enter_lane_as_front(memory, memory.by_id[queue_id], number)
@@ -101,8 +102,8 @@ def _move_fronts(memory: Memory) -> None:
 
 
 def place_fronts(memory: Memory, queues: Iterable[Queue]) -> None:
-    """At open, once lanes are in memory up to their last hot message. Rows of lanes lead to the fronts that memory
-    need not hold.
+    """At open, once lanes are in memory up to their last hot message. Rows of lanes lead to the fronts that
+    memory need not hold.
     """
     for (queue_id, _), stream in memory.touched_streams.items():
         memory.by_id[queue_id].streams.move_front(stream)

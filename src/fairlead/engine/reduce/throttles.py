@@ -1,4 +1,4 @@
-"""Throttle keys are closed and opened, and probes of closed keys go out and end."""
+"""Throttle keys are closed and opened, and probes of closed keys are delivered and end."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ def closed_changed(memory: Memory, records: Mapping[bytes, Closure | None]) -> N
         throttle_key = raw_key.decode()
         memory.buckets.close(throttle_key, None if closure is None else closure.until_ms)
         for queue in memory.by_id.values():
-            # The next claim looks at the lanes that wait, whatever the time is.
+            # The next claim tries the waiting lanes, whatever the time is.
             queue.schedule.bucket_changed(throttle_key, 0)
 
 
 def restart_probes(memory: Memory) -> None:
-    """It is not known which probes are still out: each closed key begins with one again."""
+    """The probes in flight are unknown: each closed key begins with one again."""
     for throttle_key, closed in memory.buckets.closed.items():
         memory.buckets.close(throttle_key, closed.until_ms)
     _look_again(memory, memory.buckets.closed)
 
 
 def follow_probes(memory: Memory, fact: StateFact, now_ms: int) -> bool:
-    """While a throttle key is closed: note the probes that a fact sends out or ends. Returns whether others may go out.
+    """While a throttle key is closed: record the probes that a fact delivers or ends. Returns whether others
+    may be delivered.
 
-    Beside the reducers, because it is not stored which deliveries are probes.
+    Not a reducer, because the store does not record which deliveries are probes.
     """
     match fact:
         case Claimed():

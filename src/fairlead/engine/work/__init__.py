@@ -1,10 +1,11 @@
-"""The work of each verb: one function per verb, found by the class of the request.
+"""The work of each verb: one function for each verb, found by the class of the request.
 
-`WORK` lists the verbs that are one transaction: `(tx, request) -> answer`. Such a function reads and checks first
-and adds facts last. `WORK_IN_STEPS` lists the verbs that scan, wait or change more than one transaction may:
-`(engine, request, caller) -> answer`; such a function opens a short transaction for each step.
+`WORK` lists the verbs that are one transaction: `(tx, request) -> answer`. A function in it reads and checks
+first and adds facts last. `WORK_IN_STEPS` lists the verbs that scan, wait or change more than one transaction
+may: `(engine, request, caller) -> answer`; a function in it opens a short transaction for each step.
 
-The record of a verb, with its fields and rights, is in `fairlead.verbs`: a client has all records and no engine.
+The record of a verb, with its fields and rights, is in `fairlead.verbs`: a client has all records and no
+engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A large payload is stored before the transaction of its enqueue, piece by piece, where nobody sees it.
+"""A large payload is stored before the transaction of its enqueue, in pieces that are not visible.
 
-RocksDB's binding keeps the interpreter lock for the whole of a write, so one write of a large payload would hold up
-everybody. The enqueue itself stays one transaction, with its dedup key and its remembered answer: the chunk that it makes
-takes the pages over. If it makes none, or if a crash comes first, the pages are dropped like any staged part.
+RocksDB's binding holds the interpreter lock for the whole of a write, so one write of a large payload would
+block every other thread. The enqueue itself stays one transaction, with its dedup key and its remembered
+answer: its chunk takes over the pages. If it makes no chunk, or if a crash comes first, the pages are dropped
+like any staged part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
 
-#: Larger ones are stored ahead.
+#: Larger payloads are stored ahead.
 LARGE_PAYLOAD_BYTES = 2 * PIECE_BYTES
 
 
@@ -33,7 +34,9 @@ def is_large_payload(request: Enqueue) -> bool:
 
 @contextmanager
 def stored_ahead(engine: Engine, request: Enqueue) -> Iterator[None]:
-    """Inside the block the enqueue finds its payload stored. Raises what the enqueue would raise at once."""
+    """Inside the block the payload of the enqueue is stored already. Raises at once what the enqueue would
+    raise.
+    """
     given = check_columns([request.message()])
     with engine.transaction() as tx:
         queue_id = source_queue(tx, request.queue).record.queue_id

@@ -40,7 +40,7 @@ def read(engine: Engine, request: AuditRead, _: Caller) -> list[AuditRecord]:
 
 
 def _backwards(engine: Engine, before: int | None) -> Iterator[AuditRecord]:
-    """At most `SCAN_LIMIT` entries."""
+    """At most `SCAN_LIMIT` entries, the newest first."""
     end = None if before is None else entry_key(before)
     for _ in range(SCAN_LIMIT // _PAGE):
         with engine.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Messages out: the scheduler plans, one fact leases."""
+"""Claims: the scheduler plans, and one fact leases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fairlead.schedule.draft import Followers, Run
 from fairlead.schedule.plan import ClaimPlan
 from fairlead.verbs.claim import Claim
 
-#: Characters of a name or a token that need no closer look.
+#: Characters of a name or a token that need no closer check.
 _SHORT = min(MAX_CONSUMER_BYTES, MAX_CLAIM_TOKEN_BYTES)
 
 
@@ -48,7 +48,7 @@ def claim(tx: Transaction, request: Claim) -> list[Delivery]:
 
 
 def in_turn(tx: Transaction, queues: list[Queue]) -> list[Queue]:
-    """Each claim of several queues begins with another one of them."""
+    """The queues, beginning with another one for each claim."""
     if len(queues) < 2:
         return queues
     tx.memory.claim_turn += 1
@@ -64,8 +64,8 @@ def claim_now(
     expire: bool = True,
     max_bytes: int = MAX_ANSWER_BYTES,
 ) -> list[Delivery]:
-    """Claim from one queue after the other until the deliveries have `max_bytes` together. `expire=False` leaves leases
-    that have run out to the timer.
+    """Claim from one queue after the other until the deliveries have `max_bytes` together. `expire=False`
+    leaves expired leases to the timer.
     """
     # Before anything changes, because a refusal after that would lose the transaction.
     limit = leases_that_fit(tx, request.limit)
@@ -82,7 +82,7 @@ def claim_now(
 
 
 def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = True) -> None:
-    """In all queues before any is planned: what is due in one may make a message of another ready."""
+    """Do due work in all queues before planning any: it may make a message of another queue ready."""
     expiries = tx.memory.expiries
     if expire and expiries and expiries[0][0] <= tx.now_ms:
         expire_leases(tx)
@@ -97,7 +97,7 @@ def run_queues_due(tx: Transaction, queues: Sequence[Queue], *, expire: bool = T
 
 
 def check_claim(request: Claim) -> Sequence[str]:
-    """Returns the names of the queues."""
+    """Check the request, and return the names of its queues."""
     queue, names = request.queue, request.queues()
     if not isinstance(queue, str) and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidRequest("queue", "a queue name or a list of them", queue)
@@ -113,8 +113,8 @@ def check_claim(request: Claim) -> Sequence[str]:
 
 
 def is_good_at_a_glance(request: Claim) -> bool:
-    """Whether all values are right, told from types and lengths alone, as in nearly every claim: one queue, and a short
-    name and token or none.
+    """Whether all values are valid according to types and lengths alone, as in nearly every claim: one queue,
+    and a short name and token or none.
     """
     if type(request.queue) is not str or type(request.started) is not bool:
         return False
@@ -159,7 +159,7 @@ def _claim_of(tx: Transaction, queue: Queue, request: Claim, limit: int, max_byt
         claimed_ms=tx.now_ms,
         expires_ms=tx.now_ms + lease_ms,
         lease_ms=lease_ms,
-        # Text of a kind of the caller's own cannot be stored.
+        # An instance of a subclass of str cannot be stored.
         consumer=str(request.consumer),
         token=str(request.token or ""),
         started=request.started,
@@ -179,8 +179,8 @@ def plan_within(
     up_to: int | None = None,
     run: Run = (),
 ) -> ClaimPlan:
-    """Ends with the message that reaches `max_bytes`; nothing behind the place `up_to` is taken. `run` is left of
-    an earlier plan of the same claim.
+    """The plan of a claim, which ends with the message that reaches `max_bytes`; nothing after the place
+    `up_to` is taken. `run` is the rest of a run from an earlier plan of the same claim.
     """
     in_runs = max_per_stream > 1 and queue.is_ordered and _may_have_runs(queue, up_to)
     followers = _followers(tx, queue, max_per_stream - 1, up_to) if in_runs else None
@@ -205,15 +205,17 @@ def _size_of(tx: Transaction, number: int) -> int:
 
 
 def _may_have_runs(queue: Queue, up_to: int | None) -> bool:
-    """Without streams there are no runs, and the scheduler takes whole rounds at a time. Memory may not know that no
-    stream is left, so this is only for queues where both ways of planning give the same order: no lane needs tokens,
-    and no key sits out.
+    """Whether the plan must look for runs of streams.
+
+    Without streams there are none, and the scheduler takes whole rounds at a time. Memory may not know that
+    no stream is left, so this shortcut is only for queues where both ways of planning give the same order: no
+    lane needs tokens, and no key sits out.
     """
     return queue.streams.has_any or queue.schedule.has_throttled or up_to is not None
 
 
 def _followers(tx: Transaction, queue: Queue, most: int, up_to: int | None) -> Followers:
-    """Names the messages that go out behind the head of a stream."""
+    """Returns the function that names the messages to deliver after the head of a stream."""
     streams, memory, queue_id = queue.streams, tx.memory, queue.record.queue_id
 
     def followers(head: int, room: int) -> Run:
@@ -224,7 +226,7 @@ def _followers(tx: Transaction, queue: Queue, most: int, up_to: int | None) -> F
 
 
 def up_to_place(tx: Transaction, run: Run, up_to: int | None) -> Run:
-    """The run before its first message behind the place."""
+    """The part of the run before its first message after the place."""
     if up_to is None:
         return run
     return list(takewhile(lambda item: tx.memory.place_of(item[1]) <= up_to, run))

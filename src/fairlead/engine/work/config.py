@@ -54,7 +54,9 @@ def list_values(tx: Transaction, request: ConfigList) -> dict[str, str]:
 
 
 def _check_room(tx: Transaction, entries: dict[str, str]) -> None:
-    """All of it is in memory. A value that takes no more room than the one before is always taken."""
+    """Check the bound on the configuration, all of which is in memory. A value that takes no more room than
+    the one before is always accepted.
+    """
     config = tx.memory.config
     new_keys = [entry for entry in entries if entry not in config]
     if new_keys and len(config) + len(new_keys) > MAX_CONFIG_KEYS:
@@ -87,14 +89,14 @@ def _configure_bucket(tx: Transaction, throttle_key: str) -> None:
     rate = float(rate_text)
     burst = default_burst(rate) if burst_text is None else float(burst_text)
     if bucket is None and idle is not None and idle.tokens_at(now_ms) < idle.burst:
-        # An idle bucket that is full holds nothing back, so it is forgotten.
+        # A full idle bucket limits nothing, so it is forgotten.
         bucket = idle
     changed = Bucket(rate, burst, burst, now_ms) if bucket is None else bucket.configured(rate, burst, now_ms)
     tx.add(BucketChanged(throttle_key, changed, False, now_ms))
 
 
 def forget_full_buckets(tx: Transaction) -> bool:
-    """An idle bucket that is full again holds nothing back. Returns whether one was forgotten."""
+    """Forget idle buckets that are full again, because they limit nothing. Returns whether one was forgotten."""
     idle = tx.memory.idle_buckets.items()
     full = [key for key, bucket in idle if bucket.tokens_at(tx.now_ms) >= bucket.burst][:_FORGOTTEN_AT_ONCE]
     for throttle_key in full:

@@ -1,8 +1,7 @@
-"""Putting a numbered claim together: planned as any claim is, leased piece by piece, open with the piece that
-ends it.
+"""Assembling a numbered claim: planned like any claim, leased piece by piece, and opened with its last piece.
 
-Each piece is one transaction: a lease that never runs out, and the consumer's record. Until the claim is open
-nobody has been told of it; a caller that asks for its number goes on where the last piece ended, in this process
+Each piece is one transaction: a lease that never expires, and the consumer's record. Until the claim is open,
+no caller has received it; a caller that asks for its number continues after the last piece, in this process
 or after a crash.
 """
 
@@ -86,7 +85,9 @@ def _read(request: ConsumersClaim) -> Wanted:
 
 
 def _fill(tx: Transaction, wanted: Wanted) -> ConsumerRecord | None:
-    """One piece: the record after it, or None when there is nothing to lease and nothing was begun."""
+    """Lease one piece. Returns the record after it, or None if there is nothing to lease and nothing was
+    begun.
+    """
     before = consumer_of(tx, wanted.consumer)
     check_next(before, wanted.generation, wanted.number)
     if before.phase == "open":
@@ -124,7 +125,9 @@ def _plan(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: Wanted)
 
 
 def _fitting(tx: Transaction, before: ConsumerRecord, most: int) -> int:
-    """A claim that was begun is answered as it is when no more leases fit: closing it frees space."""
+    """How many more leases fit. A claim that was begun is answered as it is when none fits, because closing
+    it frees space.
+    """
     try:
         return leases_that_fit(tx, most)
     except StoreFull:
@@ -134,7 +137,7 @@ def _fitting(tx: Transaction, before: ConsumerRecord, most: int) -> int:
 
 
 def _rest_of_run(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: Wanted) -> Run:
-    """The last piece may have ended in the middle of a stream."""
+    """The rest of the run, if the last piece ended in the middle of a stream."""
     if not before.messages or wanted.max_per_stream == 1:
         return ()
     queue_id, stream_of = queue.record.queue_id, tx.memory.stream_of

@@ -1,7 +1,8 @@
 """Reading a numbered claim: the same messages in the same order, as often as asked, until it is closed.
 
-The members of an open claim, their chunks and their payloads stay as they are. So a reader takes the list of them
-once; for each page it looks under the lock whether the claim is still open, and reads the payloads without it.
+The members of an open claim, their chunks and their payloads do not change. So a reader takes the list of
+them once; for each page it checks under the lock whether the claim is still open, and reads the payloads
+without it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from fairlead.verbs.consumers import ConsumersRead
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Bodies held at a time by one reader.
+#: Bodies that one reader holds at a time.
 PAGE_MESSAGES = 2500
 PAGE_BYTES = 2 * 1024 * 1024
-#: A reader shows that its consumer lives, but one record in this part of its time to live is enough.
+#: A read shows that its consumer is alive, but one record in this part of its time to live is enough.
 TOUCHES = 20
 
 
@@ -54,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Members as they are told: what the lock is needed for. `states` are those of members to which something happened."""
+    """The parts of members for which the lock is needed. `states` are those of members that changed alone."""
 
     numbers: list[int]
     states: dict[int, OwnState]
@@ -62,7 +63,7 @@ class Seen(NamedTuple):
 
 
 def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterator[Sequence[Delivery]]:
-    """Checked at once; then page by page."""
+    """Checks the request at once; then returns page by page."""
     if not isinstance(request.after, bytes):
         raise InvalidRequest("after", "the id of a message in bytes", request.after)
     check_slice(request.slice, request.slices)
@@ -99,8 +100,8 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
 
 
 def _begin_reading(engine: Engine, wanted: Wanted, members: list[int]) -> ClaimReading:
-    """Shared with those who read the claim at the same time, or read it next. The chunks of the members are found in
-    short transactions, and stay while the claim is open.
+    """Shared with callers that read the claim at the same time, or next. The chunks of the members are loaded
+    in short transactions, and stay while the claim is open.
     """
     chunks: dict[int, Chunk] = {}
     blocks = list(dict.fromkeys([number >> BLOCK_SHIFT for number in members]))
@@ -136,7 +137,7 @@ def _pages(engine: Engine, wanted: Wanted, reading: ClaimReading, members: list[
         with engine.transaction() as tx:
             seen = _look(tx, wanted, numbers)
         blocks = {number >> BLOCK_SHIFT for number in seen.numbers}
-        # Payloads of chunks that the last page had too are not read again: they are let go of only now.
+        # Payloads of chunks that the last page had too are not read again: they are dropped only now.
         stored = {block: reading.stored_in(block, read) for block in blocks}
         if seen.numbers:
             yield Page(seen.shared, stored, seen.numbers, seen.states)
@@ -159,8 +160,8 @@ def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Seen:
 
 
 def _unsettled(tx: Transaction, record: ConsumerRecord, numbers: list[int]) -> list[int]:
-    """Members without an outcome; none behind one of its stream that failed or was released: it must wait for
-    that one.
+    """Members without an outcome, and not behind one of their stream that failed or was released, because
+    they must wait for it.
     """
     told, memory = outcomes_of(tx, record), tx.memory
 
@@ -187,7 +188,7 @@ def _payloads(engine: Engine, wanted: Wanted, chunk: Chunk) -> Sequence[bytes]:
     try:
         return read_payloads(engine.store, chunk)
     except BrokenInvariant:
-        # Closed between the look and the read: then that is the answer.
+        # Closed between the check and the read: then that is the answer.
         with engine.transaction() as tx:
             wanted.find(tx)
         raise

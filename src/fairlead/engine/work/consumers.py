@@ -1,4 +1,4 @@
-"""Durable consumers: making and dropping them, and saying how it goes with the claim in hand. One call is one
+"""Durable consumers: registering and dropping them, and recording outcomes of the open claim. One call is one
 transaction, synced before the answer, unless the claim ends: its messages follow in steps.
 """
 
@@ -94,7 +94,7 @@ def consumer_of(tx: Transaction, consumer: Scoped) -> ConsumerRecord:
 
 
 def opened(tx: Transaction, consumer: Scoped, generation: int, number: int) -> ConsumerRecord:
-    """The consumer, whose claim in hand has this number and was answered."""
+    """The consumer, whose open claim has this number and was received by a caller."""
     record = consumer_of(tx, consumer)
     check_opened(record, generation, number)
     return record
@@ -102,8 +102,8 @@ def opened(tx: Transaction, consumer: Scoped, generation: int, number: int) -> C
 
 @contextmanager
 def at_rest(engine: Engine, consumer: Scoped) -> Iterator[Transaction]:
-    """A transaction in which the consumer has no steps left: a decision about its next claim must not meet the
-    rest of the last one.
+    """A transaction in which the consumer has no steps left: a decision about its next claim must not meet
+    the rest of the last one.
     """
     while True:
         with engine.transaction() as tx:
@@ -151,7 +151,7 @@ def register(engine: Engine, request: ConsumersRegister, caller: Caller) -> Cons
             if len(tx.memory.records[Table.CONSUMERS]) >= MAX_CONSUMERS:
                 raise LimitReached("durable consumers", MAX_CONSUMERS)
             tx.store.check_room(MESSAGE_BYTES)
-            # Above every generation of a dropped consumer of this name and queue: each took a commit.
+            # Above every generation of a dropped consumer of this name and queue: each used a commit.
             known = ConsumerRecord(consumer.name, queue_id, consumer.queue, tx.commit - 1, ttl_ms, tx.now_ms)
         else:
             check_same_default_outcome(known, request.default_outcome)
@@ -201,7 +201,7 @@ def drop(engine: Engine, request: ConsumersDrop, caller: Caller) -> None:
 
 
 def _let_go(engine: Engine, consumer: Scoped, why: str, *, dropping: bool = False) -> int:
-    """Returns how many messages the claim in hand had."""
+    """Release the open claim. Returns its number of messages."""
     with at_rest(engine, consumer) as tx:
         record = consumer_of(tx, consumer)
         count = record.messages if record.in_hand else 0
@@ -242,8 +242,8 @@ def close(engine: Engine, request: ConsumersClose, caller: Caller) -> CloseResul
 
 
 def record_outcomes(engine: Engine, request: ConsumersRecord, caller: Caller) -> None:
-    """All items are checked before the first is recorded; then they are recorded in steps. An error leaves the steps
-    before it recorded, and the same call says the same again.
+    """Record outcomes: all items are checked before the first is recorded; then they are recorded in steps.
+    An error leaves the steps before it recorded, and the same call records the same again.
     """
     consumer = read_consumer(request.name, request.queue)
     check_whole(request.generation, "generation")
@@ -286,10 +286,10 @@ def _check_limits(tx: Transaction, record: ConsumerRecord, items: CheckedItems, 
 
 
 def _check_room(tx: Transaction, items: CheckedItems, size: int) -> None:
-    """Texts and carries stop at the reserve. Bare outcomes go on into it: without them a claim cannot be closed."""
+    """Texts and carries stop at the reserve. Bare outcomes may use it: without them a claim cannot be closed."""
     carried = sum([len(carry) for carry in items.carries.values() if carry])
     is_bare = not carried and not any(one.error for one in items.recorded)
-    # A text is stored twice for a while: with the claim, and at close with its message.
+    # A text is stored twice for a while: with the claim and, at close, with its message.
     tx.store.check_room(2 * size + carried, in_reserve=is_bare)
 
 
@@ -310,7 +310,7 @@ def _members(tx: Transaction, record: ConsumerRecord, items: CheckedItems) -> li
 def _extended(
     tx: Transaction, record: ConsumerRecord, items: CheckedItems, numbers: list[int]
 ) -> dict[int, OwnState]:
-    """What extends make of the states: progress grows, and the latest carry replaces the one before."""
+    """The states with the effect of extensions: progress grows, and the latest carry replaces the one before."""
     if not items.carries:
         return {}
     told = outcomes_of(tx, record).progress
@@ -360,7 +360,7 @@ def begin_slice(tx: Transaction, request: ConsumersBeginSlice) -> SliceBegun:
         Recorded(raw_id, "fail", error=LEFT_BEGUN, reason=int(FailureReason.TIMEOUT_EXCEEDED))
         for raw_id in left
     ]
-    # Past the limit of what is recorded, if need be: each start brings one failure at most.
+    # Beyond the limit of recorded outcomes if necessary: each start causes at most one failure.
     after = msgspec.structs.replace(record, turns=turns)
     _save_outcomes(tx, after, "", failed, len(_pack(failed)) if failed else 0)
     return SliceBegun(has_begun(record.turns, slice, slices), len(failed), turns[slice])

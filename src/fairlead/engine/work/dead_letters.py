@@ -1,4 +1,4 @@
-"""Bringing dead letters back: by id, by count, by filter, at a rate, and as a dry run that counts exactly."""
+"""Redrive of dead letters: by id, by count, by filter, at a rate, and as a dry run that counts exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def redrive(engine: Engine, request: Redrive, caller: Caller) -> RedriveResult:
-    """The queue of the request is a queue or its `.dlq`."""
+    """Redrive dead letters. The request names a queue or its `.dlq`."""
     limit = 0 if request.count is None else check_count(request.count, "count", most=MAX_REDRIVE_COUNT)
     rate = check_rate(request.rate)
     check_bool(request.dry_run, "dry_run")
@@ -72,8 +72,8 @@ def _dead_letters_of(tx: Transaction, name: str) -> Queue:
 
 
 def _redrive_ids(engine: Engine, request: Redrive, test: DeadLetterTest, limit: int) -> RedriveResult:
-    """The longest dead first, whatever the order of the ids. Messages that are not ready in the dead-letter queue
-    are passed over.
+    """The oldest dead letters first, whatever the order of the ids. Messages that are not ready in the
+    dead-letter queue are skipped.
     """
     raw_ids = list(check_ids(request.ids, "; use a filter for more"))
     met: dict[bytes, Met] = {}
@@ -97,7 +97,7 @@ def _redrive_ids(engine: Engine, request: Redrive, test: DeadLetterTest, limit: 
 
 
 def _count_selected(engine: Engine, operation: Intent, test: DeadLetterTest) -> int:
-    """Exact; dead letters that are leased just now do not count."""
+    """The exact number. Dead letters that are leased at the moment do not count."""
     count = 0
     while page := next_dead_letters(engine, operation):
         left = operation.limit - count if operation.limit else len(page)
@@ -114,7 +114,7 @@ def intents(tx: Transaction, request: Intents) -> list[Intent]:
 
 
 def cancel_intent(tx: Transaction, request: CancelIntent) -> bool:
-    """Stop a redrive where it is; what was moved stays moved. A purge cannot be stopped halfway."""
+    """Stop a redrive where it is; messages that returned stay. A purge cannot be stopped halfway."""
     if isinstance(request.intent_id, bool) or not isinstance(request.intent_id, int):
         raise InvalidRequest("intent_id", "the number of an intent", request.intent_id)
     operation = find_operation(tx, request.intent_id)

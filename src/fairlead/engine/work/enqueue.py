@@ -1,4 +1,4 @@
-"""Messages in: checked messages become columns, columns become chunks."""
+"""Enqueues: checked messages become columns, and columns become chunks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fairlead.store.kv.port import Table
 from fairlead.store.rows import chunk_key, part_key
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
 
-#: More lanes than this do not fit in a byte per message.
+#: More lanes than this do not fit in one byte for each message.
 _MAX_BYTE = 256
 
 
@@ -59,8 +59,8 @@ def enqueue(tx: Transaction, request: Enqueue) -> str:
 
 
 def _enqueue_bare(tx: Transaction, queue: Queue, request: Enqueue) -> str:
-    """`add` and `prepare` for one message that is nothing but a payload with a key: the most frequent request by far
-    has as few steps as it can.
+    """`add` and `prepare` for one message with only a payload and a key. This is by far the most frequent
+    request, so it takes as few steps as possible.
     """
     if queue.is_dead_letter_queue:
         raise _is_for_dead_letters(queue.name)
@@ -102,13 +102,13 @@ def _append(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> l
 
 
 def checked(tx: Transaction, request: Enqueue | EnqueueMany, messages: Any) -> list[CheckedMessage]:
-    """The messages of a request, with what the `on_enqueue` hook of its queue returned laid over them."""
+    """The messages of a request, with the results of its queue's `on_enqueue` hook applied."""
     decided = tx.hooks.messages.get(id(request))
     return check_messages(messages) if decided is None else by_row(decided)
 
 
 def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
-    """Straight into the dead letters, with a record of why. They have no time to live and no dedup key."""
+    """Add dead letters directly, with a record of the reason. They have no time to live and no dedup key."""
     given, error, reason = check_quarantine(request)
     queue = queue_of_quarantine(tx, request)
     check_room_for_dead(tx, given, error)
@@ -125,7 +125,7 @@ def quarantine(tx: Transaction, request: Quarantine) -> list[str]:
 
 
 def check_quarantine(request: Quarantine) -> tuple[MessageColumns, str, FailureReason]:
-    """The messages without what dead letters do not have; the text and the reason of their record."""
+    """The messages without fields that dead letters do not have; the text and the reason of their record."""
     given = check_columns(request.messages)
     error, reason = check_error(request.error, request.reason)
     return given._replace(ttls=[0] * given.length, delays=None, dedup_keys=None), error, reason
@@ -152,12 +152,12 @@ def twin(tx: Transaction, request: Twin) -> str | None:
 
 
 class Prepared(NamedTuple):
-    """Messages that were checked and may be added to a queue."""
+    """Checked messages that may be added to a queue."""
 
     queue: Queue
     #: The columns of each chunk, with the messages as they were given.
     batches: Sequence[tuple[Columns, MessageColumns]]
-    #: For each message: the id of its twin, or its index among the new messages. None: all are new.
+    #: For each message: the id of its duplicate, or its index among the new messages. None: all are new.
     found: Sequence[str | int] | None
     #: The first new message with each dedup key.
     first: dict[str, int]
@@ -191,7 +191,8 @@ def prepare(tx: Transaction, name: str, messages: MessageColumns, *, is_bounded:
         parts = [new.rows(start, start + MAX_CHUNK_MESSAGES) for start in starts]
         batches = [(to_columns(queue, part, tx.now_ms), part) for part in parts]
     if count and is_bounded:
-        # Nothing new, because all are duplicates, fits also in a queue that redrives have overfilled.
+        # If all are duplicates, nothing new is added, which also fits in a queue that redrives have
+        # overfilled.
         size = sum([columns.total_bytes() for columns, _ in batches])
         check_bounds(tx, queue, count, size)
         tx.store.check_room(size + MESSAGE_BYTES * count)
@@ -206,7 +207,7 @@ def _is_for_dead_letters(name: str) -> InvalidRequest:
 
 
 def add(tx: Transaction, prepared: Prepared) -> list[str]:
-    """The id of each message, duplicates included."""
+    """Add the messages, and return the id of each, including duplicates."""
     queue, found = prepared.queue, prepared.found
     chunks = _add_chunks(tx, queue, prepared.batches)
     if found is None and len(chunks) == 1:
@@ -226,7 +227,7 @@ def add(tx: Transaction, prepared: Prepared) -> list[str]:
 def _find_twins(
     tx: Transaction, queue: Queue, messages: MessageColumns, dedup_keys: Sequence[str]
 ) -> tuple[Sequence[str | int], dict[str, int], MessageColumns]:
-    """`found` and `first` of `Prepared`, and the new messages: a message whose dedup key is known is none."""
+    """`found` and `first` of `Prepared`, and the new messages: a message with a known dedup key is not new."""
     keys = list(dict.fromkeys(filter(None, dedup_keys)))
     rows = tx.dedup_rows(queue.record.queue_id, keys)
     ids = {key: show_id(row.raw_id) for key, row in rows.items() if row.holds(tx.now_ms)}
@@ -294,14 +295,14 @@ def _add_chunk(
 
 
 def _take_over(tx: Transaction, queue: Queue, payloads: Sequence[bytes]) -> int:
-    """The number that the payload of the request is stored under already; 0: it is to be stored."""
+    """The number under which the payload of the request is stored already; 0 if it must be stored."""
     ahead = tx.ahead
     if ahead is None or len(payloads) != 1 or payloads[0] is not ahead.payload:
         return 0
     tx.ahead = None
     queue_id = queue.record.queue_id
     for staged in tx.memory.staged.chunks_of(ahead.write).values():
-        # Those of a queue that was deleted, and made again since, are gone.
+        # Pages of a queue that was deleted, and created again since, are gone.
         if staged.queue_id == queue_id:
             [(number, _)] = staged.parts
             tx.add(RecordsChanged(Table.STAGED_PARTS, {part_key(queue_id, number): None}))
@@ -318,14 +319,14 @@ def _waiting(tx: Transaction, queue: Queue, messages: MessageColumns, numbers: r
 
 
 def own_where(delays: Sequence[int]) -> bytearray:
-    """The states of messages in their chunk: those that have a delay have rows of their own."""
+    """The states of messages in their chunk: messages with a delay have rows of their own."""
     return bytearray([OWN if delay else IMPLIED for delay in delays])
 
 
 def waiting_states(
     queue: Queue, numbers: Sequence[int], delays: Sequence[int], now_ms: int
 ) -> dict[int, OwnState]:
-    """The states of the messages that have a delay. Those with the same one share their state."""
+    """The states of the messages with a delay. Messages with the same delay share their state."""
     states = {delay: OwnState(queue.record.queue_id, due_ms=now_ms + delay) for delay in {*delays} - {0}}
     return {number: states[delay] for number, delay in zip(numbers, delays, strict=True) if delay}
 
@@ -338,8 +339,8 @@ def to_columns(
     joins_streams: bool = True,
     sizes: Sequence[int] | None = None,
 ) -> Columns:
-    """The columns of a chunk. Messages that were staged come without their payloads, whose sizes are `sizes`, and
-    count from the time at which they were published.
+    """The columns of a chunk. Staged messages come without their payloads, whose sizes are `sizes`; their
+    times count from their publication.
     """
     keys, weights, streams, config = messages.keys, messages.weights, messages.streams, queue.record.config
     if streams is not None and joins_streams and queue.is_ordered:
@@ -358,7 +359,7 @@ def to_columns(
 
 
 def given_columns(messages: MessageColumns) -> Columns:
-    """What `to_columns` makes of messages before their queue and the time count."""
+    """The result of `to_columns` before the queue and the time are known."""
     lanes, lane_at = _lanes(messages.keys, messages.throttle_keys)
     weights, headers, streams = messages.weights, messages.headers, messages.streams
     return Columns(
@@ -372,7 +373,7 @@ def given_columns(messages: MessageColumns) -> Columns:
 
 
 def published_columns(tx: Transaction, queue: Queue, part: StagedPart, now_ms: int) -> Columns:
-    """Messages that were staged, none of which has a dedup key, become messages of their queue."""
+    """The columns of staged messages without dedup keys, as messages of their queue."""
     columns, config = part.columns, queue.record.config
     if columns.streams is not None and queue.is_ordered:
         return to_columns(queue, part.given(), now_ms, sizes=part.sizes)
@@ -382,12 +383,12 @@ def published_columns(tx: Transaction, queue: Queue, part: StagedPart, now_ms: i
 
 
 def _bound_keys(queue: Queue, keys: Sequence[str], streams: Sequence[str]) -> Sequence[str]:
-    """A stream keeps the fairness key of the message that opened it."""
+    """The fairness keys, where a stream keeps the key of the message that opened it."""
     known_streams = queue.streams
     if known_streams.may_be_on_disk:
         known_streams.look_up(dict.fromkeys(streams))
     elif len(set(streams)) == len(streams) and known_streams.by_name.keys().isdisjoint(streams):
-        # Each message opens a stream of its own, or is the only one without.
+        # Each message opens a stream of its own, or is the only one without a stream.
         return keys
     known: dict[str, str] = {}
     bound = []
@@ -399,7 +400,7 @@ def _bound_keys(queue: Queue, keys: Sequence[str], streams: Sequence[str]) -> Se
 
 
 def _ends_of_life(messages: MessageColumns, queue_ttl_ms: int, now_ms: int) -> list[int] | None:
-    """A message without a time to live of its own, which is below 0, has that of its queue."""
+    """The ends of lives. A message without a time to live of its own (below 0) has that of its queue."""
     ttls = messages.ttls
     if ttls is None:
         return [now_ms + queue_ttl_ms] * messages.length if queue_ttl_ms else None
@@ -433,7 +434,9 @@ def _indexes(names: Sequence[Hashable], distinct: Sequence[Hashable]) -> bytes |
 
 
 def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
-    """Refuse so many messages and bytes more, if with those that are published and on their way they are too many."""
+    """Refuse the messages and bytes if, with those that are published and on their way, they exceed the
+    queue's bounds.
+    """
     config, counts = queue.record.config, queue.counts
     if not config.max_messages and not config.max_bytes:
         return
@@ -445,8 +448,8 @@ def check_bounds(tx: Transaction, queue: Queue, count: int, size: int) -> None:
 
 
 def check_lanes(tx: Transaction, queue: Queue, most: int, find_lanes: Callable[[], set[LaneName]]) -> None:
-    """Refuse new messages that would open too many lanes; `find_lanes` names theirs, which are `most` at most.
-    Messages that come back are never refused.
+    """Refuse new messages that would open too many lanes; `find_lanes` names theirs, `most` at most. Messages
+    that return are never refused.
     """
     settings, memory = tx.settings, tx.memory
     if memory.has_room_for_lanes(settings, queue, most):

@@ -33,14 +33,14 @@ from fairlead.verbs.settle import Settle
 
 
 class Work(NamedTuple):
-    """The requests of a call, checked. `messages` has each enqueue, in the order of the requests."""
+    """The checked requests of a call. `messages` has each enqueue, in the order of the requests."""
 
     items: list[Settlement]
     messages: list[tuple[str, list[CheckedMessage]]]
     claim: Claim | None
 
     def by_queue(self) -> dict[str, list[CheckedMessage]]:
-        """The messages of a queue together, so that they see each other's dedup keys and count together."""
+        """The messages of each queue together, so that they see each other's dedup keys and count together."""
         together: dict[str, list[CheckedMessage]] = {}
         for queue, messages in self.messages:
             together.setdefault(queue, []).extend(messages)
@@ -72,14 +72,15 @@ def _take(tx: Transaction, work: Work) -> tuple[list[SettleResult], list[str], l
     ids = [shown for name, messages in work.messages for shown in islice(added[name], len(messages))]
     deliveries: list[Delivery] = []
     if work.claim is not None:
-        # What was just settled and enqueued is there for the claim.
+        # The claim sees what was just settled and enqueued.
         update_fronts(tx.memory)
         hold_scattered(tx.memory)
         facts = len(tx.facts)
         try:
             deliveries = claim_now(tx, in_turn(tx, queues), work.claim, expire=False)
         except Unavailable:
-            # An error would make the caller do again the rest, which can be done. An empty claim costs nothing.
+            # An error would make the caller repeat everything else, which was possible. An empty claim costs
+            # nothing.
             if len(tx.facts) != facts:
                 raise
     return settled, ids, deliveries
@@ -88,7 +89,9 @@ def _take(tx: Transaction, work: Work) -> tuple[list[SettleResult], list[str], l
 def _after_settles(
     tx: Transaction, messages: Sequence[CheckedMessage], prepared: enqueue.Prepared
 ) -> enqueue.Prepared:
-    """A delivery that was just settled may have set a dedup key free, or ended its stream. Its message made room."""
+    """Check again after the settles: one may have freed a dedup key, or ended a stream. The room that its
+    message leaves counts already.
+    """
     if not prepared.has_dedup_keys and not prepared.queue.is_ordered:
         return prepared
     return enqueue.prepare(tx, prepared.queue.name, by_column(messages), is_bounded=False)

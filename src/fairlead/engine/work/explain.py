@@ -1,4 +1,4 @@
-"""Why is this not being delivered? One answer, with evidence."""
+"""Explanations of why something is not delivered, with evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Throttle keys and streams that the explanation of a queue lists.
 _LISTED_THROTTLES = 5
 _LISTED_STREAMS = 5
-#: These only say that others come first.
+#: These reasons say only that others come first.
 _TURNS = ("behind_in_lane", "behind_in_ring")
 
 
@@ -140,7 +140,7 @@ def _ready(engine: Engine, tx: Transaction, subject: str, met: Met, ahead: int) 
 
 
 def _behind(engine: Engine, tx: Transaction, queue: Queue, stream: str) -> Reason:
-    """Who holds it up: the first message of its stream, or the one at the front."""
+    """The message that blocks it: the first of its stream, or the one at the front."""
     blocker = find_blocker(engine, tx, queue, stream)
     if blocker is None:
         return Reason("behind_in_stream", f"earlier messages of stream {stream!r} go before it")
@@ -166,8 +166,8 @@ def _turn_reasons(queue: Queue, key: str, ahead: int) -> list[Reason]:
 
 
 def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, met: Met) -> list[Reason]:
-    """Keys that are closed, and buckets that lack a token now; for a parked lane also those that are empty only because
-    others wait first.
+    """Closed keys, and buckets without a token now; for a parked lane also buckets that are empty only
+    because others wait first.
     """
     reasons, parked_on = [], queue.schedule.parked_on(met.lane)
     for throttle_key in met.lane[1:]:
@@ -186,7 +186,7 @@ def _throttle_reasons(engine: Engine, tx: Transaction, queue: Queue, met: Met) -
 def _closed(
     engine: Engine, tx: Transaction, queue: Queue, throttle_key: str, text: str, more: str = ""
 ) -> Reason:
-    """Other queues may be other tenants', so nothing is said of them."""
+    """The reason for a closed key. Other queues may belong to other tenants, so it does not mention them."""
     closure, closed = find_closure(tx.memory, throttle_key), tx.memory.buckets.closed[throttle_key]
     assert closure is not None, f"expected throttle {throttle_key!r} to be closed"
     until_ms = engine.time.by_wall(closure.until_ms)
@@ -238,7 +238,7 @@ def _hook_reasons(engine: Engine, queue: Queue) -> list[Reason]:
 
 
 def _breaker_reasons(engine: Engine, tx: Transaction, queue: Queue) -> list[Reason]:
-    """Failures of one reason have piled up: their retries wait at least so long."""
+    """Failures of one reason have accumulated: their retries wait at least this long."""
     breakers = {reason: tx.breakers.get((queue.record.queue_id, reason)) for reason in FailureReason}
     open_until = {
         reason: engine.time.by_wall(breaker.open_until_ms(tx.now_ms))
@@ -282,8 +282,8 @@ def explain_queue(engine: Engine, request: ExplainQueue, caller: Caller) -> Expl
 
 
 def _stream_reasons(engine: Engine, held_up: Sequence[HeldUp]) -> list[Reason]:
-    """The streams that are held up longest, those behind a leased message last; `failure_metrics` lists all that
-    wait for a message that is not leased.
+    """The streams that have been blocked longest, those behind a leased message last; `failure_metrics` lists
+    all that wait for a message that is not leased.
     """
     reasons = []
     for stream, why, is_leased in held_up[:_LISTED_STREAMS]:

@@ -1,4 +1,4 @@
-"""How failure looks right now in one queue. Read in steps, so the answer is not that of one moment."""
+"""The current failures of one queue. Read in steps, so the answer is not that of one moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def failure_metrics(engine: Engine, request: GetFailureMetrics, caller: Caller) -> FailureMetrics:
-    """A message that failed has a row of its own, so no other message is looked at."""
+    """Compute the metrics. A message that failed has a row of its own, so no other message is read."""
     check_count(request.streams, "streams", most=SCAN_LIMIT)
     with step(engine) as tx:
         queue = tx.queue(request.queue)
@@ -65,7 +65,7 @@ def failure_metrics(engine: Engine, request: GetFailureMetrics, caller: Caller) 
 
 
 def _most_attempts_first(candidate: PoisonCandidate) -> tuple[int, str]:
-    """Ids of older messages come first."""
+    """A sort key. Ids of older messages come first."""
     return -candidate.attempts, candidate.id
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a queue."""
+"""The statistics of a queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def stats(engine: Engine, request: Stats, caller: Caller) -> QueueStats:
-    """Counts are those of one moment; pending messages of keys are counted after it."""
+    """The counts are those of one moment; pending messages of keys are counted after it."""
     check_count(request.key_limit, "key_limit", most=COUNT_LIMIT)
     with engine.transaction() as tx:
         queue = tx.queue(request.queue)
@@ -43,7 +43,7 @@ def stats(engine: Engine, request: Stats, caller: Caller) -> QueueStats:
     if not shares:
         return found
     pending = _count_pending(engine, queue.record.queue_id, lanes, {name for name, _, _ in shares})
-    # As many as a store that counts row by row would count in one call.
+    # The sum over all keys stays within SCAN_LIMIT.
     most = min(COUNT_LIMIT, SCAN_LIMIT // len(shares))
     keys = [
         KeyStats(name, weight, deficit, min(pending[name], most), pending[name] > most, by_key[name])

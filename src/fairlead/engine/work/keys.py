@@ -1,5 +1,5 @@
-"""API keys. A caller with a key changes only keys inside its own rights, as they are in this transaction: a key that
-became somebody else's after the check of rights is answered as if it did not exist.
+"""API keys. A caller with a key changes only keys within its own rights, as they are in this transaction: a
+key that left them after the check of rights is answered as if it did not exist.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def revoke(tx: Transaction, request: KeysRevoke) -> None:
 
 
 def rotate(tx: Transaction, request: KeysRotate) -> NewKey:
-    """The holder of a secret may always exchange it; the check of rights has decided about `keep`."""
+    """Rotate a key. The holder of a secret may always exchange it; the check of rights has decided about
+    `keep`.
+    """
     keep_until_ms = read_end(tx.wall_ms, request.keep, field="keep")
     own = _own_key(tx)
     is_own = own is not None and own.key_id == request.key_id
@@ -110,7 +112,7 @@ def _changeable(tx: Transaction, key_id: str) -> KeyRecord:
 
 
 def _own_key(tx: Transaction) -> KeyRecord | None:
-    """The caller's key as it is now; None for a caller without one, who may do everything."""
+    """The caller's current key; None for a caller without one, who may do everything."""
     key_id = tx.caller.key_id
     return None if key_id is None else check_valid(find_key(tx.memory, key_id), tx.wall_ms)
 

@@ -1,5 +1,5 @@
-"""Requests that are too large for one hold of the lock are taken in parts: each part is one transaction, and threads
-that wait for the lock go in between.
+"""Requests that are too large for one hold of the lock are carried out in parts: each part is one
+transaction, and waiting threads get the lock in between.
 
 A request that joins a transaction, or that must have its effect once, stays whole: it is one write.
 """
@@ -35,10 +35,11 @@ from fairlead.verbs.settle import Settle
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Messages of one part: what takes a few milliseconds.
+#: Messages of one part, which takes a few milliseconds.
 CLAIM_PART = 1000
 SETTLE_PART = 50
-#: Completions cost a fraction of other outcomes, and a chunk that is completed at once needs no row of states.
+#: Completions cost a fraction of other outcomes, and a chunk that is completed at once needs no row of
+#: states.
 COMPLETE_PART = 500
 
 
@@ -52,7 +53,7 @@ def is_large(request: Request[Any]) -> bool:
         is_long_run = isinstance(request.max_per_stream, int) and request.max_per_stream > CLAIM_PART
         return isinstance(request.limit, int) and request.limit > CLAIM_PART and not is_long_run
     items = request.items if type(request) is Settle else ()
-    # A list is a sequence: asking the abstract class costs more than all the rest.
+    # A list is a sequence: testing against the abstract class costs more than everything else.
     if not (type(items) is list or isinstance(items, Sequence)):
         return False
     return len(items) > SETTLE_PART and len(items) > _part_of(items)
@@ -65,7 +66,9 @@ def _part_of(items: Sequence[Any]) -> int:
 
 
 def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Delivery]:
-    """The first part waits, if need be. An error in a later part ends the claim with what it has."""
+    """The first part waits if necessary. An error in a later part ends the claim with the messages that it
+    has.
+    """
     names = check_claim(request)
     if request.token:
         with engine.transaction() as tx:
@@ -94,14 +97,16 @@ def claim_in_parts(engine: Engine, request: Claim, caller: Caller) -> list[Deliv
 
 
 def _going_on(last: str, names: Sequence[str]) -> list[str]:
-    """The queues from the one on that gave the last message: those before it gave what they could."""
+    """The queues from the one that gave the last message on: those before it gave what they could."""
     queues = list(dict.fromkeys(names))
     at = queues.index(last)
     return queues[at:] + queues[:at]
 
 
 def settle_in_parts(engine: Engine, request: Settle, caller: Caller) -> list[SettleResult]:
-    """In the order of the items. An error leaves the parts before it settled: a repeated call finds these over."""
+    """Settle in the order of the items. An error leaves the parts before it settled: a repeated call finds
+    them ended.
+    """
     items = check_items(request.items)
     check_item_count(items)
     results: list[SettleResult] = []
@@ -115,14 +120,16 @@ def settle_in_parts(engine: Engine, request: Settle, caller: Caller) -> list[Set
 
 
 def _parts(items: Sequence[Any]) -> list[Sequence[Any]]:
-    """Whether a release lets its message pass depends on the failures of the same call, which then stays whole."""
+    """The items in parts. Whether a release lets its message pass depends on the failures of the same call,
+    so a call with releases stays whole.
+    """
     if any(isinstance(item, Release) and not item.keep_order for item in items):
         return [items]
     size = _part_of(items)
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-#: The work of a request that is large. None: it must be one transaction all the same.
+#: The work of a large request. None: it must be one transaction nevertheless.
 IN_PARTS: dict[type[Request[Any]], Callable[[Any, Any, Caller], Any]] = {
     EnqueueMany: enqueue_in_parts,
     Quarantine: quarantine_in_parts,

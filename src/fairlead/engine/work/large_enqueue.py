@@ -1,8 +1,9 @@
-"""An enqueue that is too large for one hold of the lock: its messages are staged part by part, where nobody sees them,
-and then published. One record decides; from then on they become messages in steps, in their order, whatever happens.
+"""An enqueue that is too large for one hold of the lock: its messages are staged part by part, invisible, and
+then published. One record decides; from then on they become messages in steps, in their order, whatever
+happens.
 
-Before the decision a crash leaves nothing but staged parts, which are dropped after a time. Other enqueues may come
-in between the steps.
+Before the decision a crash leaves only staged parts, which are dropped after a time. Other enqueues may come
+between the steps.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from fairlead.verbs.enqueue import EnqueueMany, Quarantine
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Larger enqueues are staged. Each fairness key costs as much as several messages, and so does each row that a message
-#: writes for itself: for its delay, for its dedup key, or because it begins as a dead letter.
+#: Larger enqueues are staged. Each fairness key costs as much as several messages, and so does each row that
+#: a message writes for itself: for its delay, for its dedup key, or because it begins as a dead letter.
 LARGE_MESSAGES = 4096
 LARGE_BYTES = 4 << 20
 LARGE_KEYS = 1000
@@ -46,7 +47,7 @@ LARGE_DEAD = 200
 
 
 def is_large_enqueue(request: EnqueueMany) -> bool:
-    """What is no list of messages is refused by the usual way."""
+    """Whether the enqueue is too large. A value that is no list of messages is refused by the usual way."""
     messages = request.messages
     if isinstance(messages, CheckedColumns):
         given = messages.columns
@@ -71,7 +72,7 @@ def is_large_enqueue(request: EnqueueMany) -> bool:
 
 
 def enqueue_in_parts(engine: Engine, request: EnqueueMany, caller: Caller) -> list[str] | None:
-    """None: it must be one transaction, because only then it is known how many messages the queue gets."""
+    """None: it must be one transaction, because only then the number of new messages is known."""
     given = check_columns(request.messages)
     with engine.transaction() as tx:
         queue = source_queue(tx, request.queue)
@@ -120,14 +121,14 @@ def _add_in_parts(
 
 
 def _check(tx: Transaction, queue: Queue, given: MessageColumns) -> None:
-    """Early, so that what does not fit is not staged at all. The decision checks again."""
+    """An early check, so that messages that do not fit are not staged at all. The decision checks again."""
     size = sum(map(len, given.payloads)) + sum(map(len, given.headers or ()))
     check_bounds(tx, queue, given.length, size)
     tx.store.check_room(size + MESSAGE_BYTES * given.length)
 
 
 def _publish(engine: Engine, write: Scoped, queue_id: int, names: tuple[str, ...]) -> list[str]:
-    """The ids of the messages."""
+    """Publish the write, and return the ids of the messages."""
     ids: list[str] = []
     with engine.transaction() as tx:
         _check_queue(tx, write.queue, queue_id)
@@ -152,7 +153,7 @@ def _check_queue(tx: Transaction, name: str, queue_id: int) -> None:
 
 
 def _forget(engine: Engine, write: Scoped) -> None:
-    """Leave what is decided to the timer, and drop what is not."""
+    """Leave a decided write to the timer, and drop an undecided one."""
     with suppress(FairleadError), engine.transaction() as tx:
         staged = tx.memory.staged
         staged.foreground.discard(write)

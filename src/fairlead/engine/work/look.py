@@ -1,7 +1,7 @@
-"""Looking at messages without claiming them: by place, by id, and a whole queue page by page.
+"""Views of messages without claims: by place, by id, and a whole queue page by page.
 
-The lock is held for one step of a walk at a time. Bodies are read without it: a message that goes meanwhile is
-shown as it was met, or left out.
+The lock is held for one step of a walk at a time. Bodies are read without it: a message that goes meanwhile
+is shown as it was met, or left out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
     from fairlead.engine.engine import Engine
 
-#: What the bodies of a page of `browse` may have together; there is always at least one message.
+#: Bytes of the bodies in a page of `browse`, which has at least one message.
 PAGE_BYTES = 2 * 1024 * 1024
-#: How many messages are looked at to find even splits.
+#: Messages that are sampled to find even splits.
 _SAMPLED = 1_000_000
 _PLACES: tuple[Where, ...] = ("ready", "waiting", "leased", "done")
 
 
 def peek(engine: Engine, request: Peek, caller: Caller) -> list[MessageInfo]:
-    """A page may be shorter than `limit`: all looks share MAX_LOOK_BYTES."""
+    """Show messages. A page may be shorter than `limit`, because all looks share MAX_LOOK_BYTES."""
     check_count(request.limit, "limit", most=MAX_PAGE)
     where = _place(request.where)
     key = None if request.key is None else check_text(request.key, "key", MAX_KEY_BYTES)
@@ -68,7 +68,9 @@ def find(engine: Engine, request: Find, caller: Caller) -> MessageInfo:
 
 
 def browse(engine: Engine, request: Browse, caller: Caller) -> list[MessageInfo]:
-    """An id never changes: a message that is there throughout is shown exactly once, wherever it moves."""
+    """Show all messages by id. An id never changes: a message that exists throughout is shown exactly once,
+    wherever it moves.
+    """
     check_count(request.limit, "limit", most=MAX_PAGE)
     low = _bound(request.low, "low")
     after = _bound(request.after, "after")
@@ -78,14 +80,14 @@ def browse(engine: Engine, request: Browse, caller: Caller) -> list[MessageInfo]
     met = chain.from_iterable(walk_ids(engine, queue_id, low, high, after=after))
     while page := _next_page(met, request.limit):
         shown = show_all(engine, page)
-        # An empty answer is the end, so a page of messages that are all gone is not one.
+        # An empty answer is the end, so a page whose messages are all gone is not returned.
         if shown:
             return shown
     return []
 
 
 def browse_splits(engine: Engine, request: BrowseSplits, caller: Caller) -> list[tuple[str, str]]:
-    """As even as the messages looked at say, and fewer when there are few."""
+    """As even as the sampled messages show, and fewer if there are few."""
     check_count(request.n, "n", most=MAX_SPLITS)
     with step(engine) as tx:
         queue_id = _viewed(tx, request.queue, request.view).record.queue_id

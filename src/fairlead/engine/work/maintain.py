@@ -1,4 +1,4 @@
-"""Looking after the data directory."""
+"""Maintenance of the data directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def checkpoint(engine: Engine, request: Checkpoint, _: Caller) -> None:
     """A copy of everything that was written before the call, whatever transaction this thread has open."""
     target = checkpoint_target(request.path, engine.settings.checkpoint_dir)
-    # Under the lock, because a store takes no write from another thread meanwhile.
+    # Under the lock, because a store accepts no write from another thread meanwhile.
     with engine.transaction():
         engine.store.checkpoint(target)
 

@@ -1,4 +1,4 @@
-"""Requests of a session: carried out once, and their answers remembered in the transaction of the effect."""
+"""Requests of a session: carried out once, with their answers remembered in the transaction of the effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairlead.verbs.settle import Settle
 
 Work = Callable[[Transaction, Any], Any]
 
-#: What an answer takes beside others that have not arrived, about.
+#: The approximate size of an answer beside others that have not arrived.
 _ANSWER_BYTES = 256
 _NOTHING = b"\xc0"
 
@@ -37,7 +37,7 @@ _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
-    """Carry out a request with a number, or give its remembered answer if it was carried out."""
+    """Carry out a request with a number, or return its remembered answer if it was carried out."""
     caller, name = tx.caller, str(tx.caller.session)
     number, arrived = caller.number, caller.arrived
     key = session_key(caller.key_id, name)
@@ -62,13 +62,15 @@ def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
         for fact in facts_of_answer(key, session, number, arrived, tx.now_ms, request.verb_name, kept):
             tx.add(fact)
     else:
-        # A claim that found nothing may find something when it is repeated, so there is nothing to remember of it.
+        # A claim that found nothing may find something when it is repeated, so there is nothing to remember.
         use_session(tx, key, session, arrived)
     return answer
 
 
 def find_place(memory: Memory, caller: Caller) -> tuple[bytes, Session] | None:
-    """For a short way: the session of a new request, if memory knows it and it has room. None: `run_numbered` decides."""
+    """For a short way: the session of a new request, if memory knows it and it has room. None: `run_numbered`
+    decides.
+    """
     name, number, arrived = caller.session, caller.number, caller.arrived
     if not (type(name) is str and type(number) is type(arrived) is int):
         return None
@@ -89,7 +91,7 @@ def facts_at(
 
 
 def _check_full(tx: Transaction, session: Session) -> None:
-    """An answer that takes the place of those that have arrived always has room."""
+    """An answer that replaces those that have arrived always has room."""
     arrived = session.up_to(tx.caller.arrived)
     count = len(session.rows) - len(arrived)
     size = session.bytes - sum([session.sizes[number] for number in arrived])

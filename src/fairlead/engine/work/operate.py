@@ -1,4 +1,6 @@
-"""Acts of operators, by id or by filter, without a lease token. A dry run decides everything and changes nothing."""
+"""Operators' verbs, by id or by filter, without a lease token. A dry run decides everything and changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,7 @@ def fail(engine: Engine, request: FailLeased, caller: Caller) -> OperatorResult:
 
 
 def retry(engine: Engine, request: Retry, caller: Caller) -> OperatorResult:
-    """A single id that cannot be retried raises; among several ids it is skipped."""
+    """A single id that cannot be retried raises an error; among several ids it is skipped."""
     check_bool(request.keep_count, "keep_count")
 
     def decide(tx: Transaction, number: int) -> StateFact | str:
@@ -151,7 +153,7 @@ def retry(engine: Engine, request: Retry, caller: Caller) -> OperatorResult:
 
 
 def prune(engine: Engine, request: Prune, caller: Caller) -> OperatorResult:
-    """What is over and only kept to be looked at: done or dead for so long."""
+    """Delete messages that have ended and are only retained: done or dead for long enough."""
     age_ms = to_ms(request.older_than, "older_than")
     if request.which not in ("all", "done", "dead"):
         raise InvalidRequest("which", '"all", "done" or "dead"', request.which)
@@ -177,8 +179,8 @@ def _prune_done(engine: Engine, queue: Queue, before_ms: int, *, dry_run: bool) 
 
 
 def drain(engine: Engine, request: Drain, caller: Caller) -> list[MessageInfo]:
-    """Look and remove, in short transactions. If one of them fails, the answer has what was removed before: it exists
-    nowhere else.
+    """Read and remove messages, in short transactions. If one of them fails, the answer has the messages
+    removed before: they exist nowhere else.
     """
     check_count(request.limit, "limit", most=MAX_PAGE)
     with engine.transaction() as tx:
@@ -198,7 +200,7 @@ def drain(engine: Engine, request: Drain, caller: Caller) -> list[MessageInfo]:
 
 
 def _drain_part(engine: Engine, part: Sequence[Met]) -> list[MessageInfo]:
-    """Bodies are read before their messages go; a message that has changed meanwhile stays."""
+    """Bodies are read before their messages are removed; a message that has changed meanwhile stays."""
     shown = {info.id: info for info in show_all(engine, part)}
     with step(engine) as tx:
         now = {met.number: met for met in meet(tx, [met.number for met in part])}

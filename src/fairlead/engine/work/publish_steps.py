@@ -1,8 +1,8 @@
 """From a staged write to messages: steps that follow from the decision to publish, whatever happens.
 
-A step turns some parts into chunks of messages and forgets what they were made of, in one transaction; payloads
-stay in the pages where they were staged. A call that is interrupted leaves the rest to the timer, in this process
-or after a crash. A queue that is deleted meanwhile takes with it what was still to come.
+A step turns some parts into chunks of messages and deletes the parts, in one transaction; payloads stay in
+the pages where they were staged. The timer continues an interrupted call, in this process or after a crash. A
+queue that is deleted meanwhile takes the remaining parts with it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ T = TypeVar("T")
 
 #: Messages, and parts, of one step. There is always at least one part, of at most PART_MESSAGES messages.
 STEP_MESSAGES = 500
-#: A dead letter begins with a row of its own, and counts for so many.
+#: The weight of a dead letter, which begins with a row of its own.
 DEAD_MESSAGES = 5
 STEP_PARTS = 100
-#: Bytes of one step. Small parts have their payloads with them, which are written once more.
+#: Bytes of one step. Small parts contain their payloads, which are written again.
 STEP_BYTES = 1 << 20
-#: Chunks, or remembered writes, that one step forgets.
+#: Chunks, or remembered writes, that one step deletes.
 STEP_CHUNKS = 500
 
 
 class _Next(NamedTuple):
-    """The parts of a step, with their chunks; how many chunks are done with them, and how many messages of the
-    first chunk that is not.
+    """The parts of a step, with their chunks; the number of chunks that end with them, and the number of
+    messages of the first chunk that does not.
     """
 
     parts: list[tuple[StagedChunk, int]]
@@ -61,7 +61,7 @@ class _Next(NamedTuple):
 
 
 def take_step(tx: Transaction, record: Publishing, told: list[str] | None = None) -> None:
-    """One bounded step of a write that is decided. `told` gets the ids of its messages, duplicates included."""
+    """One bounded step of a decided write. `told` receives the ids of its messages, including duplicates."""
     chunks = tx.memory.staged.chunks_of(record.write)
     step = _next_parts(record, chunks)
     keys = [part_key(chunk.queue_id, number) for chunk, number in step.parts]
@@ -74,7 +74,7 @@ def take_step(tx: Transaction, record: Publishing, told: list[str] | None = None
         tx.add(RecordsChanged(Table.STAGED_PARTS, dict.fromkeys(keys)))
     left = record.chunks[step.done :]
     published = record.chunks[: step.done]
-    # Behind the last chunk of the write, those that it does not name are dropped.
+    # After the last chunk of the write, the chunks that it does not name are dropped.
     names = published if left else (*published, *[name for name in chunks if name not in published])
     drop_chunks(tx, [chunks[name] for name in names[: 2 * STEP_CHUNKS]], set(published))
     if left or tx.memory.staged.chunks_of(record.write):
@@ -110,7 +110,7 @@ def _end(tx: Transaction, record: Publishing) -> None:
     key, done = write_key(record.write), ended_record(record)
     tx.add(RecordsChanged(Table.PUBLISHING, {key: None}))
     if record.token.startswith(OWN_TOKENS):
-        # Nobody publishes it again.
+        # It will not be published again.
         return
     tx.add(RecordsChanged(Table.PUBLISHED, {key: done}))
     tx.add(RecordsChanged(Table.PUBLISHED_END, {published_end_key(done.until_ms, record.write): True}))
@@ -125,7 +125,7 @@ def find_published(tx: Transaction, write: Scoped) -> Published | None:
 def drop_chunks(
     tx: Transaction, chunks: Sequence[StagedChunk], published: set[str] | frozenset[str] = frozenset()
 ) -> None:
-    """Forget staged chunks; with their messages, unless these were published."""
+    """Delete staged chunks; with their messages, unless these were published."""
     if not chunks:
         return
     lost = [
@@ -147,8 +147,8 @@ def drop_chunks(
 def _publish(
     tx: Transaction, queue: Queue, number: int, part: StagedPart, at_ms: int, told: list[str] | None
 ) -> bool:
-    """As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from there.
-    Returns whether the pages of the part are in use.
+    """Publish as if all had been enqueued at the moment of the decision: delays, lives and windows count from
+    then. Returns whether the pages of the part are in use.
     """
     if part.deaths:
         return _publish_dead(tx, queue, number, part, at_ms, told)
@@ -189,7 +189,7 @@ def _publish(
 
 
 def _states(delays: Sequence[int] | None, is_new: Sequence[bool]) -> bytearray | None:
-    """None: all messages are new, and ready."""
+    """The states of the messages; None if all are new and ready."""
     if delays is None and all(is_new):
         return None
     states = (
@@ -204,7 +204,7 @@ def _states(delays: Sequence[int] | None, is_new: Sequence[bool]) -> bytearray |
 def _find_new(
     tx: Transaction, queue: Queue, dedup_keys: Sequence[str], at_ms: int
 ) -> tuple[dict[str, bytes], list[bool], dict[str, int]]:
-    """The ids that known dedup keys stand for; which messages are no duplicates; and the first index of each new key."""
+    """The ids of known dedup keys; which messages are not duplicates; and the first index of each new key."""
     keys = list(dict.fromkeys(filter(None, dedup_keys)))
     rows = tx.dedup_rows(queue.record.queue_id, keys) if keys else {}
     known = {key: row.raw_id for key, row in rows.items() if row.holds(at_ms)}
@@ -218,7 +218,9 @@ def _find_new(
 
 
 def _without_duplicates(given: MessageColumns, is_new: Sequence[bool]) -> MessageColumns:
-    """A duplicate keeps its index, because of the pages, and nothing else: it opens no lane and no stream."""
+    """The messages, where a duplicate keeps only its index, because of the pages: it opens no lane and no
+    stream.
+    """
 
     def blank(column: Sequence[T] | None, value: T) -> list[T] | None:
         if column is None:
@@ -260,8 +262,8 @@ def _publish_dead(
 
 
 def run_staging_due(tx: Transaction) -> bool:
-    """Steps of writes that are decided; then writes that nobody published in time go, and writes that were
-    published long ago are forgotten.
+    """Do steps of decided writes; then delete writes that were not published in time, and forget writes that
+    were published long ago.
     """
     staged = tx.memory.staged
     if staged.next_look_ms is None or staged.next_look_ms > tx.now_ms:

@@ -1,4 +1,4 @@
-"""Making, changing, pausing, emptying, deleting and listing queues."""
+"""Creating, changing, pausing, purging, deleting and listing queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, P
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: States of messages of deleted queues that memory forgets in one hold.
+#: States of deleted queues' messages that memory drops in one hold.
 _SWEPT_STATES = 5000
 
 
@@ -43,7 +43,7 @@ def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
     for taken in (name, dead_letter_name(name)):
         if taken in tx.memory.by_name:
             raise QueueExists(taken)
-    # Each queue has its dead-letter queue beside it.
+    # Each queue has its dead-letter queue.
     if len(tx.memory.by_name) // 2 >= tx.settings.max_queues:
         raise LimitReached("queues", tx.settings.max_queues)
     first_id = tx.memory.last_queue_id + 1
@@ -56,7 +56,7 @@ def create_queue(tx: Transaction, request: CreateQueue) -> QueueInfo:
 
 
 def update_queue(tx: Transaction, request: UpdateQueue) -> QueueInfo:
-    """Later failures, claims and enqueues follow the new options; what is under way does not change."""
+    """Later failures, claims and enqueues follow the new options; current deliveries do not change."""
     options = _check_options(request.options)
     queue = tx.queue(request.name)
     record = queue.record
@@ -78,15 +78,17 @@ def _check_options(options: object) -> dict[str, Any]:
 
 
 def _check_ordering(queue: Queue, config: QueueConfig) -> None:
-    """Whether streams order a message is decided when it is enqueued."""
+    """Refuse a change of ordering that concerns live messages: whether streams order a message is decided at
+    its enqueue.
+    """
     before, after = queue.record.config.ordering, config.ordering
     if before != after and "none" in (before, after) and queue.counts.messages:
         raise InvalidRequest("ordering", f"{before!r} as long as the queue holds messages", after)
 
 
 def delete_queue(engine: Engine, request: DeleteQueue, caller: Caller) -> None:
-    """The queue goes in one write; then memory forgets the states of its messages in steps, and what else it was made
-    of is freed without the lock.
+    """Delete the queue in one write; then drop the states of its messages in steps, and free its objects
+    without the lock.
     """
     with engine.transaction() as tx:
         _delete(tx, request)
@@ -102,8 +104,8 @@ def delete_queue(engine: Engine, request: DeleteQueue, caller: Caller) -> None:
 
 
 def _free(discarded: list[object]) -> None:
-    """Without the lock, and piece by piece: Python frees a dictionary of a hundred thousand keys in one go, in which no
-    other thread runs.
+    """Without the lock, and piece by piece: Python frees a dictionary of a hundred thousand keys at once, and
+    no other thread runs meanwhile.
     """
     while discarded:
         gone = discarded.pop()
@@ -115,8 +117,8 @@ def _free(discarded: list[object]) -> None:
 
 
 def _delete(tx: Transaction, request: DeleteQueue) -> None:
-    """All rows of a queue and its dead letters go. Consumers that wait on them get `QueueNotFound`, settles of what was
-    leased get `not_found`.
+    """Delete all rows of a queue and its dead letters. Consumers that wait on them get `QueueNotFound`,
+    settles of leased messages get `not_found`.
     """
     queue = tx.queue(request.name)
     if queue.is_dead_letter_queue:
@@ -127,8 +129,8 @@ def _delete(tx: Transaction, request: DeleteQueue) -> None:
 
 
 def purge(engine: Engine, request: Purge, caller: Caller) -> int:
-    """Drop what is ready or waiting now; leased messages, completed ones that are kept, and later ones stay.
-    Returns how many went.
+    """Drop ready and waiting messages; leased, retained and later messages stay. Returns the number of
+    dropped messages.
     """
     with engine.transaction() as tx:
         queue = tx.queue(request.name)

@@ -1,5 +1,5 @@
-"""The runbooks in force. Texts are rows that are not in memory; the engine keeps to one thing that they say: an
-external queue lives elsewhere, and a request for it is refused with that reason (`Transaction.queue`).
+"""The runbooks in force. Their texts are rows that are not in memory. The engine uses one fact of them: an
+external queue is elsewhere, and a request for it is refused with that reason (`Transaction.queue`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
 if TYPE_CHECKING:
     from fairlead.engine.engine import Engine
 
-#: Texts that one read of a listing takes.
+#: Texts that one read of a listing returns.
 _PAGE = 16
 
 
 def save(engine: Engine, request: RunbooksSave, _: Caller) -> None:
-    """Reads the text without the lock: it may be long."""
+    """Parses the text without the lock, because it may be long."""
     project = check_project(request.project)
     text = check_text(request.text, "text", MAX_RUNBOOK_BYTES)
     runbook = load_runbook(text)
@@ -57,7 +57,7 @@ def list_all(tx: Transaction, _: RunbooksList) -> dict[str, str]:
 
 
 def _key(project: str) -> bytes:
-    """No project is named by an empty text, and a key is not empty."""
+    """The key of a project. "" stands for no project, and a key is not empty."""
     return b"/" + project.encode()
 
 

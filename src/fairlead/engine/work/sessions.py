@@ -8,7 +8,7 @@ from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.model.session import SessionInfo
 from fairlead.verbs.sessions import CloseSession, OpenSession
 
-#: About what the rows of a session take.
+#: The approximate size of a session's rows.
 _SESSION_BYTES = 256
 
 

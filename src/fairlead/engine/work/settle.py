@@ -1,4 +1,6 @@
-"""How deliveries went: decided item by item, the first outcome of a delivery counts; added as facts at the end."""
+"""Outcomes of deliveries: decided item by item, where the first outcome of a delivery counts; added as facts
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,11 @@ def settle(tx: Transaction, request: Settle) -> list[SettleResult]:
 
 
 class Members(NamedTuple):
-    """Different members of one lease that this engine delivered, in the order of the items of a call."""
+    """Different members of one lease that this engine delivered, in the order of a call's items."""
 
     lease: GroupLease
     numbers: list[int]
-    #: The first half of their ids, if they are of one chunk.
+    #: The first half of their ids, if they belong to one chunk.
     prefix: bytes | None
     deliveries: Sequence[Any]
 
@@ -107,11 +109,10 @@ class Completed(NamedTuple):
 
 
 def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | None:
-    """The short way for nearly every call: deliveries of one lease are all completed, named by what this engine gave
-    out or by their ids.
-    None: take the long way, item by item.
+    """The short way for nearly every call: deliveries of one lease are all completed, named by objects that
+    this engine returned or by their ids. None: take the general way, item by item.
 
-    A comprehension for each column costs less than one loop with all questions in it.
+    One comprehension for each column costs less than one loop with all checks.
     """
     if set(map(type, items)) != {Complete}:
         return None
@@ -147,7 +148,7 @@ def find_failed(memory: Memory, items: Sequence[Settlement]) -> Failed | None:
 
 
 def _check_fails(items: Sequence[Fail]) -> list[CheckedFail] | None:
-    """What is said about each, where nothing is wrong: the same object where deliveries fail in the same way."""
+    """The checked failures, if all are valid: deliveries that fail in the same way share one object."""
     said: dict[Any, CheckedFail] = {}
     found: list[CheckedFail] = []
     for item in items:
@@ -160,12 +161,12 @@ def _check_fails(items: Sequence[Fail]) -> list[CheckedFail] | None:
         )
         if item.close is not None or item.retry_after is not None:
             return None
-        # Numbers that are equal may be of different types, of which some are refused.
+        # Equal numbers may be of different types, some of which are refused.
         key = error, reason, type(reason), progress, type(progress), retry_in, dead, type(dead)
         try:
             one = said.get(key) or said.setdefault(key, check_fail(item))
         except (InvalidRequest, TypeError):
-            # The long way says what is wrong. A value that cannot be hashed is.
+            # The general way says what is wrong. A value that cannot be hashed is.
             return None
         found.append(one)
     return found
@@ -214,7 +215,7 @@ def _find_member(memory: Memory, delivery: Any) -> Members | None:
 
 
 def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
-    """The numbers of these messages, which somebody names by their ids; none if one of them is not in memory."""
+    """The numbers of messages that a caller names by their ids; none if one of them is not in memory."""
     given: Any = raw_ids
     if set(map(type, given)) != {bytes} or set(map(len, given)) != {16}:
         return []
@@ -226,7 +227,7 @@ def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
         return []
     numbers: list[int] = found
     chunks = {block: memory.chunks.get(block) for block in {number >> BLOCK_SHIFT for number in numbers}}
-    # The second half of an id is the number's own, and the first half that of its chunk.
+    # The second half of an id belongs to the number, and the first half to its chunk.
     prefixes = {block: None if chunk is None else chunk.prefix for block, chunk in chunks.items()}
     if [prefixes[number >> BLOCK_SHIFT] for number in numbers] != [raw_id[:8] for raw_id in given]:
         return []
@@ -234,8 +235,9 @@ def find_referred(memory: Memory, raw_ids: Sequence[object]) -> list[int]:
 
 
 def _find_whole_claim(memory: Memory, raw_ids: list[bytes]) -> list[int]:
-    """`find_referred` for all messages of a claim, as they came: to make the ids of some numbers takes less than to find
-    the numbers in their ids. None of them, if these are not so, or of several chunks.
+    """`find_referred` for all messages of a claim in their original order: computing the ids of numbers takes
+    less time than finding the numbers in their ids. Returns none if they are not in that order, or are of
+    several chunks.
     """
     first = find_number(raw_ids[0])
     lease = None if first is None else memory.held.get(first)
@@ -250,17 +252,18 @@ def _find_whole_claim(memory: Memory, raw_ids: list[bytes]) -> list[int]:
 
 
 def _are_members(memory: Memory, lease: GroupLease, numbers: list[int]) -> bool:
-    """Whether these are different members of the lease that it still holds."""
+    """Whether these are different members that the lease still holds."""
     count = len(numbers)
     if lease.live == count and numbers == lease.numbers:
-        # Most claims are settled as they came. As many members as the lease had are held, so all of them are.
+        # Most claims are settled as they were delivered. As many members as the lease had are held, so all of
+        # them are.
         return True
     return [*map(memory.held.get, numbers)].count(lease) == count == len(set(numbers))
 
 
 def _find_own_prefix(memory: Memory, stored: object) -> bytes | None:
-    """The first half of the ids of these messages; None for those of another engine, which may have given out the
-    same numbers.
+    """The first half of the ids of these messages; None for those of another engine, which may have assigned
+    the same numbers.
     """
     if type(stored) is not ChunkMessages:
         return None
@@ -269,7 +272,9 @@ def _find_own_prefix(memory: Memory, stored: object) -> bytes | None:
 
 
 def goodbye(engine: Engine, request: Goodbye, caller: Caller) -> int:
-    """In steps: the claims that the consumer had when it said goodbye, each in the order of delivery."""
+    """Release in steps the claims that the consumer had at the time of the call, each in the order of
+    delivery.
+    """
     check_consumer(request.consumer)
     with engine.transaction() as tx:
         leases = [one for one in tx.memory.by_consumer.get(request.consumer, ()) if not one.is_numbered]
@@ -304,8 +309,8 @@ def nack(tx: Transaction, request: Nack) -> SettleResult:
 def _settle_current(
     tx: Transaction, queue_name: str, message_id: str, make: Callable[[LeaseRef], Settlement]
 ) -> SettleResult:
-    """Acts on whatever lease is current. The error of a `not_found` says where the message is, if it is in this
-    queue or its dead letters.
+    """Settle the current lease of a message. The error of a `not_found` says where the message is, if it is
+    in this queue or its dead letters.
     """
     raw_id = find_id(message_id)
     if raw_id is None:
@@ -317,7 +322,7 @@ def _settle_current(
 
 
 def _where_instead(tx: Transaction, queue: Queue, raw_id: bytes) -> str:
-    """Says nothing about messages of other queues: the caller may have no right to know of them."""
+    """Says nothing about messages of other queues, because the caller may have no right to know about them."""
     number = tx.find_messages([raw_id]).get(raw_id)
     if number is None:
         return ""
@@ -338,13 +343,13 @@ class Settling:
         #: Deliveries that an earlier item has ended.
         self._over: set[int] = set()
         self._done: dict[GroupLease, list[int]] = {}
-        #: What a completion says, for queues that keep completed messages.
+        #: Progress reported with completions, for queues that retain completed messages.
         self._progress: dict[int, int] = {}
         #: (index of the result, number, what to do), in the order of the items.
         self._moves: list[tuple[int, int, Release | CheckedFail]] = []
         #: Failures that close throttle keys.
         self._closings: list[tuple[CheckedFail, GroupLease]] = []
-        #: Deliveries that go on: how long, whether started, and what is known now.
+        #: Deliveries that continue: for how long, whether started, and their new state.
         self._extended: dict[int, int] = {}
         self._started: set[int] = set()
         self._restated: dict[int, OwnState] = {}
@@ -352,16 +357,18 @@ class Settling:
         self._count = -1
 
     def decide_all(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        """In the order given, the first outcome of a delivery counts. Give the results to `carry_out`."""
+        """Decide in the given order, where the first outcome of a delivery counts. Pass the results to
+        `carry_out`.
+        """
         results = self._complete_all(items)
         if results is None and self._tx.memory.cold_count:
-            # Chunks that memory lacks may be the only reason for the long way.
+            # Missing chunks may be the only reason for the general way.
             self._tx.bring([number for item in items if (number := _number_of(item)) is not None])
             results = self._complete_all(items)
         return results or [self.decide(item) for item in items]
 
     def _complete_all(self, items: Sequence[Settlement]) -> list[SettleResult] | None:
-        """None: take the long way, item by item."""
+        """None: take the general way, item by item."""
         completed = find_completed(self._tx.memory, items)
         if completed is None or not self._over.isdisjoint(completed.numbers):
             return None
@@ -395,7 +402,7 @@ class Settling:
             return SettleResult(raw_id, "store_full", error=str(full))
 
     def _why_not(self, raw_id: bytes) -> Outcome:
-        """ "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
+        """ "lost_lease" for a message that is still live, "not_found" for one that is unknown or gone."""
         found = self._tx.memory.find_message(raw_id)
         is_gone = found is None or self._tx.memory.state_of(found).done_ms != 0
         return "not_found" if is_gone else "lost_lease"
@@ -425,7 +432,7 @@ class Settling:
                 return SettleResult(raw_id, "started", lease_until=lease.terms.expires_ms)
 
     def _note_closing(self, said: CheckedFail, number: int, lease: GroupLease) -> None:
-        """A consumer closes keys of its own messages only."""
+        """A consumer closes only keys of its own messages."""
         throttle_keys = self._tx.memory.lane_and_weight(number)[0][1:]
         if said.close not in throttle_keys:
             expected = f"one of the message's throttle keys ({', '.join(throttle_keys) or 'it has none'})"
@@ -442,7 +449,7 @@ class Settling:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
         progress, carry = check_progress(item.progress), check_carry(item.carry)
         if carry:
-            # Every other item has its room kept by its lease.
+            # The lease reserves the room of every other item.
             carried_bytes = self._carried_bytes + STATE_BYTES + len(carry)
             tx.store.check_room(carried_bytes)
             self._carried_bytes = carried_bytes
@@ -477,7 +484,7 @@ class Settling:
         return results
 
     def _close_throttles(self) -> dict[str, int]:
-        """Close the keys that failures name. Returns until when each of them is closed."""
+        """Close the keys that failures name. Returns the end of each closure."""
         tx, until_ms = self._tx, dict[str, int]()
         for said, lease in self._closings:
             lasts_ms = min(said.retry_after_ms, bounds_of(tx.memory.config, said.close).max_closed_ms)
@@ -509,7 +516,7 @@ class Settling:
         )
 
     def _split_leases(self) -> None:
-        """Deliveries that go on in the same way share a lease; the claim, and with it their token, stays."""
+        """Deliveries that continue in the same way share a lease; the claim, and with it their token, stays."""
         tx = self._tx
         groups: dict[tuple[GroupLease, int, bool], list[int]] = {}
         for number in dict.fromkeys([*self._extended, *sorted(self._started)]):
@@ -527,7 +534,7 @@ class Settling:
 
 
 def _number_of(item: object) -> int | None:
-    """The message that an item is about, if it is about any."""
+    """The message that an item concerns, if any."""
     try:
         return find_number(read_handle(item.delivery)[0])  # type: ignore[attr-defined]
     except (AttributeError, InvalidRequest):

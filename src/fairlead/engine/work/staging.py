@@ -1,7 +1,7 @@
-"""Staged writes: chunks that nobody sees until one record makes all of them messages.
+"""Staged writes: chunks that are invisible until one record makes all of them messages.
 
-Whatever can be wrong with a message is found when it is staged. What is left to go wrong is checked when it is
-published, before anything changes.
+Everything that can be wrong with a message is found when it is staged. Everything else is checked at
+publication, before anything changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ T = TypeVar("T")
 #: Messages of one part: publishing it takes a few milliseconds, and it becomes one chunk.
 PART_MESSAGES = 500
 PART_BYTES = 1 << 20
-#: How long parts stay that a crash left behind, and how many are dropped in one hold.
+#: How long parts stay after a crash, and how many are dropped in one hold.
 _OWN_KEPT_MS = 600_000
 _DROPPED_AT_ONCE = 100
 _LISTED_PUBLISHED = 1000
@@ -125,8 +125,8 @@ def stage(engine: Engine, request: StagingStage, caller: Caller) -> StageResult:
 
 
 def _find_place(tx: Transaction, made: StagedChunk, max_staged_bytes: int) -> StagedChunk | None:
-    """The chunk with its queue and its times, which `made` lacks; None: its write is published already. Raises where
-    it may not be staged.
+    """The chunk with its queue and its times, which `made` lacks; None if its write is published already.
+    Raises if it may not be staged.
     """
     queue = tx.queue(made.queue)
     if queue.is_dead_letter_queue:
@@ -140,8 +140,8 @@ def _find_place(tx: Transaction, made: StagedChunk, max_staged_bytes: int) -> St
 
 
 def _stage_in_steps(engine: Engine, made: StagedChunk, parts: list[Part]) -> None:
-    """Part by part, under a token of the broker's own; then the chunk takes them over. Until then a chunk with the
-    same name stays as it is.
+    """Stage part by part, under a token of the broker's own; then the chunk takes over the parts. Until then
+    a chunk with the same name stays.
     """
     most = engine.settings.max_staged_bytes
     with engine.transaction() as tx:
@@ -166,12 +166,14 @@ def _stage_in_steps(engine: Engine, made: StagedChunk, parts: list[Part]) -> Non
 
 
 def own_write(queue: str) -> Scoped:
-    """A staged write that nobody sees."""
+    """A staged write of the broker's own, which is not shown."""
     return Scoped(queue, OWN_TOKENS + secrets.token_hex(8))
 
 
 def stage_part(engine: Engine, write: Scoped, queue_id: int, name: str, part: Part) -> None:
-    """A part as a chunk of a write of the broker's own, in short transactions: one for each piece of a large payload."""
+    """Stage a part as a chunk of a write of the broker's own, in short transactions: one for each piece of a
+    large payload.
+    """
     staged, payloads, stored_bytes = part
     steps = _steps_of_pages(part)
     with engine.transaction() as tx:
@@ -222,7 +224,7 @@ def _steps_of_pages(part: Part) -> Iterator[tuple[int, Pages]]:
 
 
 def drop_own(engine: Engine, write: Scoped) -> None:
-    """Forget parts that nobody took over. If this fails, they go when their time is over."""
+    """Drop parts that were not taken over. If this fails, they expire."""
     while True:
         with suppress(FairleadError), engine.transaction() as tx:
             chunks = [*tx.memory.staged.chunks_of(write).values()][:_DROPPED_AT_ONCE]
@@ -232,7 +234,7 @@ def drop_own(engine: Engine, write: Scoped) -> None:
         return
 
 
-#: A part with its payloads, and what it takes on disk.
+#: A part with its payloads, and its size on disk.
 Part = tuple[StagedPart, Sequence[bytes], int]
 Pages = Sequence[Sequence[bytes]]
 
@@ -293,7 +295,7 @@ def _check_room(tx: Transaction, queue: Queue, made: StagedChunk, max_staged_byt
 
 
 def drop_before(tx: Transaction, made: StagedChunk) -> None:
-    """A chunk that is staged again replaces the one before."""
+    """Drop the earlier chunk, which a chunk that is staged again replaces."""
     before = tx.memory.staged.chunks_of(made.write).get(made.chunk)
     if before is not None:
         drop_chunks(tx, [before])
@@ -313,7 +315,7 @@ def save_chunk(tx: Transaction, made: StagedChunk, parts: list[Part]) -> None:
 
 
 def _save_part(tx: Transaction, queue_id: int, part: StagedPart, pages: tuple[int, Pages]) -> int:
-    """With its first pages, or all of them; returns its number."""
+    """Store the part with its first pages, or all of them; returns its number."""
     number = tx.next_block()
     if part.inline is None:
         tx.add(PagesStaged(queue_id, number, pages[1]))
@@ -344,7 +346,7 @@ def publish(engine: Engine, request: StagingPublish, caller: Caller) -> PublishR
 
 
 def decide(tx: Transaction, write: Scoped, names: tuple[str, ...]) -> Publishing:
-    """The last moment at which a write can be refused."""
+    """Decide to publish. This is the last moment at which a write can be refused."""
     known = tx.memory.staged.chunks_of(write)
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
@@ -371,7 +373,7 @@ def _lanes_of(tx: Transaction, chunks: list[StagedChunk]) -> set[LaneName]:
 
 
 def _go_on(engine: Engine, write: Scoped) -> bool:
-    """One step; False when the write has none left. Others may take steps of it too."""
+    """One step; False if the write has none left. Others may do steps of it too."""
     with engine.transaction() as tx:
         record = tx.memory.staged.publishing.get(write)
         if record is not None:
@@ -409,7 +411,7 @@ def list_writes(engine: Engine, request: StagingList, caller: Caller) -> list[St
     left = _LISTED_PUBLISHED
     while left:
         with engine.transaction() as tx:
-            # From the latest on: what others have published only takes longer to pass over.
+            # From the latest one on: passing over those of other callers only takes longer.
             rows = tx.scan_records(Table.PUBLISHED_END, end=end, limit=_LISTED_PUBLISHED, reverse=True)
             records = tx.records(Table.PUBLISHED, [write_of_published_end(key) for key, _ in rows])
             seen = [record for record in records if record is not None and _sees(tx, caller, record.queue)]
@@ -427,7 +429,7 @@ def _sees(tx: Transaction, caller: Caller, queue: str) -> bool:
 
 
 def kinds_of(engine: Engine, token: str, queue: str) -> set[bool]:
-    """Which kinds of messages a staged write has: dead letters (True) and others (False)."""
+    """The kinds of messages in a staged write: dead letters (True) and others (False)."""
     write = read_write(token, queue)
     with engine.transaction() as tx:
         staged = tx.memory.staged

@@ -1,4 +1,4 @@
-"""The operator's switch for a stream that is held up."""
+"""The operator's switch for a blocked stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do about closed throttle keys."""
+"""Operators' verbs for closed throttle keys."""
 
 from __future__ import annotations
 
