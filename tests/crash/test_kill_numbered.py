@@ -87,6 +87,7 @@ def check_closed(broker: Broker) -> None:
     assert rest(broker) == [b"%d" % n for n in range(LIMIT, MESSAGES)]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", range(1, ENDED + 1))
 def test_a_reader_killed_at_any_commit_of_its_claim_or_close_does_it_over_and_nothing_is_lost_or_done_twice(

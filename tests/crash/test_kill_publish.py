@@ -64,6 +64,7 @@ def check_order(found: Found) -> None:
         assert ordered == [payload for payload in wanted if payload in in_stream]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", range(1, COMMITS + 1))
 def test_a_publish_killed_at_any_of_its_commits_is_whole_or_not_at_all(
@@ -100,6 +101,7 @@ def test_a_publish_killed_again_and_again_on_its_way_is_finished_in_the_end(tmp_
         check_order(contents(broker))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", [3, 5, 6, len(LISTED)])
 def test_a_victim_killed_while_it_stages_leaves_whole_chunks_that_nobody_sees(

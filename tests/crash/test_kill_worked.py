@@ -42,6 +42,7 @@ def die(tmp_path: Path, die_at: int, *, before: bool) -> tuple[Path, Heard]:
 
 #: Just after one and just before the next there is the same on disk, but not the same said: for one slice
 #: that will do.
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("die_at", "before"), [*[(at, True) for at in WORKED], *[(at, False) for at in WORKED[:OF_A_SLICE]]]
 )
@@ -69,6 +70,7 @@ def test_a_worker_killed_at_any_commit_goes_on_with_what_was_left_and_fails_what
     assert fairlead.verify(data).problems == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", CLOSED)
 def test_a_close_killed_at_any_commit_ends_each_message_as_was_said(

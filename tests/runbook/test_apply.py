@@ -21,6 +21,7 @@ from fairlead.runbook.stored import dump_runbook
 from fairlead.testing import ManualClock
 from tests.runbook.runbooks import runbooks
 from tests.runbook.writers import write
+from tests.sampling import sampled
 
 
 @pytest.fixture
@@ -179,7 +180,9 @@ def test_steps_keep_their_progress_bits_over_several_applies(broker: Broker) -> 
 
 
 @given(trees=st.lists(runbooks(), min_size=1, max_size=3), seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=sampled(6, of=25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_whatever_is_applied_leaves_nothing_to_do_the_second_time(
     broker: Broker, trees: list[dict[str, Any]], seed: int
 ) -> None:

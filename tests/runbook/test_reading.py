@@ -19,6 +19,7 @@ from fairlead.runbook.from_toml import read_toml
 from fairlead.runbook.source import Node, Problems, bare
 from tests.runbook.runbooks import runbooks
 from tests.runbook.writers import to_hcl, to_json, to_toml
+from tests.sampling import sampled
 
 READERS = {"toml": read_toml, "hcl": read_hcl, "json": read_json}
 WRITERS = {"toml": to_toml, "hcl": to_hcl, "json": to_json}
@@ -109,7 +110,7 @@ def test_json_lines_are_those_of_the_keys() -> None:
 
 
 @given(tree=runbooks(), seed=st.integers(0, 2**32), syntax=st.sampled_from(["toml", "hcl", "json"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=sampled(25, of=100), deadline=None)
 def test_every_line_that_is_told_has_the_key_on_it(tree: dict[str, Any], seed: int, syntax: str) -> None:
     """Of a table in brackets and of the label of a block too; keys that are quoted appear with escapes, and
     are left out here.
@@ -234,7 +235,7 @@ def test_json_that_is_no_runbook_is_refused(text: str) -> None:
     text=st.text(st.sampled_from("[]{}=\"'\\#.,:$%\n abq1-<"), max_size=60),
     syntax=st.sampled_from(["toml", "hcl", "json"]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=sampled(100, of=400), deadline=None)
 def test_no_text_does_more_than_be_refused(text: str, syntax: str) -> None:
     with contextlib.suppress(RunbookInvalid):
         check_text(text, syntax)

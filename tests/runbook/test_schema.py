@@ -19,6 +19,7 @@ from fairlead.runbook.keys import HOOK_KEYS, OPTION_KEYS
 from fairlead.runbook.schema import runbook_schema
 from tests.runbook.json_schema import accepts
 from tests.runbook.runbooks import runbooks
+from tests.sampling import sampled
 
 SCHEMA = runbook_schema()
 
@@ -86,14 +87,14 @@ KEYS = [
 
 
 @given(tree=runbooks())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=sampled(25, of=100), deadline=None)
 def test_the_schema_accepts_what_the_checker_accepts(tree: dict[str, Any]) -> None:
     check_text(json.dumps(tree), "json")
     assert accepts(SCHEMA, tree)
 
 
 @given(tree=runbooks(), seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=sampled(50, of=200), deadline=None)
 def test_the_schema_refuses_what_the_checker_refuses_and_nothing_else(
     tree: dict[str, Any], seed: int
 ) -> None:

@@ -17,13 +17,14 @@ from fairlead.runbook.plan import make_plan
 from fairlead.runbook.stored import dump_runbook, load_runbook
 from tests.runbook.runbooks import persisted, runbooks
 from tests.runbook.writers import write
+from tests.sampling import sampled
 
 SYNTAXES = ("toml", "hcl", "json")
 chances = st.integers(0, 2**32).map(Random)
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=sampled(20, of=80), deadline=None)
 def test_a_runbook_means_the_same_in_every_syntax(tree: dict[str, Any], chance: Random) -> None:
     read = {syntax: check_text(write(tree, syntax, chance), syntax).runbook for syntax in SYNTAXES}
     assert read["toml"] == read["hcl"] == read["json"]
@@ -32,7 +33,7 @@ def test_a_runbook_means_the_same_in_every_syntax(tree: dict[str, Any], chance: 
 
 
 @given(before=runbooks(), after=runbooks(), chance=chances)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampled(10, of=40), deadline=None)
 def test_a_plan_is_the_same_whatever_the_runbook_was_written_in(
     before: dict[str, Any], after: dict[str, Any], chance: Random
 ) -> None:
@@ -47,7 +48,7 @@ def test_a_plan_is_the_same_whatever_the_runbook_was_written_in(
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=sampled(20, of=80), deadline=None)
 def test_the_normal_form_reads_back_as_the_same_runbook(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "json", chance), "json").runbook
     form = normal_form(runbook)
@@ -57,14 +58,14 @@ def test_the_normal_form_reads_back_as_the_same_runbook(tree: dict[str, Any], ch
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampled(10, of=40), deadline=None)
 def test_what_is_stored_reads_back_as_the_same_runbook(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "toml", chance), "toml").runbook
     assert load_runbook(dump_runbook(runbook)) == runbook
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampled(10, of=40), deadline=None)
 def test_what_was_applied_leaves_nothing_to_do(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "hcl", chance), "hcl").runbook
     first = make_plan(runbook, [], None)
@@ -76,7 +77,7 @@ def test_what_was_applied_leaves_nothing_to_do(tree: dict[str, Any], chance: Ran
 
 
 @given(queue=persisted(), chance=chances)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampled(10, of=40), deadline=None)
 def test_the_options_of_a_queue_are_those_the_engine_takes(queue: dict[str, Any], chance: Random) -> None:
     spec = check_text(write({"queue": {"orders": queue}}, "toml", chance), "toml").runbook.queues["orders"]
     config = read_queue_options(spec.options, QueueConfig())

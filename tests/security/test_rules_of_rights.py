@@ -13,6 +13,7 @@ from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import EVERY_RIGHT, Grant, KeyRecord, Right, check_pattern
 from fairlead.model.names import check_queue_name
+from tests.sampling import sampled
 from tests.security.scene import opened
 
 #: Few letters, so that names and patterns meet; dots and `dlq` where they could matter.
@@ -244,5 +245,5 @@ class ScopedKey(RuleBasedStateMachine):
                 assert record is None or 0 < record.expires_ms <= self.scene.clock.now_ms() + 3_600_000
 
 
-ScopedKey.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+ScopedKey.TestCase.settings = settings(max_examples=sampled(15, of=60), stateful_step_count=25)
 TestAScopedKeyNeverReachesFurther = ScopedKey.TestCase

@@ -21,6 +21,7 @@ from fairlead import FailureReason
 from fairlead.runbook.model import StepSpec
 from fairlead.testing import open_in_memory
 from fairlead.worker.plan import read_carry
+from tests.sampling import sampled
 from tests.worker.scene import QUEUE, burst, runbook
 from tests.worker.scripted_steps import WAYS, value_of
 from tests.worker.steps import read_journal
@@ -163,7 +164,7 @@ def check_calls(
 _FEW = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large], "deadline": None}
 
 
-@settings(max_examples=25, **_FEW)  # type: ignore[arg-type]
+@settings(max_examples=sampled(6, of=25), **_FEW)  # type: ignore[arg-type]
 @given(steps=pipelines(), drafts=drafts(["raise", "exit", "say", "nan"], 40), concurrency=st.integers(1, 3))
 def test_in_threads_each_message_ends_as_it_would_have_alone(
     steps: list[StepSpec], drafts: list[Draft], concurrency: int

@@ -150,6 +150,7 @@ def test_a_kill_inside_the_padding_of_a_block_is_no_damage(
         assert_exact(copy, contents)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("left", range(19))
 def test_a_record_may_begin_and_end_anywhere_near_the_end_of_a_block(
     directory: Path, contents: Contents, left: int

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.model.limits import MAX_PATTERN_BYTES, MAX_PATTERN_INSTRUCTIONS
+from tests.sampling import sampled
 
 #: Each as RE2 writes it and as `re` (with `re.ASCII`) writes the same: `$` of RE2 is the very end, which `re`
 #: calls `\Z`.
@@ -69,7 +70,7 @@ texts = st.text(alphabet="aAbBcé_1 .\n", max_size=7)
 flags = st.sampled_from(["", "(?i)", "(?m)", "(?s)", "(?im)"])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=sampled(125, of=500), deadline=None)
 @given(flag=flags, expression=expressions, given_texts=st.lists(texts, min_size=1, max_size=5))
 def test_it_finds_what_re_finds(flag: str, expression: Pair, given_texts: list[str]) -> None:
     ours, theirs = expression

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.oracle.drr import Memory, QueueScheduler
 from tests.oracle.rows import lane_key, lane_throttle_keys, pack_lane, pack_row, row_place, row_weight
 from tests.oracle.throttle import Buckets
+from tests.sampling import sampled
 
 Picked = list[tuple[bytes, bytes]]
 
@@ -173,7 +174,7 @@ class OneQueue(RuleBasedStateMachine):
             assert not self.disk.count
 
 
-OneQueue.TestCase.settings = settings(max_examples=400, stateful_step_count=40)
+OneQueue.TestCase.settings = settings(max_examples=sampled(100, of=400), stateful_step_count=40)
 
 
 class TestOneQueueKeepsItsLanes(OneQueue.TestCase):
