@@ -1,4 +1,4 @@
-"""For hooks of tests that decide about one message after the other."""
+"""Lets a stand-in for `Hooks` decide about one message at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.model.message import unpack_headers
 
 
 class AsksByColumn:
-    """Its `on_enqueue` takes calls, as that of `Hooks`."""
+    """For a class whose `on_enqueue` takes calls, like that of `Hooks`."""
 
     def on_enqueue_columns(
         self, queue_id: int, queue: str, headers: Sequence[bytes], payload_sizes: Sequence[int]

@@ -15,10 +15,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def hosted() -> Iterator[Hooks]:
-    """One set of hooks for a whole module: what one test leaves behind would be met by the next.
-
-    With the limits of a server, for scripts that go beyond them.
-    """
+    """One set of hooks for a whole module, with the limits of a server. State that one test leaves affects the next."""
     running = Hooks(HookSettings(), ManualClock())
     yield running
     running.close()
@@ -26,9 +23,9 @@ def hosted() -> Iterator[Hooks]:
 
 @pytest.fixture
 def hooks(clock: ManualClock) -> Iterator[Hooks]:
-    """One host for the test; the manual clock moves breakers only, never the watch over the process.
+    """One host for the test. The manual clock moves breakers only, never the watch over the process.
 
-    The time of a call is generous: on a shared machine CPU time also contains time that others took.
+    The time of a call is generous: on a shared machine its CPU time includes time that other machines took.
     """
     running = Hooks(HookSettings(default_timeout_ms=1000), clock)
     yield running

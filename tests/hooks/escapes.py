@@ -1,9 +1,7 @@
-"""What an intruder would try who runs code of his own in a hook host. Imported in that process, not in the
-tests'.
+"""What an intruder would try who runs code of his own in a hook host. Imported in the host's process, not in the tests'.
 
-Nothing here goes through Lua: it is tried as if the sandbox were broken already. `arm` leaves about what a
-careless broker might (a descriptor, a secret in the environment, executable memory), and makes the host try
-what it is asked to.
+Nothing here uses Lua: the attempts assume that the sandbox is already broken. `arm` leaves open what a careless broker
+might (a descriptor, a secret in the environment, executable memory), and makes the host try what it is told.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ _executable = mmap.mmap(-1, mmap.PAGESIZE, prot=_RWX)
 
 
 def arm(layers: list[str] | None) -> None:
-    """With these layers of confinement and no others; None: with not even descriptors and environment tidied
-    up.
-    """
+    """With these layers of confinement and no others. None: descriptors and environment are not cleaned up either."""
     os.environ["SECRET"] = "in the environment"
     # A free descriptor: the page that is shared with the broker may have any number.
     fcntl.fcntl(os.open("/dev/null", os.O_RDWR), fcntl.F_DUPFD, LEFT_OPEN)
@@ -150,7 +146,7 @@ def change_who_it_is(given: dict[str, Any]) -> None:
 
 
 def make_a_namespace(given: dict[str, Any]) -> int:
-    """Of users, which needs no rights."""
+    """A user namespace, which needs no rights."""
     new_users = 0x10000000
     return _checked(_libc.unshare(new_users))
 
@@ -236,7 +232,7 @@ def run_machine_code_in_memory_that_was_executable(given: dict[str, Any]) -> int
 
 
 def make_system_calls(given: dict[str, Any]) -> str:
-    """By number, with arguments that make no sense: those that were not refused, with what they said instead."""
+    """By number, with invalid arguments. Returns the calls that were not refused, with their errors."""
     said = {}
     for number in given["numbers"]:
         ctypes.set_errno(0)
@@ -259,7 +255,7 @@ def see_environment(given: dict[str, Any]) -> str:
 
 
 def see_descriptors(given: dict[str, Any]) -> str:
-    """Found by reading or writing nothing: these calls are always allowed."""
+    """By reading or writing nothing: these calls are always allowed."""
 
     def is_open(fd: int) -> bool:
         for use in (lambda: os.read(fd, 0), lambda: os.write(fd, b"")):

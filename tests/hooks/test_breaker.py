@@ -19,7 +19,7 @@ def outcomes(hooks: Hooks, *calls: object) -> str:
     return "".join(d.outcome[0] for d in hooks.on_enqueue(QUEUE, "orders", calls))  # type: ignore[arg-type]
 
 
-def test_the_third_failure_in_a_row_opens_it(hooks: Hooks) -> None:
+def test_the_third_failure_in_a_row_opens_the_breaker(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     assert outcomes(hooks, BAD, BAD, GOOD) == "ffr"
     assert outcomes(hooks, BAD, BAD, BAD, GOOD, GOOD) == "fffbb"
@@ -27,17 +27,19 @@ def test_the_third_failure_in_a_row_opens_it(hooks: Hooks) -> None:
     assert (stats.calls, stats.failures, stats.bypassed, stats.consecutive) == (6, 5, 2, 3)
 
 
-def test_a_row_of_failures_goes_on_from_batch_to_batch(hooks: Hooks) -> None:
+def test_a_row_of_failures_continues_across_batches(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     assert [outcomes(hooks, BAD) for _ in range(4)] == ["f", "f", "f", "b"]
 
 
-def test_a_success_ends_the_row(hooks: Hooks) -> None:
+def test_a_success_ends_a_row_of_failures(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     assert outcomes(hooks, *[BAD, BAD, GOOD] * 20) == "ffr" * 20
 
 
-def test_it_closes_after_the_cooldown_with_a_full_threshold(hooks: Hooks, clock: ManualClock) -> None:
+def test_the_breaker_closes_after_the_cooldown_with_a_full_threshold(
+    hooks: Hooks, clock: ManualClock
+) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     assert outcomes(hooks, BAD, BAD, BAD) == "fff"
     assert hooks.stats(QUEUE)[0].breaker_open_until_ms == clock.now_ms() + 10_000
@@ -66,7 +68,7 @@ def test_bypassed_calls_get_the_defaults_and_keep_their_stream(hooks: Hooks) -> 
     ) == ("bypassed", "default", 1, (), None)
 
 
-def test_the_two_hooks_of_a_queue_and_two_queues_have_their_own(hooks: Hooks) -> None:
+def test_each_hook_of_each_queue_has_its_own_breaker(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     assert outcomes(hooks, BAD, BAD, BAD, BAD) == "fffb"
     assert fail(hooks, 'function on_failure() return { action = "dlq" } end')[0].outcome == "ran"
@@ -74,7 +76,7 @@ def test_the_two_hooks_of_a_queue_and_two_queues_have_their_own(hooks: Hooks) ->
     assert [s.function for s in hooks.stats(QUEUE)] == ["on_enqueue", "on_failure"]
 
 
-def test_a_new_script_begins_with_a_closed_breaker_and_the_same_one_does_not(hooks: Hooks) -> None:
+def test_a_changed_script_starts_with_a_closed_breaker_and_the_same_script_does_not(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
     outcomes(hooks, BAD, BAD, BAD)
     hooks.set_script(QUEUE, "on_enqueue", ON_DEMAND)
@@ -85,7 +87,7 @@ def test_a_new_script_begins_with_a_closed_breaker_and_the_same_one_does_not(hoo
     assert outcomes(hooks, GOOD) == "a"
 
 
-def test_failures_that_cost_a_host_open_it_whatever_succeeds_in_between() -> None:
+def test_kills_open_the_breaker_whatever_succeeds_in_between() -> None:
     breaker = Breaker(3, 10_000)
     for now_ms in (0, 4_000, 8_000):
         assert breaker.open_for_ms(now_ms) == 0
@@ -97,7 +99,7 @@ def test_failures_that_cost_a_host_open_it_whatever_succeeds_in_between() -> Non
     assert breaker.open_for_ms(18_000) == 0
 
 
-def test_such_failures_spread_over_more_than_a_cooldown_do_not() -> None:
+def test_kills_spread_over_more_than_a_cooldown_do_not_open_the_breaker() -> None:
     breaker = Breaker(3, 10_000)
     for now_ms in range(0, 60_000, 5_000):
         breaker.failed(now_ms, killed=True)
@@ -107,7 +109,7 @@ def test_such_failures_spread_over_more_than_a_cooldown_do_not() -> None:
 
 @pytest.mark.parametrize("setting", [f.name for f in fields(HookSettings)])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "10"])
-def test_settings_that_mean_nothing_are_refused(setting: str, value: object) -> None:
+def test_invalid_settings_are_refused(setting: str, value: object) -> None:
     with pytest.raises(InvalidRequest, match=setting):
         HookSettings(**{setting: value})  # type: ignore[arg-type]
 

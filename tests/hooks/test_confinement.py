@@ -1,4 +1,4 @@
-"""What a hook host can reach when Lua does not hold it any more: tried in a real host, by `escapes.py`."""
+"""What a hook host can reach once Lua no longer confines it: tried in a real host by `escapes.py`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EXIT_CODE = 42
 LEFT_OPEN = 77
 SECRET = "the broker's own"
 
-# What comes of an attempt by the filter of system calls alone, and by Landlock alone: the version that
-# refuses it, and how. No Landlock: it does not rule such things.
+# The result of an attempt under the filter alone, and under Landlock alone: the version that
+# refuses it, and how. None: Landlock does not handle it.
 ATTEMPTS: dict[str, tuple[str, tuple[int, str] | None]] = {
     "read_a_file": ("EPERM", (1, "EACCES")),
     "write_a_file": ("EPERM", (1, "EACCES")),
@@ -80,7 +80,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Something to harm: a file, a listening port, and a process that stands in for the broker."""
+    """Something to attack: a file, a listening port, and a process that stands for the broker."""
     file = tmp_path / "file"
     file.write_text(SECRET)
     command = [sys.executable, "-c", VICTIM, SECRET]
@@ -102,7 +102,7 @@ def target(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def intruder(layers: list[str] | None) -> Iterator[HostProcess]:
-    """A host under these layers only, that does what it is told; None: under nothing at all."""
+    """A host under these layers only, which tries what it is told. None: under no layer."""
     arming = f"\nsys.path.append({str(Path(__file__).parent)!r})\nimport escapes\nescapes.arm({layers!r})"
     with booted(arming):
         host = HostProcess(HostSetup(10, 1 << 20, 50, 60_000, 1 << 30), kill_after_ms=60_000)
@@ -115,14 +115,14 @@ def intruder(layers: list[str] | None) -> Iterator[HostProcess]:
 
 @contextmanager
 def booted(also: str) -> Iterator[None]:
-    """Hosts started in here run this as well before they begin."""
+    """Hosts started in this block also run this code before they begin."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_BOOT", process._BOOT.replace("\nmain()\n", f"\n{also}\nmain()\n"))
         yield
 
 
 def tried(host: HostProcess, attempt: str, target: dict[str, Any] | None = None) -> tuple[str, str]:
-    """How it ended, "done" or the name of an error or signal, and what came of it."""
+    """How the attempt ended, "done" or the name of an error or signal, and its result."""
     try:
         answer = next(
             host.turn(CheckScript("on_enqueue", json.dumps({**(target or {}), "attempt": attempt})), {})
@@ -135,7 +135,7 @@ def tried(host: HostProcess, attempt: str, target: dict[str, Any] | None = None)
 
 
 def all_tried(layers: list[str] | None, target: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """How each attempt ended and what came of it; those that end a host are followed by another one's."""
+    """How each attempt ended, and its result. After an attempt that ends the host, another host continues."""
     ended, came = {}, {}
     left = list(ATTEMPTS)
     while left:
@@ -152,7 +152,7 @@ def held_by(layers: list[str] | None) -> confine.Confinement:
 
 
 @linux
-def test_all_an_intruder_might_try_works_in_a_host_that_nothing_holds(target: dict[str, Any]) -> None:
+def test_every_attempt_succeeds_in_an_unconfined_host(target: dict[str, Any]) -> None:
     ended, came = all_tried(None, target)
     assert ended == dict.fromkeys(ATTEMPTS, "done")
     assert all(SECRET in came[attempt] for attempt in ATTEMPTS if attempt.startswith("read_"))
@@ -160,7 +160,7 @@ def test_all_an_intruder_might_try_works_in_a_host_that_nothing_holds(target: di
 
 
 @linux
-def test_nothing_of_it_works_in_a_host(target: dict[str, Any]) -> None:
+def test_no_attempt_succeeds_in_a_confined_host(target: dict[str, Any]) -> None:
     held = held_by(ALL)
     assert held == confine.available()
     if held.filtered:
@@ -222,7 +222,7 @@ def test_a_host_starts_whatever_descriptors_the_broker_has_open() -> None:
             os.close(descriptor)
 
 
-#: uretprobe and uprobe on x86_64, which new kernels let through any filter: they do nothing but for a
+#: uretprobe and uprobe on x86_64, which new kernels let through any filter: they work only for a
 #: debugger's own traps.
 _NEVER_FILTERED = {335, 336} if os.uname().machine == "x86_64" else set()
 
@@ -248,8 +248,8 @@ def test_every_system_call_that_is_not_needed_is_refused_by_the_kernel_itself() 
 
 
 @linux
-def test_a_host_that_does_nothing_but_compute_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody watches one that has nothing to do."""
+def test_a_host_that_only_computes_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle host is not watched."""
     with booted("from fairlead.hooks import confine\nconfine.MAX_CPU_SECONDS = 1"), intruder(ALL) as host:
         assert tried(host, "compute_for_ever")[0] in ("SIGXCPU", "SIGKILL")
 
@@ -273,7 +273,7 @@ def test_limits_alone_keep_a_host_from_opening_files(target: dict[str, Any]) -> 
 
 
 @linux
-def test_a_host_cannot_take_the_shared_page_away_from_under_the_broker() -> None:
+def test_a_host_cannot_truncate_the_shared_page() -> None:
     page = process._shared_page()
     try:
         for size in (0, 1 << 20):
@@ -284,7 +284,7 @@ def test_a_host_cannot_take_the_shared_page_away_from_under_the_broker() -> None
 
 
 @linux
-def test_asking_what_is_available_changes_nothing_about_the_asking_process() -> None:
+def test_available_changes_nothing_about_the_calling_process() -> None:
     watched = ("NoNewPrivs", "Seccomp", "CapEff")
     before = {name: process_status("self")[name] for name in watched}
     confine.available()
@@ -292,7 +292,7 @@ def test_asking_what_is_available_changes_nothing_about_the_asking_process() -> 
 
 
 @linux
-def test_what_a_host_says_of_its_confinement_is_what_the_kernel_says(hooks: Hooks) -> None:
+def test_the_confinement_that_a_host_reports_is_what_the_kernel_reports(hooks: Hooks) -> None:
     enqueue(hooks, KIND)
     assert hooks._host is not None
     held, status = hooks._host.confinement, process_status(str(hooks._host.pid))
@@ -302,7 +302,9 @@ def test_what_a_host_says_of_its_confinement_is_what_the_kernel_says(hooks: Hook
     assert int(status["CapEff"], 16) == 0
 
 
-def test_the_first_host_tells_once_what_holds_it(hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_confinement_of_the_first_host_is_logged_once(
+    hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "fairlead.hooks")
     enqueue(hooks, KIND)
     assert hooks._host is not None
@@ -352,7 +354,7 @@ NO_LINUX = "sys.platform = 'darwin'"
         ),
     ],
 )
-def test_what_a_lesser_kernel_lacks_is_told_and_hooks_run(
+def test_missing_layers_of_a_kernel_are_logged_and_hooks_run(
     boot: str, missing: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fairlead.hooks")
@@ -371,7 +373,7 @@ def test_what_a_lesser_kernel_lacks_is_told_and_hooks_run(
 
 
 @linux
-def test_asking_a_lesser_kernel_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_reports_the_same_missing_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confine, "_SECCOMP_MODE_FILTER", 99)
     monkeypatch.setattr(confine, "_LANDLOCK_CREATE_RULESET", NO_SUCH_CALL)
     assert confine.available() == confine.Confinement(

@@ -5,7 +5,7 @@ import threading
 from fairlead.hooks.fair_lock import FairLock
 
 
-def test_whoever_waited_longest_is_next() -> None:
+def test_the_thread_that_waited_longest_is_next() -> None:
     fair_lock, came_in = FairLock(), []
 
     def pass_through(name: int) -> None:

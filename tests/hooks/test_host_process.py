@@ -60,7 +60,7 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_no_result(
     assert host.pid not in hooks.pids()
 
 
-def test_what_came_back_before_a_death_stands() -> None:
+def test_results_from_before_a_death_count() -> None:
     host = HostProcess(HostSetup(10, 1 << 20, 60_000, 60_000, 1 << 30), kill_after_ms=60_000)
     try:
         host.await_ready()
@@ -78,7 +78,7 @@ def test_what_came_back_before_a_death_stands() -> None:
         host.close()
 
 
-def test_the_guilty_call_is_found_and_the_rest_is_run_elsewhere(hooks: Hooks) -> None:
+def test_the_guilty_call_is_found_and_the_rest_runs_in_another_host(hooks: Hooks) -> None:
     script = f'function on_enqueue(msg) if msg.headers.n == "777" then {STUCK[23:-4]} end return {{ fairness_key = "k-" .. msg.headers.n }} end'
     decisions = enqueue(hooks, script, enqueue_calls(1200))
     expected = [("ran", f"k-{n}") for n in range(1200)]
@@ -86,7 +86,7 @@ def test_the_guilty_call_is_found_and_the_rest_is_run_elsewhere(hooks: Hooks) ->
     assert [(d.outcome, d.fairness_key) for d in decisions] == expected
 
 
-def test_scripts_and_configuration_are_there_again_after_a_restart(hooks: Hooks) -> None:
+def test_scripts_and_configuration_are_restored_after_a_restart_of_the_host(hooks: Hooks) -> None:
     hooks.set_config("who", "acme")
     script = 'function on_enqueue() return { fairness_key = fila.get("who") } end'
     assert enqueue(hooks, script)[0].fairness_key == "acme"
@@ -140,7 +140,7 @@ def test_close_leaves_nothing_running(hooks: Hooks) -> None:
         hooks.on_enqueue(QUEUE, "orders", enqueue_calls())
 
 
-def test_close_ends_a_batch_under_way(clock: ManualClock) -> None:
+def test_close_ends_a_running_batch(clock: ManualClock) -> None:
     hooks = Hooks(HookSettings(kill_after_ms=600_000), clock)
     enqueue(hooks, KIND)
     host = hooks._host
@@ -194,7 +194,7 @@ def test_hosts_die_with_a_killed_broker_even_in_an_endless_call() -> None:
     assert all(has_ended(pidfd, 60_000) for pidfd in watched)
 
 
-def test_hosts_survive_the_thread_that_needed_them_first(hooks: Hooks) -> None:
+def test_hosts_survive_the_thread_that_first_used_them(hooks: Hooks) -> None:
     thread = threading.Thread(target=enqueue, args=(hooks, KIND))
     thread.start()
     thread.join()

@@ -1,5 +1,5 @@
-"""Every way out that was tried against an embedded Lua. Each must be contained: defaults for the guilty call,
-the breaker counting it, and another queue's hook working before, between and after.
+"""Every known way out of an embedded Lua. Each must be contained: the guilty call gets the defaults, the breaker counts
+it, and the hook of another queue works before, between and after.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FATAL = {
 }
 
 
-#: Time inside one call of the pattern matcher is not counted in instructions: only the kill ends these.
+#: A single call of the pattern matcher counts no instructions: only a kill ends these.
 NEEDS_A_KILL = ("catastrophic pattern", "catastrophic pattern inside pcall", "catastrophic lazy pattern")
 
 NOTHING_LEFT = """
@@ -93,10 +93,10 @@ def hostile(name: str) -> str:
     return f'function on_enqueue(msg) if msg.headers.calm then return {{ fairness_key = "fine" }} end do {FATAL[name]} end end'
 
 
-def test_a_loop_that_is_stopped_by_its_instructions_is_not_said_to_have_computed_for_so_long(
+def test_the_error_of_a_loop_stopped_by_instructions_does_not_claim_a_duration(
     hosted: Hooks,
 ) -> None:
-    """The instructions of its time may be used up in a fraction of it."""
+    """The instructions of its time limit may be used up in a fraction of it."""
     hosted.set_script(99, "on_enqueue", "function on_enqueue(message) while true do end end")
     (decision,) = hosted.on_enqueue(99, "orders", enqueue_calls())
     assert re.fullmatch(r"stopped: used more instructions or CPU time than \d+ ms allow", decision.error)
@@ -124,7 +124,7 @@ def test_a_hostile_script_is_contained(queue_id: int, name: str, hosted: Hooks) 
 
 
 @pytest.mark.parametrize("name", FATAL)
-def test_what_worked_before_and_comes_after_a_hostile_call_stands(name: str, hosted: Hooks) -> None:
+def test_results_before_and_after_a_hostile_call_count(name: str, hosted: Hooks) -> None:
     calm, angry = enqueue_calls(calm="yes"), enqueue_calls()
     hosted.set_script(QUEUE, "on_enqueue", hostile(name))
     decisions = hosted.on_enqueue(QUEUE, "orders", [*calm, *angry, *calm])
@@ -136,7 +136,7 @@ def test_what_worked_before_and_comes_after_a_hostile_call_stands(name: str, hos
 
 
 @pytest.mark.parametrize("name", [name for name in FATAL if name not in NEEDS_A_KILL])
-def test_the_sandbox_ends_it_without_losing_the_host(name: str, hosted: Hooks) -> None:
+def test_the_sandbox_ends_the_call_without_losing_the_host(name: str, hosted: Hooks) -> None:
     assert other_queue_works(hosted)
     before = hosted._host
     hosted.set_script(QUEUE, "on_enqueue", hostile(name))
@@ -162,11 +162,11 @@ def test_on_failure_is_contained_as_well(hooks: Hooks) -> None:
     assert other_queue_works(hooks)
 
 
-def test_a_call_leaves_nothing_behind_for_the_next_one_of_the_same_script(hooks: Hooks) -> None:
+def test_calls_of_the_same_script_share_nothing(hooks: Hooks) -> None:
     assert [d.fairness_key for d in enqueue(hooks, NOTHING_LEFT, enqueue_calls(3))] == ["clean"] * 3
 
 
-def test_a_failed_call_leaves_nothing_behind_either(hooks: Hooks) -> None:
+def test_a_failed_call_leaves_nothing_for_the_next_one(hooks: Hooks) -> None:
     script = 'function on_enqueue(msg) if left then return { fairness_key = "dirty" } end left = ("x"):rep(400000) error("now") end'
     assert [d.error for d in enqueue(hooks, script, enqueue_calls(2))] == ["on_enqueue:1: now"] * 2
 
@@ -176,7 +176,7 @@ def test_memory_of_one_call_is_not_charged_to_the_next(hooks: Hooks) -> None:
     assert {d.fairness_key for d in enqueue(hooks, script, enqueue_calls(50))} == {"fits"}
 
 
-def test_a_stuck_queue_lets_others_pass_between_its_kills(hooks: Hooks) -> None:
+def test_a_stuck_queue_lets_others_run_between_its_kills(hooks: Hooks) -> None:
     hooks.set_script(QUEUE, "on_enqueue", hostile("catastrophic pattern"))
     assert other_queue_works(hooks)
     stuck_is_done, passed = threading.Event(), []

@@ -1,4 +1,4 @@
-"""Answers of the hook host that are read by column say what they say row by row."""
+"""Results that are read by column are the same as results that are read row by row."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_rows_read_by_column_are_the_decisions_of_the_rows(given_rows: list[list
 
 
 @given(st.lists(simple, min_size=1, max_size=3))
-def test_rows_that_need_no_second_look_are_read_by_column(given_rows: list[list[Any]]) -> None:
+def test_plain_rows_are_read_by_column(given_rows: list[list[Any]]) -> None:
     assert find_plain_enqueues(given_rows) is not None
 
 
 @given(st.lists(st.lists(st.none() | st.integers(0, 4), max_size=6), min_size=1, max_size=3))
-def test_rows_of_a_hostile_host_are_never_taken_for_good_ones(given_rows: list[list[Any]]) -> None:
+def test_invalid_rows_of_a_hostile_host_are_never_accepted(given_rows: list[list[Any]]) -> None:
     if find_plain_enqueues(given_rows) is not None:
         assert all(is_ok(row) for row in given_rows)

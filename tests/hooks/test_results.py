@@ -132,7 +132,7 @@ def test_a_failure_result_is_read_corrected_and_noted(
     assert (note is None and decision.notes == ()) or (note is not None and note in "; ".join(decision.notes))
 
 
-def test_the_broker_trusts_no_bound_the_host_should_have_kept() -> None:
+def test_the_broker_checks_every_bound_again() -> None:
     decision = read_enqueue([0, "k" * 100_000, 10**300, b"raw", True, *[f"k{n}" for n in range(100)]])
     assert len(decision.fairness_key or "") == 512
     assert (decision.weight, decision.stream, len(decision.throttle_keys or ())) == (1000, None, 16)

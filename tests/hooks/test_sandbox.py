@@ -10,7 +10,7 @@ from fairlead.hooks import Hooks, OnEnqueueCall
 from tests.hooks.scripts import QUEUE, enqueue, enqueue_calls, fail, failure_call, returned, value_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lua.md"
-#: Every name of the reference manual, and of what bridges and older versions add.
+#: Every name of the reference manual, and those that bridges and older versions add.
 LUA_5_4 = {
     f"{library}{name}"
     for library, names in {
@@ -82,7 +82,7 @@ def test_everyday_lua_works(expression: str, value: str, hosted: Hooks) -> None:
         "math.randomseed",
     ],
 )
-def test_what_is_not_on_the_list_is_not_there(name: str, hosted: Hooks) -> None:
+def test_names_outside_the_allow_list_do_not_exist(name: str, hosted: Hooks) -> None:
     assert value_of(hosted, name) == "nil"
 
 
@@ -186,7 +186,7 @@ def test_a_large_configuration_value_is_not_charged_to_the_script(hooks: Hooks) 
     assert enqueue(hooks, script)[0].fairness_key == "2400000"
 
 
-def test_a_script_that_asks_for_keys_without_end_fails(hooks: Hooks) -> None:
+def test_a_script_that_reads_keys_without_end_fails(hooks: Hooks) -> None:
     decision = enqueue(hooks, 'function on_enqueue() for i = 1, 1e9 do fila.get("k" .. i) end end')[0]
     assert decision.outcome == "failed"
 
@@ -210,7 +210,7 @@ def test_a_script_that_asks_for_keys_without_end_fails(hooks: Hooks) -> None:
         ("return " + "(" * 300 + "1" + ")" * 300, None, "overflow"),
     ],
 )
-def test_a_script_that_could_never_run_is_refused_with_its_line(
+def test_a_script_that_cannot_run_is_refused_with_its_line(
     script: str, line: int | None, what: str, hosted: Hooks
 ) -> None:
     with pytest.raises(HookInvalid) as refused:
@@ -229,7 +229,7 @@ def test_a_script_with_both_functions_serves_both(hooks: Hooks) -> None:
     assert fail(hooks, script)[0].action == "dlq"
 
 
-def test_a_queue_without_a_script_has_nothing_to_say(hooks: Hooks) -> None:
+def test_a_queue_without_a_script_has_the_outcome_absent(hooks: Hooks) -> None:
     assert [d.outcome for d in hooks.on_enqueue(QUEUE, "orders", enqueue_calls(2))] == ["absent"] * 2
     assert hooks.on_failure(QUEUE, "orders", [failure_call()])[0].outcome == "absent"
     assert hooks.pids() == []

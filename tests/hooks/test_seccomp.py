@@ -1,4 +1,4 @@
-"""The filter of system calls as a program: read as the kernel reads it, for both machines, whichever this is."""
+"""The filter of system calls as a program: read as the kernel reads it, for both machines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ ARCHES = {"x86_64": X86_64, "aarch64": AARCH64}
 LOAD, JUMP_IF_EQUAL, JUMP_IF_ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 RWX, RW = 7, 3
 
-# Doors to files, the network, processes and the kernel, by hand: not derived from the tables they are to
-# guard.
+# Calls that open files, the network, processes and the kernel, listed by hand and not derived from the tables under test.
 DOORS = {
     "x86_64": {
         "open": 2,
@@ -101,7 +100,7 @@ NEEDED = {
 
 
 def verdict(machine: str, number: int, *, arch: int | None = None, third: int = 0) -> int:
-    """What the kernel would answer. Jumps only go forward, so this ends."""
+    """The kernel's verdict on a call. Jumps only go forward, so this ends."""
     data = {0: number, 4: ARCHES[machine] if arch is None else arch, 32: third & 0xFFFFFFFF}
     program = seccomp.program(machine)
     accumulator = at = 0
@@ -134,21 +133,21 @@ def test_every_call_gets_the_verdict_of_its_table_and_all_others_are_refused(mac
 @pytest.mark.parametrize(
     ("machine", "name"), [(machine, name) for machine, doors in DOORS.items() for name in doors]
 )
-def test_no_door_is_allowed(machine: str, name: str) -> None:
+def test_no_call_that_opens_anything_is_allowed(machine: str, name: str) -> None:
     assert verdict(machine, DOORS[machine][name]) in (REFUSE, KILL)
 
 
 @pytest.mark.parametrize(
     ("machine", "name"), [(machine, name) for machine, needed in NEEDED.items() for name in needed]
 )
-def test_what_a_host_does_all_day_is_allowed(machine: str, name: str) -> None:
+def test_the_calls_that_a_host_needs_are_allowed(machine: str, name: str) -> None:
     assert verdict(machine, NEEDED[machine][name]) == ALLOW
 
 
 @pytest.mark.parametrize(
     ("machine", "number"), [("x86_64", 9), ("x86_64", 10), ("aarch64", 222), ("aarch64", 226)]
 )
-def test_memory_may_be_had_and_never_be_executable(machine: str, number: int) -> None:
+def test_memory_can_be_allocated_and_never_made_executable(machine: str, number: int) -> None:
     assert [verdict(machine, number, third=rights) for rights in (0, RW, 4, RWX, 0x10000000 | RWX)] == [
         ALLOW,
         ALLOW,
@@ -162,11 +161,11 @@ def test_memory_may_be_had_and_never_be_executable(machine: str, number: int) ->
     ("machine", "arch"),
     [("x86_64", AARCH64), ("x86_64", 0x40000003), ("aarch64", X86_64), ("aarch64", 0x40000028)],
 )
-def test_calls_by_another_abi_end_the_process_whatever_their_number(machine: str, arch: int) -> None:
+def test_calls_of_another_abi_kill_the_process(machine: str, arch: int) -> None:
     assert {verdict(machine, number, arch=arch) for number in range(512)} == {KILL}
 
 
-def test_calls_of_the_x32_abi_are_not_taken_for_ours() -> None:
+def test_calls_of_the_x32_abi_are_not_allowed_by_their_number() -> None:
     x32 = 0x40000000
     assert {verdict("x86_64", x32 | number) for number in range(1024)} == {REFUSE}
 

@@ -1,6 +1,4 @@
-"""Batch steps for the tests. What a row does is in its item; each call writes to the journal what it was
-given.
-"""
+"""Batch steps for the tests. The item says what its row does; each call writes what it was given to the journal."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.worker.steps import OutOfPaper
 
 
 def note(items: list[dict[str, Any]], step: str, **more: Any) -> None:
-    """One line for a call, written at once and appended whole, so that it survives the death of its process."""
+    """Append one line in a single write, so that it survives the death of the process."""
     line = json.dumps({"rows": [item.get("n") for item in items], "step": step, "pid": os.getpid(), **more})
     out = os.open(items[0]["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -26,7 +24,7 @@ def note(items: list[dict[str, Any]], step: str, **more: Any) -> None:
 
 
 def misbehave(items: list[dict[str, Any]]) -> None:
-    """Not every row is polite: some take the whole call with them."""
+    """Raise, exit, hang or exhaust memory if a row asks for that."""
     for how in [item["how"] for item in items if "how" in item]:
         match how:
             case "raise":
@@ -53,7 +51,7 @@ def misbehave(items: list[dict[str, Any]]) -> None:
 
 
 def outcome(item: dict[str, Any]) -> Any:
-    """What a row says for itself."""
+    """The entry that a row asks for."""
     returns: dict[str, Any] = {
         "nan": float("nan"),
         "object": object(),
@@ -86,7 +84,7 @@ def values(items: list[dict[str, Any]]) -> list[Any]:
 
 
 def gated(items: list[dict[str, Any]], step: fairlead.BatchStep) -> None:
-    """Stands still until the test lets it go on, or kills it."""
+    """Wait until the test opens the gate or kills the process."""
     note(items, step.name)
     for gate in [item["gate"] for item in items if "gate" in item]:
         while not Path(gate).exists():
@@ -94,7 +92,7 @@ def gated(items: list[dict[str, Any]], step: fairlead.BatchStep) -> None:
 
 
 def streamed(items: list[dict[str, Any]], step: fairlead.BatchStep) -> list[Any]:
-    """Each fails as often as it says; then it goes well."""
+    """Fail each row as often as its item says, then succeed."""
     note(items, step.name, streams=step.streams, attempts=step.attempts)
     again = [attempts < item["failures"] for item, attempts in zip(items, step.attempts, strict=True)]
     return [

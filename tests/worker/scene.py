@@ -1,6 +1,4 @@
-"""A runbook with one worker, and ways to run it: here in this process, or by the command line in one that can
-be killed.
-"""
+"""A runbook with one worker, run in this process or by the command line in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ def push(target: Any, *items: dict[str, Any], **fields: Any) -> list[str]:
 
 @contextmanager
 def working(target: Any, book: Runbook, **options: Any) -> Iterator[Workers]:
-    """Stopped at the end, in a hurry."""
+    """Run workers, and stop them in a hurry at the end."""
     workers = Workers(target, book, base=ROOT, **options)
     workers.start()
     try:
@@ -83,7 +81,7 @@ def burst(target: Any, book: Runbook, **options: Any) -> Workers:
 
 
 class WorkerProcess:
-    """`fairlead worker run` at a server, with a runbook file that it needs no engine to know."""
+    """`fairlead worker run` at a server, with a runbook file that is not in force there."""
 
     def __init__(self, address: str, file: Path, *options: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}

@@ -1,6 +1,4 @@
-"""Steps that do what is written in their item: fail in some way while there have been fewer tries than it
-says, then go well.
-"""
+"""Steps that follow the script in their item: fail in some way for the given number of attempts, then succeed."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 import fairlead
 from tests.worker.batch_steps import note
 
-#: What each way to fail is called in the end.
+#: The failure reason of each way to fail.
 WAYS = {
     "raise": "handler_exception",
     "exit": "handler_exception",

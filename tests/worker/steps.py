@@ -1,4 +1,4 @@
-"""Steps for the tests. Each writes to the journal that its item names what it does, as it does it."""
+"""Steps for the tests. Each writes what it does to the journal that its item names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fairlead
 
 
 def note(item: dict[str, Any], word: str, step: str, attempts: int = 0) -> None:
-    """One line, written at once and appended whole, so that it survives the death of its process."""
+    """Append one line in a single write, so that it survives the death of the process."""
     line = json.dumps(
         {
             "n": item.get("n"),
@@ -52,7 +52,7 @@ def noted(item: dict[str, Any], step: fairlead.Step) -> str:
     note(item, "begin", step.name, step.attempts)
     hold = item.get("hold")
     if hold and hold["step"] == step.name:
-        # Stands still until the test lets it go on, or kills it.
+        # Hangs until the test opens the gate or kills the process.
         while not Path(hold["gate"]).exists():
             time.sleep(0.002)
     note(item, "end", step.name)
@@ -60,7 +60,7 @@ def noted(item: dict[str, Any], step: fairlead.Step) -> str:
 
 
 def fails(item: dict[str, Any], step: fairlead.Step) -> None:
-    """As often as the item says; then it goes well."""
+    """Fail as often as the item says, then succeed."""
     note(item, "begin", step.name, step.attempts)
     if step.attempts < item.get("failures", 0):
         note(item, "failed", step.name)

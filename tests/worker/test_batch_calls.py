@@ -1,4 +1,4 @@
-"""Batch steps as callables: what they may take and return, row by row."""
+"""Batch steps as functions: what they may take and return, row by row."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def call(
     values: list[bytes] | None = None,
     reasons: dict[str, str] | None = None,
 ) -> Any:
-    """The answer of `step` in a module of this code, which is the second of its pipeline if there are values
-    of a first one.
-    """
+    """The answer of `step` in a module with this code. With `values`, it is the second step of its pipeline."""
     module = f"batch_module_{next(_NUMBERS)}"
     (base / f"{module}.py").write_text(code)
     steps = (StepSpec("first", command=("true",)), StepSpec("only", run=f"{module}:step", batch=True))
@@ -78,7 +76,7 @@ def reasons_of(result: Any) -> dict[int, str]:
         ),
         (IMPORTS + "def step(b: 'pd.DataFrame'): return [type(b).__name__] * len(b)", "DataFrame"),
         (HEAD + IMPORTS + "def step(b: 'pd.DataFrame'): return [type(b).__name__] * len(b)", "DataFrame"),
-        # Imported for the type checker alone.
+        # Imported for the type checker only.
         (HEAD + "def step(b: pd.DataFrame): return [type(b).__name__] * len(b)", "DataFrame"),
         (HEAD + "def step(b: DataFrame): return [type(b).__name__] * len(b)", "DataFrame"),
         (HEAD + "def step(b: pyarrow.Table): return [type(b).__name__] * len(b)", "Table"),
@@ -103,7 +101,7 @@ def reasons_of(result: Any) -> dict[int, str]:
         ),
     ],
 )
-def test_what_it_takes_is_said_by_its_annotation(base: Path, code: str, kind: str) -> None:
+def test_the_annotation_selects_the_input(base: Path, code: str, kind: str) -> None:
     assert values_of(call(base, code)) == [kind] * 3
 
 
@@ -117,7 +115,7 @@ def test_what_it_takes_is_said_by_its_annotation(base: Path, code: str, kind: st
         (IMPORTS + "def step(b: pa.Table | None): ...", "Union"),
     ],
 )
-def test_an_annotation_that_nobody_knows_is_refused_with_what_to_write(
+def test_an_unknown_annotation_is_refused_and_the_error_lists_valid_ones(
     base: Path, code: str, got: str
 ) -> None:
     with pytest.raises(StepNotLoaded) as refused:
@@ -126,7 +124,7 @@ def test_an_annotation_that_nobody_knows_is_refused_with_what_to_write(
     assert got in str(refused.value)
 
 
-def test_a_package_that_is_not_there_is_named_before_anything_is_claimed(
+def test_a_missing_package_is_reported_before_anything_is_claimed(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -134,13 +132,13 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_claimed(
         call(base, HEAD + "def step(b: pd.DataFrame): ...")
 
 
-def test_one_without_parameters_is_refused(base: Path) -> None:
+def test_a_function_without_parameters_is_refused(base: Path) -> None:
     with pytest.raises(StepNotLoaded, match=r"takes the items and optionally a fairlead\.BatchStep"):
         call(base, "def step(): ...")
 
 
 @pytest.mark.parametrize("kind", ["pa.RecordBatch", "pa.Table", "pd.DataFrame"])
-def test_columns_have_the_payload_as_it_came_and_what_is_known_of_each_row(base: Path, kind: str) -> None:
+def test_columns_have_the_payload_as_enqueued_and_the_facts_of_each_row(base: Path, kind: str) -> None:
     rows = "b.to_pylist()" if kind.startswith("pa") else "b.to_dict('records')"
     code = (
         f"{IMPORTS}def step(b: {kind}): return [{{**row, 'payload': row['payload'].hex()}} for row in {rows}]"
@@ -159,7 +157,7 @@ def test_columns_of_a_first_step_have_no_values(base: Path) -> None:
     ) == ["string", None, None]
 
 
-def test_the_second_argument_says_which_step_it_is_and_what_is_known_of_each_row(base: Path) -> None:
+def test_the_second_argument_has_the_step_and_the_facts_of_each_row(base: Path) -> None:
     code = (
         "def step(items, step): return [[step.name, step.pipeline, step.queue, len(step), *row] for row in "
         "zip(step.ids, step.streams, step.attempts, step.headers, step.values)]"
@@ -184,7 +182,9 @@ def test_the_second_argument_says_which_step_it_is_and_what_is_known_of_each_row
         ("pa.chunked_array([[1], [2, 3]])", [1, 2, 3]),
     ],
 )
-def test_it_returns_nothing_or_one_entry_for_each_row(base: Path, returned: str, values: list[Any]) -> None:
+def test_a_step_returns_nothing_or_one_entry_for_each_row(
+    base: Path, returned: str, values: list[Any]
+) -> None:
     assert values_of(call(base, f"{IMPORTS}def step(items): return {returned}")) == values
 
 
@@ -203,7 +203,7 @@ def test_it_returns_nothing_or_one_entry_for_each_row(base: Path, returned: str,
         ("np.float64(3)", "got float64"),
     ],
 )
-def test_anything_else_fails_every_row_and_says_what_was_expected(
+def test_any_other_result_fails_every_row_and_the_error_names_the_expected_form(
     base: Path, returned: str, got: str
 ) -> None:
     result = call(base, f"{IMPORTS}def step(items): return {returned}")
@@ -214,7 +214,7 @@ def test_anything_else_fails_every_row_and_says_what_was_expected(
     )
 
 
-def test_each_row_fails_for_itself(base: Path) -> None:
+def test_each_row_fails_by_its_own_entry(base: Path) -> None:
     code = IMPORTS + (
         "class Mine(Exception): ...\n"
         "def step(items): return [ValueError('odd'), None, fairlead.StepFailed('no', reason='validation_failure', dead=True), float('nan'),\n"
@@ -244,7 +244,7 @@ def test_each_row_fails_for_itself(base: Path) -> None:
     assert "step 'only': ValueError: odd" in by_row[0].error
 
 
-def test_one_exception_is_the_failure_of_all(base: Path) -> None:
+def test_a_single_returned_exception_fails_all_rows(base: Path) -> None:
     result = call(
         base,
         IMPORTS
@@ -259,7 +259,7 @@ def test_one_exception_is_the_failure_of_all(base: Path) -> None:
 @pytest.mark.parametrize(
     "how", ["raise ValueError('odd')", "sys.exit(3)", "yield 1; raise ValueError('odd')"]
 )
-def test_what_is_raised_says_nothing_about_any_one_row(base: Path, how: str) -> None:
+def test_a_raised_exception_fails_no_single_row(base: Path, how: str) -> None:
     result = call(base, f"import sys\ndef step(items):\n    {how}")
     assert isinstance(result, CallFailed)
     assert result.ticket == 7
@@ -268,7 +268,7 @@ def test_what_is_raised_says_nothing_about_any_one_row(base: Path, how: str) -> 
     assert "batch_module_" in first, result.error
 
 
-def test_a_call_that_has_eaten_all_memory_leaves_its_process(base: Path) -> None:
+def test_a_call_that_exhausts_memory_ends_the_use_of_its_process(base: Path) -> None:
     result = call(base, "def step(items): raise MemoryError")
     assert isinstance(result, CallFailed)
     assert result.spent
@@ -278,7 +278,7 @@ def test_a_call_that_has_eaten_all_memory_leaves_its_process(base: Path) -> None
 BAD = [b"{", {"n": 1}, b"\xff", {"n": 3}, b""]
 
 
-def test_a_row_that_is_no_json_fails_alone_and_is_not_in_the_list(base: Path) -> None:
+def test_a_row_that_is_not_json_fails_alone_and_is_not_in_the_list(base: Path) -> None:
     code = (
         "def step(items, step): return [[item['n'], id[-1], attempts, value] for item, id, attempts, value in "
         "zip(items, step.ids, step.attempts, step.values, strict=True)]"
@@ -295,7 +295,7 @@ def test_a_row_that_is_no_json_fails_alone_and_is_not_in_the_list(base: Path) ->
     ]
 
 
-def test_beside_rows_that_are_no_json_others_fail_in_their_own_places(base: Path) -> None:
+def test_beside_rows_that_are_not_json_other_failures_keep_their_rows(base: Path) -> None:
     result = call(base, "def step(items): return [None, ValueError('third')]", BAD)
     assert reasons_of(result) == {
         0: "serialization_error",

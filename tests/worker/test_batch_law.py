@@ -1,8 +1,6 @@
-"""The law of batches: however messages share calls, each ends as it would have alone, one step after the
-other.
+"""The law of batches: however messages share calls, each ends as it would have alone, one step after the other.
 
-Random pipelines of steps for one and for many, random trouble. The oracle runs each message by itself, on
-paper.
+Random pipelines of single steps and batch steps, with random failures. The oracle computes each message by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ NAMES = ("a", "b", "c")
 
 @dataclass
 class Draft:
-    """`trouble`: by step, how it fails and how often. One that is broken is no JSON at all."""
+    """`trouble`: by step, how it fails and how often. `broken`: the payload is not JSON."""
 
     stream: str | None
     trouble: dict[str, tuple[str, int]]
@@ -41,7 +39,7 @@ class Draft:
 
 @dataclass
 class Ending:
-    """`calls`: each step it is in, with the failed tries before it and what it is given."""
+    """`calls`: each step that is called, with the failed attempts before it and the value it is given."""
 
     calls: set[tuple[str, int, str | None]]
     reasons: list[str]
@@ -68,7 +66,7 @@ def alone(draft: Draft, n: int, names: tuple[str, ...]) -> Ending:
 
 
 def pipeline(*sizes: int | None) -> list[StepSpec]:
-    """A step for each of them: for batches of that size, or for one message at a time."""
+    """One step for each size: a batch step of that size, or a single step."""
 
     def spec(name: str, size: int | None) -> StepSpec:
         if size is None:
@@ -138,8 +136,9 @@ def payload(draft: Draft, n: int, names: tuple[str, ...], journal: str) -> bytes
 def check_calls(
     calls: list[dict[str, Any]], drafts: list[Draft], endings: list[Ending], names: tuple[str, ...]
 ) -> None:
-    """Called where the oracle says and nowhere else, with what the step before returned; no confirmed step
-    again; streams in order.
+    """Calls happen where the oracle says and nowhere else, with the value of the step before.
+
+    No confirmed step is called again, and streams stay in order.
     """
     tries = [
         (n, call["step"], attempts, value)
@@ -160,7 +159,7 @@ def check_calls(
         assert len(set(streams)) == len(streams)
 
 
-# A worker is started for each example, and a process where messages may kill theirs.
+# Each example starts a worker, and a process where messages may kill theirs.
 _FEW = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large], "deadline": None}
 
 
@@ -172,7 +171,7 @@ def test_in_threads_each_message_ends_as_it_would_have_alone(
     check(steps, drafts, "thread", concurrency)
 
 
-#: Rows of a batch that failed come back while another message has been started and waits for the only slot.
+#: Rows of a failed batch come back while another message has been started and waits for the only slot.
 ROWS_COME_BACK_WHILE_ONE_IS_STARTED = [
     Draft(None, {}),
     Draft(None, {"a": ("exit", 2)}),

@@ -1,6 +1,4 @@
-"""A worker with steps that take batches: one bad row never fails its neighbours, whatever it does to the call
-it is in.
-"""
+"""A worker with batch steps: one bad row never fails its neighbours, whatever it does to its call."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ def batch(name: str, function: str = "rows", **options: Any) -> StepSpec:
 
 
 def dead_letters(broker: Broker) -> dict[str, list[str]]:
-    """The reasons of each, first to last."""
+    """The failure reasons of each dead letter, first to last."""
     return {
         dead.id: [FailureReason(failure.reason).word for failure in dead.failures]
         for dead in broker.peek(f"{QUEUE}.dlq", limit=1000)
@@ -38,7 +36,7 @@ def error_of(broker: Broker) -> str:
 
 @MODES
 @pytest.mark.parametrize("function", ["rows", "one_by_one", "arrow", "table", "frame"])
-def test_each_row_ends_as_its_own_outcome_says(broker: Broker, isolate: str, function: str) -> None:
+def test_each_row_ends_with_its_own_outcome(broker: Broker, isolate: str, function: str) -> None:
     bad = {3: "invalid", 10: "connection", 77: "nan", 99: "dead"}
     ids = push(broker, *({"n": n, **({"says": bad[n]} if n in bad else {})} for n in range(100)))
     workers = burst(broker, runbook(batch("only", function), isolate=isolate))
@@ -52,7 +50,7 @@ def test_each_row_ends_as_its_own_outcome_says(broker: Broker, isolate: str, fun
 
 
 @MODES
-def test_a_batch_is_as_large_as_it_may_be_and_no_larger(broker: Broker, journal: str, isolate: str) -> None:
+def test_a_batch_has_at_most_batch_size_rows(broker: Broker, journal: str, isolate: str) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(1000)))
     assert burst(broker, runbook(batch("only", batch_size=300), isolate=isolate)).counts.completed == 1000
     calls = [line["rows"] for line in read_journal(journal)]
@@ -61,7 +59,7 @@ def test_a_batch_is_as_large_as_it_may_be_and_no_larger(broker: Broker, journal:
 
 
 @MODES
-def test_steps_for_one_and_for_many_hand_each_other_what_they_return(
+def test_single_steps_and_batch_steps_pass_values_to_each_other(
     broker: Broker, journal: str, isolate: str
 ) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(200)))
@@ -82,7 +80,7 @@ def test_steps_for_one_and_for_many_hand_each_other_what_they_return(
     assert {value for line in third for value in line["values"]} == {"checked"}
 
 
-def test_what_a_row_returned_is_kept_with_it(broker: Broker) -> None:
+def test_the_value_of_a_row_is_stored_with_its_message(broker: Broker) -> None:
     broker.update_queue(QUEUE, retry={"policy": "fixed", "cooldown": "1h", "attempts": 5})
     good, bad = push(broker, {"n": 1}, {"n": 2, "how": "connection"})
     burst(broker, runbook(batch("first", "values"), step("second", "raises"), isolate="thread"))
@@ -104,7 +102,7 @@ def test_what_a_row_returned_is_kept_with_it(broker: Broker) -> None:
         ("sleep", "timeout_exceeded", "it took longer than 300 ms"),
     ],
 )
-def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have_not_failed(
+def test_a_row_that_ends_its_whole_batch_badly_is_found_and_its_neighbours_do_not_fail(
     broker: Broker, journal: str, how: str, reason: str, text: str
 ) -> None:
     broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 2})
@@ -123,7 +121,7 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
     assert text in error_of(broker)
     calls = [line["rows"] for line in read_journal(journal)]
     guilty = [len(rows) for rows in calls if 333 in rows]
-    # An eighth each time, until it is alone. What has cost a process comes alone the next time.
+    # An eighth each time until the row is alone. A row that cost a process comes alone the next time.
     costly = reason in ("poison_message", "timeout_exceeded")
     assert guilty[:5] == [1000, 125, 16, 2, 1]
     assert guilty[5:] == [1] if costly else len(guilty) == 6
@@ -136,14 +134,14 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
     assert len(calls) < 50
 
 
-def test_when_each_row_is_bad_each_has_failed_once(broker: Broker) -> None:
+def test_if_every_row_is_bad_each_fails_once(broker: Broker) -> None:
     ids = push(broker, *({"n": n, "how": "raise"} for n in range(200)))
     assert burst(broker, runbook(batch("only"), isolate="thread")).counts.dead == 200
     assert dead_letters(broker) == {message: ["handler_exception"] for message in ids}
 
 
 @MODES
-def test_a_row_that_failed_comes_again_with_others(broker: Broker, journal: str, isolate: str) -> None:
+def test_a_failed_row_comes_again_in_a_batch_with_others(broker: Broker, journal: str, isolate: str) -> None:
     broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 3})
     push(
         broker, *({"n": n, "journal": journal, **({"says": "invalid"} if n < 10 else {})} for n in range(20))
@@ -155,7 +153,7 @@ def test_a_row_that_failed_comes_again_with_others(broker: Broker, journal: str,
     assert [line["attempts"] for line in lines] == [[0] * 20, [1] * 10, [2] * 10]
 
 
-def test_a_payload_that_is_no_json_fails_alone(broker: Broker, journal: str) -> None:
+def test_a_payload_that_is_not_json_fails_alone(broker: Broker, journal: str) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(5)))
     bad = broker.enqueue(QUEUE, b"\xff")
     assert burst(broker, runbook(batch("only"), isolate="thread")).counts.completed == 5
@@ -163,7 +161,7 @@ def test_a_payload_that_is_no_json_fails_alone(broker: Broker, journal: str) -> 
     assert [line["rows"] for line in read_journal(journal)] == [list(range(5))]
 
 
-def test_values_that_do_not_fit_with_the_message_are_its_own_failure(broker: Broker) -> None:
+def test_a_value_that_is_too_large_for_the_carry_fails_its_own_row(broker: Broker) -> None:
     ids = push(broker, {"n": 1}, {"n": 2, "says": "large"}, {"n": 3})
     assert (
         burst(broker, runbook(batch("first"), batch("second", "nothing"), isolate="thread")).counts.completed

@@ -1,6 +1,4 @@
-"""Batches while they wait, are under way, or come back: stops, kills, lost leases, streams, changes of the
-pipeline.
-"""
+"""Batches that wait, run or come back: stops, kills, lost leases, streams, changes of the pipeline."""
 
 from __future__ import annotations
 
@@ -32,19 +30,19 @@ from tests.worker.test_batches import batch
 
 
 class Watched(Surface):
-    """A broker of which one sees what it is told."""
+    """A broker that records what is settled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.told: list[Any] = []
+        self.settled: list[Any] = []
 
     def do(self, request: Any) -> Any:
         if isinstance(request, Settle):
-            self.told += request.items
+            self.settled += request.items
         return self._broker.do(request)
 
     def started(self) -> list[str]:
-        return [item.delivery.id for item in self.told if isinstance(item, Start)]
+        return [item.delivery.id for item in self.settled if isinstance(item, Start)]
 
 
 def hand_out_and_back(broker: Broker, times: int) -> None:
@@ -53,9 +51,11 @@ def hand_out_and_back(broker: Broker, times: int) -> None:
 
 
 class TestWhatCameBack:
-    """With no word of how it went: one of them may have killed its worker."""
+    """Rows that came back without an outcome: one of them may have killed its worker."""
 
-    def test_the_first_time_it_goes_in_small_batches_unstarted(self, broker: Broker, journal: str) -> None:
+    def test_on_its_second_delivery_a_row_goes_in_a_small_batch_unstarted(
+        self, broker: Broker, journal: str
+    ) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(100)))
         hand_out_and_back(broker, 1)
         watched = Watched(broker)
@@ -65,14 +65,16 @@ class TestWhatCameBack:
         assert {len(line["rows"]) for line in read_journal(journal)} == {10}
         assert watched.started() == []
 
-    def test_new_ones_do_not_go_with_it(self, broker: Broker, journal: str) -> None:
+    def test_new_rows_do_not_join_a_row_that_came_back(self, broker: Broker, journal: str) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(5)))
         hand_out_and_back(broker, 1)
         push(broker, *({"n": n, "journal": journal} for n in range(5, 40)))
         assert burst(broker, runbook(batch("only", batch_size=320), isolate="thread")).counts.completed == 40
         assert sorted(line["rows"] for line in read_journal(journal)) == [list(range(5)), list(range(5, 40))]
 
-    def test_from_then_on_it_goes_alone_and_is_started(self, broker: Broker, journal: str) -> None:
+    def test_from_its_third_delivery_on_a_row_goes_alone_and_started(
+        self, broker: Broker, journal: str
+    ) -> None:
         ids = push(broker, *({"n": n, "journal": journal} for n in range(50)))
         hand_out_and_back(broker, 2)
         watched = Watched(broker)
@@ -88,7 +90,7 @@ class TestWhatCameBack:
             ("unknown", [[1, 2, 3, 0]]),
         ],
     )
-    def test_what_has_cost_a_process_or_a_time_limit_comes_alone(
+    def test_a_row_that_cost_a_process_or_a_time_limit_comes_alone(
         self, broker: Broker, journal: str, reason: str, calls: list[list[int]]
     ) -> None:
         broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
@@ -97,7 +99,7 @@ class TestWhatCameBack:
         burst(broker, runbook(batch("only"), isolate="thread"))
         assert sorted(line["rows"] for line in read_journal(journal)) == sorted(calls)
 
-    def test_who_was_too_many_for_one_step_may_be_as_many_for_the_next(self, broker: Broker) -> None:
+    def test_a_smaller_batch_of_one_step_does_not_limit_the_next_step(self, broker: Broker) -> None:
         push(broker, {"n": 1})
         (delivery,) = broker.claim(QUEUE)
         plan, item = (
@@ -110,7 +112,7 @@ class TestWhatCameBack:
         item.confirm(plan, "first", b"")
         assert max_rows_with(item, plan.steps[1]) == 1000
 
-    def test_tries_that_failed_are_no_reason(self, broker: Broker, journal: str) -> None:
+    def test_failed_attempts_do_not_make_batches_smaller(self, broker: Broker, journal: str) -> None:
         broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
         push(broker, *({"n": n, "journal": journal} for n in range(50)))
         for _ in range(3):
@@ -143,7 +145,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_not_failed(
+def test_a_row_that_kills_its_whole_worker_is_found_and_its_neighbours_do_not_fail(
     server: ServerProcess, tmp_path: Path, journal: str
 ) -> None:
     file = tmp_path / "runbook.toml"
@@ -165,11 +167,11 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
         assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == [
             "timeout_exceeded"
         ] * 2
-    # With all, in a small batch, then alone as often as its policy allows; a lease that runs out on a slow
-    # machine counts as one, too.
+    # In a full batch, in a small one, then alone as often as its policy allows; a lease that expires on a slow machine
+    # counts as a death too.
     assert deaths <= 4
-    # The small batch is left out when a claim of the dead worker still waited, was answered, and its answer
-    # taken back: that counts as handed out.
+    # Without the small batch if a claim of the dead worker was still waiting, was answered, and its deliveries came
+    # back: that counts as a delivery.
     assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] in (
         [40, 2, 1, 1],
         [40, 1, 1],
@@ -180,9 +182,7 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
 
 
 class Scene:
-    """Two steps, for one and for many, in one slot: some messages wait for the second, while one more stands
-    still in the first.
-    """
+    """A single step and a batch step in one slot: some messages wait for the second, one more hangs in the first."""
 
     def __init__(self, broker: Broker, journal: str, gate: Path, waiting: int = 5) -> None:
         hold = {"step": "first", "gate": str(gate)}
@@ -212,7 +212,7 @@ class Scene:
 
 @pytest.fixture
 def long_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine those that wait would go before the last one stands still in the only slot."""
+    """On a busy machine the waiting items would go before the last one hangs in the only slot."""
     monkeypatch.setattr(dispatch, "_GATHER_S", 2.0)
 
 
@@ -222,7 +222,7 @@ def scene(broker: Broker, journal: str, tmp_path: Path, long_gathering: None) ->
 
 
 class HeldClaims(Surface):
-    """A broker that answers the first claim with something, and the next only when it may."""
+    """A broker that answers claims until the first one has messages, and later claims only when allowed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -241,14 +241,18 @@ class HeldClaims(Surface):
 
 
 class TestWaiting:
-    def test_a_batch_waits_for_a_slot_and_then_goes_at_once(self, broker: Broker, scene: Scene) -> None:
+    def test_a_batch_that_waits_for_a_slot_goes_as_soon_as_one_is_free(
+        self, broker: Broker, scene: Scene
+    ) -> None:
         with working(broker, scene.book) as workers:
             scene.await_standstill()
             scene.gate.touch()
             until(lambda: workers.counts.completed == 6, "all of them")
         assert sorted(row for rows in scene.batches() for row in rows) == list(range(6))
 
-    def test_it_does_not_wait_for_ever_for_one_that_stands_still(self, broker: Broker, scene: Scene) -> None:
+    def test_a_batch_does_not_wait_for_ever_for_an_item_whose_step_hangs(
+        self, broker: Broker, scene: Scene
+    ) -> None:
         with working(broker, scene.book, concurrency=2) as workers:
             until(lambda: workers.counts.completed == 5, "five without the sixth")
             assert not scene.gate.exists()
@@ -256,7 +260,9 @@ class TestWaiting:
             until(lambda: workers.counts.completed == 6, "the sixth")
 
     @pytest.mark.parametrize("hurry", [False, True])
-    def test_a_stop_lets_it_finish_or_gives_it_back(self, broker: Broker, scene: Scene, hurry: bool) -> None:
+    def test_a_stop_finishes_or_releases_a_waiting_batch(
+        self, broker: Broker, scene: Scene, hurry: bool
+    ) -> None:
         with working(broker, scene.book) as workers:
             scene.await_standstill()
             workers.stop(hurry=hurry)
@@ -265,13 +271,13 @@ class TestWaiting:
             assert workers.wait(PATIENCE_S)
             counts = workers.counts
             assert (counts.completed, counts.failed, counts.dead) == (0 if hurry else 6, 0, 0)
-            # In a hurry some may come by once more, with a claim that was under way.
+            # In a hurry some messages may be delivered once more, with a claim that was under way.
             assert counts.released >= 6 if hurry else counts.released == 0
         scene.gate.touch()
         burst(broker, scene.book)
         assert broker.stats(QUEUE).totals.completed == 6
 
-    def test_it_is_due_also_while_a_stop_waits_for_one_that_stands_still(
+    def test_a_batch_becomes_due_also_while_a_stop_waits_for_a_hanging_step(
         self, broker: Broker, scene: Scene
     ) -> None:
         with working(broker, scene.book, concurrency=2) as workers:
@@ -284,7 +290,7 @@ class TestWaiting:
             assert workers.counts.completed == 6
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_a_stop_begins_none_while_a_claim_waits_at_the_broker(
+    def test_a_stop_begins_no_batch_while_a_claim_waits_at_the_broker(
         self, broker: Broker, journal: str, tmp_path: Path, isolate: str
     ) -> None:
         gate, held = tmp_path / "gate", HeldClaims(broker)
@@ -304,7 +310,9 @@ class TestWaiting:
         assert [line["rows"] for line in read_journal(journal)] == [[0, 1]]
 
     @pytest.mark.usefixtures("long_gathering")
-    def test_a_change_of_the_pipeline_finds_it(self, broker: Broker, journal: str, tmp_path: Path) -> None:
+    def test_a_changed_pipeline_applies_to_gathered_items(
+        self, broker: Broker, journal: str, tmp_path: Path
+    ) -> None:
         scene = Scene(broker, journal, tmp_path / "gate", waiting=1)
         with working(broker, scene.book) as workers:
             scene.await_standstill()
@@ -322,7 +330,7 @@ class TestWaiting:
             1,
         ]
 
-    def test_rows_of_a_batch_under_way_are_not_counted_as_items_at_a_time(
+    def test_rows_of_a_running_batch_do_not_count_as_single_items(
         self, broker: Broker, journal: str, tmp_path: Path
     ) -> None:
         gate = tmp_path / "gate"
@@ -348,7 +356,7 @@ class TestWaiting:
     @pytest.mark.parametrize(
         "second", [batch("second", "nothing"), step("second", "noted")], ids=["for many", "for one"]
     )
-    def test_nor_are_those_of_a_pipeline_that_was_changed(
+    def test_rows_of_a_running_batch_of_the_old_pipeline_do_not_count_as_single_items(
         self, broker: Broker, journal: str, tmp_path: Path, second: StepSpec
     ) -> None:
         gate = tmp_path / "gate"
@@ -364,7 +372,7 @@ class TestWaiting:
             until(lambda: workers.counts.completed == 4, "all of them")
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_one_behind_a_call_that_takes_long_gets_a_slot_of_its_own(
+    def test_a_batch_behind_a_slow_call_gets_a_slot_of_its_own(
         self, broker: Broker, journal: str, tmp_path: Path, isolate: str
     ) -> None:
         gate = tmp_path / "gate"
@@ -376,12 +384,14 @@ class TestWaiting:
             gate.touch()
             until(lambda: workers.counts.completed == 2, "both of them")
 
-    def test_many_come_together_behind_a_step_for_one(self, broker: Broker, journal: str) -> None:
+    def test_items_of_a_single_step_gather_for_the_batch_step_after_it(
+        self, broker: Broker, journal: str
+    ) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(2000)))
         assert burst(broker, runbook(step("first", "nothing"), batch("second"))).counts.completed == 2000
         assert len(read_journal(journal)) < 200
 
-    def test_a_batch_ends_where_it_would_be_too_large(self, broker: Broker) -> None:
+    def test_a_batch_ends_at_the_limit_of_bytes(self, broker: Broker) -> None:
         headers = {"h": "x" * 90}
         broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size)) for size in (10, 10, 10, 100, 5, 5)])
         broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size), headers=headers) for size in (1, 2)])
@@ -395,7 +405,7 @@ class TestWaiting:
         assert sizes == [[10, 10, 10], [100], [5, 5], [1], [2]]
         assert in_flight.batches == {}
 
-    def test_what_steps_before_it_returned_counts_too(self, broker: Broker) -> None:
+    def test_the_carry_counts_towards_the_limit_of_bytes(self, broker: Broker) -> None:
         push(broker, {"n": 0}, {"n": 1})
         in_flight = InFlight()
         in_flight.claim(broker.claim(QUEUE, limit=10))
@@ -404,7 +414,7 @@ class TestWaiting:
             in_flight.gather(item, 10)
         assert len(in_flight.take_gathered(0, 10, 150)) == 1
 
-    def test_what_stays_behind_a_full_batch_has_not_waited_as_long(self, broker: Broker) -> None:
+    def test_items_left_behind_by_a_full_batch_wait_from_then_on(self, broker: Broker) -> None:
         push(broker, *({"n": n} for n in range(3)))
         in_flight = InFlight()
         in_flight.claim(broker.claim(QUEUE, limit=10))
@@ -417,7 +427,7 @@ class TestWaiting:
 
 
 class TestLeases:
-    """Somebody else settles what is under way; the worker hears of it with the next beat."""
+    """Another consumer settles what is running; the worker learns of this with its next extension."""
 
     @pytest.fixture
     def held(self, broker: Broker, journal: str, tmp_path: Path) -> Callable[[], list[str]]:
@@ -430,7 +440,7 @@ class TestLeases:
         return push_held
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_one_that_is_lost_does_not_end_the_call_of_the_others(
+    def test_a_lost_row_does_not_end_the_call_of_the_others(
         self, broker: Broker, journal: str, tmp_path: Path, held: Callable[[], list[str]], isolate: str
     ) -> None:
         ids, watched = held(), Watched(broker)
@@ -442,14 +452,14 @@ class TestLeases:
             until(lambda: workers.counts.completed == 9, "the others")
             assert workers.counts.lost == 1
         assert [line["rows"] for line in read_journal(journal)] == [list(range(10))]
-        assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted(
+        assert sorted(item.delivery.id for item in watched.settled if isinstance(item, Complete)) == sorted(
             {*ids} - {ids[4]}
         )
-        # It took long, and yet a kill in the meantime would have counted for nobody.
+        # The call took long, and yet a kill of the worker would not have counted for its rows.
         assert watched.started() == []
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_one_that_is_lost_behind_a_call_is_not_called(
+    def test_a_row_that_is_lost_in_a_waiting_batch_is_not_called(
         self, broker: Broker, journal: str, tmp_path: Path, held: Callable[[], list[str]], isolate: str
     ) -> None:
         ids = held()
@@ -462,7 +472,7 @@ class TestLeases:
         assert [line["rows"] for line in read_journal(journal)] == [[0, 1, 2, 3, 4], [5, 6, 8, 9]]
 
     @pytest.mark.parametrize("lost", [2, 5])
-    def test_those_that_are_lost_while_they_wait_are_not_called(
+    def test_rows_that_are_lost_while_they_gather_are_not_called(
         self, broker: Broker, scene: Scene, lost: int
     ) -> None:
         broker.update_queue(QUEUE, visibility_timeout="2s")
@@ -476,7 +486,7 @@ class TestLeases:
             assert workers.loops["worker"].in_flight.gathered == 0
         assert sorted(row for rows in scene.batches() for row in rows) == list(range(lost, 6))
 
-    def test_only_one_that_is_fresh_was_ahead(self, broker: Broker) -> None:
+    def test_only_a_lost_fresh_item_lowers_the_count_ahead(self, broker: Broker) -> None:
         push(broker, *({"n": n} for n in range(4)))
         in_flight = InFlight()
         in_flight.claim(broker.claim(QUEUE, limit=10))
@@ -489,7 +499,7 @@ class TestLeases:
         in_flight.lose(in_flight.take_fresh()[0])
         assert in_flight.ahead == 0
 
-    def test_when_all_are_lost_the_call_is_ended(
+    def test_a_call_whose_rows_are_all_lost_is_killed(
         self, broker: Broker, journal: str, held: Callable[[], list[str]]
     ) -> None:
         ids = held()
@@ -498,14 +508,14 @@ class TestLeases:
             for message in ids:
                 broker.ack(QUEUE, message)
             until(lambda: workers.counts.lost == 10, "the loss")
-            # The only slot is free again, though nobody opens the gate.
+            # The only slot is free again although the gate stays closed.
             push(broker, {"n": 11, "journal": journal})
             until(lambda: workers.counts.completed == 1, "another one")
             assert (workers.counts.failed, workers.counts.dead) == (0, 0)
 
 
 @pytest.mark.parametrize("on_stream_failure", ["wait", "continue"])
-def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most(
+def test_streams_keep_their_order_and_a_call_has_at_most_one_message_of_a_stream(
     journal: str, on_stream_failure: str
 ) -> None:
     streams, length, chance = 40, 5, random.Random(8)

@@ -1,4 +1,4 @@
-"""The threads that call the broker for a worker, with a target that decides when and how it answers."""
+"""The threads that call the broker for a worker, with a target that controls its answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.worker.scene import PATIENCE_S, until
 
 
 class Target:
-    """Answers settles when `answers` is set, with the errors in `errors` first."""
+    """Answers settles once `answers` is set, first with the errors in `errors`."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -43,7 +43,7 @@ class Target:
         return [SettleResult(b"", "completed") for _ in request.items]
 
     def settled(self) -> list[int]:
-        """How many items each settle call had."""
+        """The number of items of each settle call."""
         return [len(request.items) for request in self.requests if isinstance(request, Settle)]
 
 

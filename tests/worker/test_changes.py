@@ -1,4 +1,4 @@
-"""A pipeline that is changed while messages are on their way through the one before it."""
+"""A pipeline that changes while messages are between its steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.worker.steps import read_journal
 
 
 class Slow(Surface):
-    """A broker whose answers to confirmed steps come when they are let."""
+    """A broker whose answers to confirmed steps wait for the test."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -57,7 +57,7 @@ def ended(journal: str) -> list[str]:
     [(("a",), []), (("z", "a", "b"), ["z", "b"]), (("b",), ["b"])],
     ids=["nothing is left to do", "a step before it", "fewer steps"],
 )
-def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(
+def test_a_message_continues_in_the_new_pipeline_with_its_unconfirmed_steps(
     slow: Slow, journal: str, steps: tuple[str, ...], then: list[str]
 ) -> None:
     push(slow, {"n": 1, "journal": journal})
@@ -72,9 +72,7 @@ def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(
     assert ended(journal) == ["a", *then]
 
 
-def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(
-    broker: Broker, journal: str, tmp_path: Path
-) -> None:
+def test_a_removed_step_does_not_complete_the_message(broker: Broker, journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     push(broker, {"n": 1, "journal": journal, "hold": {"step": "a", "gate": str(gate)}})
     with working(broker, runbook(step("a", "noted"), step("b", "noted"))) as workers:
@@ -86,13 +84,13 @@ def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(
     assert ended(journal) == ["a", "c"]
 
 
-def test_a_change_that_several_processes_cannot_load_is_taken_back_once(broker: Broker, journal: str) -> None:
+def test_a_change_that_several_processes_cannot_load_is_undone_once(broker: Broker, journal: str) -> None:
     with working(broker, runbook(step("a", "noted"))) as workers:
         loop = workers.loops["worker"]
         workers.change(runbook(step("missing")))
         until(lambda: loop.job.plan.steps[0].name == "missing", "the new pipeline")
         until(lambda: loop.job.plan.steps[0].name == "a", "the old one")
-        # Two that were started together fail together, and the second is heard of after the first.
+        # Two processes that were started together fail together, and the second failure is reported after the first.
         loop._post(StepsNotLoaded(None, "missing", "it cannot be imported"))  # type: ignore[arg-type]
         push(broker, {"n": 1, "journal": journal})
         until(lambda: workers.counts.completed == 1 or workers.error, "the message")
@@ -100,7 +98,7 @@ def test_a_change_that_several_processes_cannot_load_is_taken_back_once(broker: 
     assert broker.stats(QUEUE).leased == 0
 
 
-def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
+def test_a_change_whose_processes_die_while_loading_is_undone(
     broker: Broker, journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dies_when_imported.py").write_text("import os\nos._exit(7)\n")
@@ -114,7 +112,7 @@ def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
     assert ended(journal) == ["a"]
 
 
-def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(
+def test_a_change_to_an_engine_that_is_not_installed_changes_no_worker(
     broker: Broker, journal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with working(broker, runbook(step("a", "noted"))) as workers:
@@ -125,7 +123,7 @@ def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(
     assert "cannot be run here" in caplog.text
 
 
-def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(
+def test_a_leaving_worker_whose_queue_is_deleted_stops_no_other_worker(
     broker: Broker, journal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.create_queue("old")
@@ -153,15 +151,13 @@ def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(
         assert workers.counts.completed == 1
 
 
-def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_joins_during_a_stop_stops_too(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(broker, runbook(step("nothing")), base=ROOT)
     workers.start()
     add = workers._add
 
     def signalled(job: Job) -> None:
-        workers.stop()  # as the handler of a signal does, between two lines of the change
+        workers.stop()  # like a signal handler between two lines of the change
         add(job)
 
     monkeypatch.setattr(workers, "_add", signalled)

@@ -1,4 +1,4 @@
-"""`fairlead worker run` as somebody at a shell meets it."""
+"""`fairlead worker run` as a user of the shell sees it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(
+def test_a_burst_works_on_all_ready_messages_of_a_directory_and_reports_the_rest(
     file: Path, tmp_path: Path, journal: str
 ) -> None:
     data = str(tmp_path / "data")
@@ -70,7 +70,7 @@ def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(
         (toml('{ name = "a", run = "tests.worker.steps:missing" }'), (), "step_not_loaded", "missing"),
     ],
 )
-def test_a_worker_that_cannot_run_says_why_and_harms_no_message(
+def test_a_worker_that_cannot_run_reports_why_and_changes_no_message(
     runbook: str, arguments: tuple[str, ...], code: str, says: str, tmp_path: Path, journal: str
 ) -> None:
     (tmp_path / "runbook.toml").write_text(runbook)
@@ -91,7 +91,7 @@ def test_a_worker_that_cannot_run_says_why_and_harms_no_message(
         assert [message.attempts for message in broker.peek(QUEUE)] == [0]
 
 
-def test_without_a_runbook_in_force_it_says_where_to_get_one(tmp_path: Path) -> None:
+def test_without_a_runbook_in_force_the_error_says_how_to_name_one(tmp_path: Path) -> None:
     with fairlead.open(tmp_path / "data"):
         pass
     failed = fairlead_command("--data", str(tmp_path / "data"), "worker", "run")
@@ -99,7 +99,7 @@ def test_without_a_runbook_in_force_it_says_where_to_get_one(tmp_path: Path) -> 
     assert "--file" in failed.stderr
 
 
-def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(
+def test_watch_applies_the_file_and_its_changes_while_working(
     file: Path, tmp_path: Path, journal: str
 ) -> None:
     with (
@@ -135,7 +135,7 @@ def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(
         assert summary["workers"][0]["completed"] >= 3
 
 
-def test_watch_outlasts_a_file_that_is_empty_while_it_is_being_saved(
+def test_watch_survives_a_file_that_is_empty_while_being_saved(
     file: Path, tmp_path: Path, journal: str
 ) -> None:
     whole = file.read_text()

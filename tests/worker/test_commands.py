@@ -1,4 +1,4 @@
-"""Steps that are commands: what they are given, and what their end means."""
+"""Steps that are commands: their input, and the meaning of their exit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(step: StepSpec, item: Any, tmp_path: Path, *, before: bytes = b"") -> Ca
 
 
 def say(*argv: str, **options: Any) -> StepSpec:
-    """Prints its arguments as a JSON list."""
+    """A step that prints its arguments as a JSON list."""
     return command(
         "say", "python3", "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *argv, **options
     )
@@ -82,7 +82,7 @@ def test_a_command_that_does_not_read_a_large_item_is_not_waited_for(tmp_path: P
         (75, "dependency_failure"),
     ],
 )
-def test_the_exit_code_says_why_and_the_output_is_in_the_record(
+def test_the_exit_code_selects_the_reason_and_the_record_has_the_output(
     code: int, reason: str, tmp_path: Path
 ) -> None:
     result = run(
@@ -95,7 +95,7 @@ def test_the_exit_code_says_why_and_the_output_is_in_the_record(
     assert "to stderr" in result.error
 
 
-def test_much_output_is_read_to_the_end_and_its_head_and_tail_kept(tmp_path: Path) -> None:
+def test_long_output_is_read_to_its_end_and_its_head_and_tail_are_kept(tmp_path: Path) -> None:
     script = "import sys; sys.stderr.write('head ' + 'x' * 5_000_000 + ' tail'); sys.exit(1)"
     result = run(command("loud", "python3", "-c", script), {}, tmp_path)
     assert isinstance(result, CallFailed)
@@ -104,7 +104,7 @@ def test_much_output_is_read_to_the_end_and_its_head_and_tail_kept(tmp_path: Pat
     assert "x tail" in result.error
 
 
-def test_a_command_that_takes_too_long_is_killed_with_all_it_started(tmp_path: Path) -> None:
+def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     result = run(
         command("hang", "sh", "-c", "sleep 3600 & echo $! > pids; echo before; wait", timeout_ms=300),
@@ -125,7 +125,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_what_a_command_leaves_behind_does_not_hold_up_the_step(tmp_path: Path) -> None:
+def test_a_process_left_behind_by_a_command_does_not_delay_the_step(tmp_path: Path) -> None:
     result = run(command("leave", "sh", "-c", "sleep 30 & echo 7"), {}, tmp_path)
     assert isinstance(result, CallDone)
     assert result.value == b"7"
@@ -143,7 +143,7 @@ def test_what_a_command_leaves_behind_does_not_hold_up_the_step(tmp_path: Path) 
         (say("{n}"), b"not json", "serialization_error"),
     ],
 )
-def test_what_cannot_be_run_fails_with_the_fitting_reason(
+def test_a_command_that_cannot_run_fails_with_a_fitting_reason(
     step: StepSpec, item: Any, reason: str, tmp_path: Path
 ) -> None:
     result = run(step, item, tmp_path)

@@ -1,4 +1,4 @@
-"""Which item gets a free slot, when some were started first and others have come back meanwhile."""
+"""Which item gets a free slot when some items were started first and others have come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.worker.test_batches import batch
 
 
 class Slot:
-    """A slot whose process never begins a call, so that everything in it can be recalled."""
+    """A slot whose process never begins a call, so that all its calls can be recalled."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan, self.ready, self.retiring = plan, True, False
@@ -39,7 +39,7 @@ class Slot:
 
 
 class Dispatching:
-    """A dealer with one slot. `hands.next` is what waits for its next step."""
+    """A dispatcher with one slot."""
 
     def __init__(self, broker: Broker, *steps: Any, messages: int) -> None:
         job = Job.of(runbook(*steps), "worker", str(ROOT))
@@ -63,7 +63,7 @@ class Dispatching:
         return item
 
     def started(self) -> list[WorkItem]:
-        """Items whose start is on its way to the broker."""
+        """Items whose start was sent."""
         sent: list[Any] = []
         self.outbox.flush(sent.extend, may_wait=False)
         return [request.item for request in sent if request.purpose == "start"]
@@ -73,8 +73,8 @@ class Dispatching:
         self.in_flight.next.appendleft(item)
 
 
-def test_rows_that_come_back_do_not_get_before_one_that_the_free_slot_is_kept_for(broker: Broker) -> None:
-    """Each of them needs a start and so a free slot of its own, and only the started one can use the slot."""
+def test_returned_rows_stay_behind_the_item_for_which_a_slot_is_kept(broker: Broker) -> None:
+    """Each returned row needs a start and so a free slot of its own; only the started item can use the slot."""
     dispatching = Dispatching(broker, batch("only"), messages=3)
     first, *others = (dispatching.take_up() for _ in range(3))
     first.max_rows = 1
@@ -89,8 +89,8 @@ def test_rows_that_come_back_do_not_get_before_one_that_the_free_slot_is_kept_fo
     assert list(dispatching.in_flight.next) == others
 
 
-def test_a_slot_is_kept_for_no_item_that_waits_in_a_batch(broker: Broker) -> None:
-    """A changed pipeline may put a batch step where the item was started for a step of its own."""
+def test_no_slot_is_kept_for_an_item_that_waits_in_a_batch(broker: Broker) -> None:
+    """A changed pipeline may have a batch step where the item was started for a single step."""
     dispatching = Dispatching(broker, step("only", "noted"), messages=1)
     item = dispatching.take_up()
     dispatching.in_flight.next.append(item)
@@ -103,7 +103,7 @@ def test_a_slot_is_kept_for_no_item_that_waits_in_a_batch(broker: Broker) -> Non
     assert dispatching.in_flight.starting == set()
 
 
-def test_a_slot_that_everything_was_recalled_from_is_free(broker: Broker) -> None:
+def test_a_slot_whose_calls_were_all_recalled_is_free(broker: Broker) -> None:
     dispatching = Dispatching(broker, step("only", "noted"), messages=3)
     for _ in range(5):
         dispatching.estimates.record("only", BUDGET_US // 3)

@@ -1,4 +1,4 @@
-"""External queues: listed by a command, taken by a command, each item once however many look."""
+"""External queues: listed by a command, taken by a command, each item once however many workers poll."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.worker.external import ExternalSource, identity
 from fairlead.worker.workers import Workers
 from tests.worker.scene import until
 
-#: `take` makes a directory, which only one can; and writes down what it was called with.
+#: `take` makes a directory, which succeeds once, and logs its arguments.
 TAKE = """#!/bin/sh
 printf '%s|%s\\n' "$#" "$1" >> takes.log
 cat > stdin.json
@@ -32,7 +32,7 @@ mkdir "taken-$1" 2>/dev/null
 
 
 class Elsewhere:
-    """A tracker in a directory: a file says what is open."""
+    """A tracker in a directory: a file lists the open items."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,24 +95,24 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         ({"number": 7, "id": [1]}, "number:7"),
     ],
 )
-def test_an_item_is_known_by_its_id_then_by_its_number(item: object, key: str) -> None:
+def test_the_key_of_an_item_is_its_id_else_its_number(item: object, key: str) -> None:
     assert identity(item, canonical(item)) == key
 
 
-def test_an_item_with_neither_is_known_by_its_content() -> None:
+def test_the_key_of_an_item_with_neither_is_its_content() -> None:
     first, second = ({"b": 1, "a": 2}, {"a": 2, "b": 1})
     assert identity(first, canonical(first)) == identity(second, canonical(second))
     assert identity(first, canonical(first)) != identity({"a": 2}, canonical({"a": 2}))
     assert identity("text", canonical("text")) != identity(["text"], canonical(["text"]))
 
 
-def test_an_id_of_any_length_makes_a_key_that_the_engine_takes() -> None:
+def test_an_id_of_any_length_makes_a_valid_dedup_key() -> None:
     keys = {identity({"id": text}, b"") for text in ("x" * 5000, "x" * 5001, "ü" * 390)}
     assert len(keys) == 3
     assert all(len(key.encode()) <= 512 for key in keys)
 
 
-def test_what_is_listed_is_taken_and_handed_out_once(elsewhere: Elsewhere) -> None:
+def test_listed_items_are_taken_and_delivered_once(elsewhere: Elsewhere) -> None:
     items = [{"id": 1, "title": "a"}, {"id": 2, "title": "b"}, {"id": 1, "title": "a"}]
     elsewhere.lists(items)
     source = elsewhere.source()
@@ -124,7 +124,7 @@ def test_what_is_listed_is_taken_and_handed_out_once(elsewhere: Elsewhere) -> No
     assert elsewhere.takes == ["1|1", "1|2"]
 
 
-def test_a_field_stays_one_argument_whatever_is_in_it(elsewhere: Elsewhere) -> None:
+def test_a_field_of_take_stays_one_argument_whatever_it_contains(elsewhere: Elsewhere) -> None:
     nasty = "a b; touch gone $(touch gone) `touch gone` | \n'\""
     elsewhere.lists([{"id": nasty}])
     source = elsewhere.source(take=("./take.sh", "{id}"))
@@ -152,7 +152,7 @@ def test_overlapping_polls_of_many_workers_take_nothing_twice(elsewhere: Elsewhe
     assert sorted(elsewhere.takes) == [f"1|{number}" for number in range(8)]
 
 
-def test_a_list_from_before_an_item_was_completed_does_not_bring_it_back(elsewhere: Elsewhere) -> None:
+def test_a_list_from_before_a_completion_does_not_bring_the_item_back(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"id": 1}])
     source, other = elsewhere.source(), elsewhere.source()
     stale = other.poll()
@@ -163,7 +163,7 @@ def test_a_list_from_before_an_item_was_completed_does_not_bring_it_back(elsewhe
     assert elsewhere.takes == ["1|1"]
 
 
-def test_an_item_that_is_listed_again_later_is_another_one(elsewhere: Elsewhere) -> None:
+def test_an_item_that_is_listed_again_later_is_a_new_item(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"id": 1}])
     source = elsewhere.source()
     (delivery,) = claim(source)
@@ -175,7 +175,7 @@ def test_an_item_that_is_listed_again_later_is_another_one(elsewhere: Elsewhere)
     assert [again.id != delivery.id for again in claim(source)] == [True]
 
 
-def test_an_item_that_cannot_be_taken_is_let_go_and_tried_at_the_next_poll(
+def test_an_item_that_cannot_be_taken_is_dropped_and_tried_at_the_next_poll(
     elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere.lists([{"id": 1}, {"id": 2}])
@@ -190,7 +190,7 @@ def test_an_item_that_cannot_be_taken_is_let_go_and_tried_at_the_next_poll(
     assert claim_all(source) == [{"id": 1}]
 
 
-def test_a_worker_that_may_not_drop_completes_what_it_cannot_take(
+def test_a_worker_without_the_right_to_drop_completes_items_that_it_cannot_take(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere.lists([{"id": 1}])
@@ -206,7 +206,7 @@ def test_a_worker_that_may_not_drop_completes_what_it_cannot_take(
     assert elsewhere.broker.stats(source.queue).done == 1
 
 
-def test_what_a_dead_worker_had_taken_is_worked_by_another_and_not_taken_again(elsewhere: Elsewhere) -> None:
+def test_an_item_taken_by_a_dead_worker_goes_to_another_and_is_not_taken_again(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"id": 1}])
     (lost,) = claim(elsewhere.source(), "dead")
     elsewhere.clock.advance(seconds=301)
@@ -217,7 +217,7 @@ def test_what_a_dead_worker_had_taken_is_worked_by_another_and_not_taken_again(e
     assert source.settle([Complete(lost)])[0].outcome == "lost_lease"
 
 
-def test_what_a_worker_gave_back_is_not_taken_again(elsewhere: Elsewhere) -> None:
+def test_a_released_item_is_not_taken_again(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"id": 1}])
     source = elsewhere.source()
     (delivery,) = claim(source)
@@ -227,7 +227,7 @@ def test_what_a_worker_gave_back_is_not_taken_again(elsewhere: Elsewhere) -> Non
 
 
 @pytest.mark.parametrize("was_taken", [False, True])
-def test_a_worker_that_died_while_it_took_an_item_leaves_it_in_doubt(
+def test_a_worker_that_died_while_taking_an_item_leaves_it_in_doubt(
     elsewhere: Elsewhere, was_taken: bool
 ) -> None:
     elsewhere.lists([{"id": 1}])
@@ -248,7 +248,7 @@ def test_a_worker_that_died_while_it_took_an_item_leaves_it_in_doubt(
     assert "died while it took this item" in dead.failures[-1].error
 
 
-def test_an_item_that_fails_is_dead_here_and_may_be_listed_again(elsewhere: Elsewhere) -> None:
+def test_a_failed_item_becomes_a_dead_letter_and_may_be_listed_again(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"id": 1}])
     source = elsewhere.source()
     (delivery,) = claim(source)
@@ -259,7 +259,7 @@ def test_an_item_that_fails_is_dead_here_and_may_be_listed_again(elsewhere: Else
     assert again.id != delivery.id
 
 
-def test_an_item_that_died_here_is_worked_again_after_a_retry_and_not_taken_again(
+def test_a_retried_dead_item_is_delivered_again_and_not_taken_again(
     elsewhere: Elsewhere,
 ) -> None:
     elsewhere.lists([{"id": 1}])
@@ -285,7 +285,7 @@ def test_an_item_that_died_here_is_worked_again_after_a_retry_and_not_taken_agai
         (("true",), "list did not print a JSON array"),
     ],
 )
-def test_a_list_that_fails_is_an_empty_one_and_a_warning(
+def test_a_failing_list_counts_as_empty_and_logs_a_warning(
     elsewhere: Elsewhere,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +298,7 @@ def test_a_list_that_fails_is_an_empty_one_and_a_warning(
     assert warnings(caplog) == [said]
 
 
-def test_a_command_that_is_killed_takes_what_it_started_with_it(
+def test_a_killed_list_command_is_killed_with_its_children(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(external, "COMMAND_LIMIT_S", 0.5)
@@ -306,7 +306,7 @@ def test_a_command_that_is_killed_takes_what_it_started_with_it(
         elsewhere.source(listing=("sh", "-c", "(sleep 600; touch late) & echo $! > child; wait")).poll() == []
     )
     child = int((elsewhere.path / "child").read_text())
-    # The signal is sent; the system may take a moment to carry it out.
+    # The system may take a moment to deliver the signal.
     assert until(lambda: _is_over(child), "the end of the child")
 
 
@@ -317,7 +317,7 @@ def _is_over(pid: int) -> bool:
         return True
 
 
-def test_a_list_is_looked_at_up_to_a_bound_and_what_is_no_item_is_passed_over(
+def test_a_list_is_read_up_to_a_bound_and_invalid_entries_are_ignored(
     elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(external, "MAX_ITEMS", 3)
@@ -329,7 +329,7 @@ def test_a_list_is_looked_at_up_to_a_bound_and_what_is_no_item_is_passed_over(
     ]
 
 
-def test_a_list_that_is_no_longer_true_when_it_comes_is_not_used(
+def test_a_list_that_took_too_long_is_discarded(
     elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere.lists([{"id": 1}])
@@ -342,13 +342,13 @@ def test_a_list_that_is_no_longer_true_when_it_comes_is_not_used(
     assert warnings(caplog) == ["discarded a list that took too long"]
 
 
-def test_an_item_without_the_field_that_take_asks_for_is_not_taken(elsewhere: Elsewhere) -> None:
+def test_an_item_without_a_field_of_take_is_not_taken(elsewhere: Elsewhere) -> None:
     elsewhere.lists([{"number": 1}, "only text"])
     assert claim_all(elsewhere.source()) == []
     assert elsewhere.takes == []
 
 
-def test_a_poll_that_is_due_runs_aside_and_hands_in_what_is_new(tmp_path: Path) -> None:
+def test_a_due_poll_runs_in_its_own_thread_and_enqueues_new_items(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     place = Elsewhere(tmp_path / "there")
     place.broker.close()
@@ -370,7 +370,7 @@ def test_a_poll_that_is_due_runs_aside_and_hands_in_what_is_new(tmp_path: Path) 
         assert [json.loads(delivery.payload) for delivery in got] == [{"id": 1}]
 
 
-def test_only_a_poll_interval_makes_it_poll_again(elsewhere: Elsewhere) -> None:
+def test_without_a_poll_interval_there_is_one_poll(elsewhere: Elsewhere) -> None:
     source = elsewhere.source()
     assert claim(source) == []
     elsewhere.lists([{"id": 1}])
@@ -379,7 +379,7 @@ def test_only_a_poll_interval_makes_it_poll_again(elsewhere: Elsewhere) -> None:
     assert claim(source) == []
 
 
-def test_a_worker_of_an_external_queue_works_each_item_once(tmp_path: Path) -> None:
+def test_a_worker_of_an_external_queue_works_on_each_item_once(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     place = Elsewhere(tmp_path / "there")
     place.broker.close()
@@ -428,10 +428,10 @@ def test_workers_at_a_server_share_an_external_queue(tmp_path: Path) -> None:
     assert sorted(place.takes) == [f"1|{number}" for number in range(4)]
 
 
-def test_an_item_that_was_taken_while_the_broker_was_away_is_worked_and_not_taken_for_lost(
+def test_an_item_taken_while_the_broker_was_unavailable_is_delivered_and_not_lost(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be taken a second time, so the worker that took it must be the one who says so."""
+    """The item cannot be taken a second time, so the worker that took it must report it."""
     elsewhere.lists([{"id": "A-1"}, {"id": "A-2"}])
     source = elsewhere.source()
     settle, told = elsewhere.broker.settle, []

@@ -1,4 +1,4 @@
-"""An external queue at a server with keys: what apply has made, a worker needs no admin to work from."""
+"""An external queue at a server with API keys: after `fairlead apply`, a worker needs no admin right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRANTS = ["consume:shop/*", "produce:shop/*"]
 
 
 class Tracker:
-    """Three issues, the second of which somebody else has taken; and a worker's key."""
+    """Three issues, the second of which somebody else has taken, and a worker's API key."""
 
     def __init__(self, folder: Path, server: ServerProcess, data: Path) -> None:
         self.folder, self.data = folder, data
@@ -79,7 +79,7 @@ def tracker(tmp_path: Path) -> Iterator[Tracker]:
         made.client.close()
 
 
-def test_a_worker_with_no_admin_works_what_it_can_take_and_lets_the_rest_be(tracker: Tracker) -> None:
+def test_a_worker_without_admin_works_on_the_items_that_it_can_take(tracker: Tracker) -> None:
     tracker.apply()
     code, out, err = tracker.work()
     assert code == 0, err
@@ -89,7 +89,9 @@ def test_a_worker_with_no_admin_works_what_it_can_take_and_lets_the_rest_be(trac
     assert (stats.ready, stats.leased, stats.dead) == (0, 0, 0)
 
 
-def test_without_an_apply_a_worker_with_no_admin_says_what_would_make_the_queue(tracker: Tracker) -> None:
+def test_without_an_apply_a_worker_without_admin_names_the_command_that_creates_the_queue(
+    tracker: Tracker,
+) -> None:
     code, _, err = tracker.work()
     assert code != 0
     assert "fairlead apply" in err

@@ -1,4 +1,4 @@
-"""How much is claimed ahead for steps that take many at a time."""
+"""How many messages are claimed ahead for batch steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worker.test_batches import batch
 
 
 class Asking:
-    """A fetcher, what it asks for, and what it is given."""
+    """A fetcher, its claims, and the messages that it is given."""
 
     def __init__(self, broker: Broker, *steps: Any, size: int = 1, **worker: Any) -> None:
         self.in_flight = InFlight()
@@ -31,7 +31,7 @@ class Asking:
         self.asks: list[ClaimRequest] = []
 
     def ask(self) -> ClaimRequest | None:
-        """None when it has enough."""
+        """The next claim; None when the fetcher has enough."""
         before = len(self.asks)
         threads: Any = SimpleNamespace(claim=self.asks.append)
         self._fetcher.fetch(self._job, threads)
@@ -48,14 +48,14 @@ class Asking:
             self.in_flight.end(item)
 
 
-def test_a_batch_for_each_slot_and_one_more_behind_it(broker: Broker) -> None:
+def test_a_batch_for_each_slot_and_one_more_are_fetched(broker: Broker) -> None:
     assert Asking(broker, batch("only", batch_size=300), size=2).ask() == ClaimRequest(1200, 1, "1s")
     assert Asking(broker, step("first"), batch("second", batch_size=300), size=2).ask() == ClaimRequest(
         1200, 1, "1s"
     )
 
 
-def test_nothing_more_until_half_of_what_is_ahead_is_taken_up(broker: Broker) -> None:
+def test_nothing_is_claimed_until_half_of_what_is_ahead_is_taken_up(broker: Broker) -> None:
     asking = Asking(broker, batch("only", batch_size=100))
     asking.ask()
     asking.give(200)
@@ -65,32 +65,32 @@ def test_nothing_more_until_half_of_what_is_ahead_is_taken_up(broker: Broker) ->
     assert asking.ask() == ClaimRequest(50, 1, "1s")
 
 
-def test_a_prefetch_that_was_chosen_is_beyond_the_batches_in_work(broker: Broker) -> None:
+def test_a_configured_prefetch_adds_to_the_running_batches(broker: Broker) -> None:
     assert Asking(broker, batch("only", batch_size=100), size=3, prefetch=0).ask() == ClaimRequest(
         300, 1, "1s"
     )
 
 
-def test_one_claim_brings_no_more_than_it_may(broker: Broker) -> None:
+def test_one_claim_is_bounded(broker: Broker) -> None:
     asked = Asking(broker, batch("only", batch_size=10_000), size=8).ask()
     assert asked is not None
     assert asked.limit == 10_000
 
 
-def test_large_messages_are_not_fetched_by_the_thousand(broker: Broker) -> None:
+def test_large_messages_are_fetched_ahead_by_bytes(broker: Broker) -> None:
     asking = Asking(broker, batch("only"))
     asking.ask()
     for _ in range(8):
         asking.give(2, size=4 * 1024 * 1024)
         asking.work_off()
         asking.ask()
-    # What is in work and what is ahead: at most the batch under way, and as many as have 64 MiB.
+    # Running and fetched ahead: at most the running batch and 64 MiB of messages.
     assert asking.asks[-1].limit < 1000 + 30
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 10])
-def test_runs_of_a_stream_are_only_as_long_as_it_takes_to_find_enough(broker: Broker, rounds: int) -> None:
-    """Only the first of a run can be in the next batch."""
+def test_runs_of_a_stream_are_only_as_long_as_needed(broker: Broker, rounds: int) -> None:
+    """Only the first message of a run can be in the next batch."""
     asking = Asking(broker, batch("only", batch_size=100))
     for _ in range(rounds):
         asked = asking.ask()

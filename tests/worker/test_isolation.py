@@ -1,4 +1,4 @@
-"""One poisonous item among good ones: it ends as a dead letter that says why, and the good ones all complete."""
+"""One poisonous item among good ones becomes a dead letter with its reason, and the good ones complete."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_poisonous_item_ends_as_a_dead_letter_with_that_reason(
     assert workers.counts.restarts == (0 if how == "memory" else 2)
 
 
-def test_where_it_crashed_is_in_the_record(broker: Broker) -> None:
+def test_the_failure_record_shows_where_a_process_crashed(broker: Broker) -> None:
     push(broker, {"how": "segfault"})
     burst(broker, runbook(step("misbehaves")))
     assert "steps.py" in broker.peek(f"{QUEUE}.dlq")[0].failures[0].error
 
 
-def test_a_step_that_takes_too_long_is_killed_with_what_it_started(broker: Broker, tmp_path: Path) -> None:
+def test_a_step_that_takes_too_long_is_killed_with_its_children(broker: Broker, tmp_path: Path) -> None:
     push(broker, {"how": "spawn and sleep", "pids": str(tmp_path / "pids")})
     burst(broker, runbook(step("misbehaves", timeout_ms=700)))
     for pid in (tmp_path / "pids").read_text().split():
@@ -69,7 +69,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(broker: Broker) -> None:
+def test_a_hanging_command_fails_with_its_output_and_its_slot_continues(broker: Broker) -> None:
     push(broker, *({"n": n} for n in range(3)))
     hang = command(
         "hang",
@@ -88,7 +88,7 @@ def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(
     assert "so far so good" in dead.failures[-1].error
 
 
-def test_in_threads_a_hanging_step_is_given_up_and_the_others_go_on(broker: Broker) -> None:
+def test_in_threads_a_hanging_step_is_abandoned_and_the_others_continue(broker: Broker) -> None:
     push(broker, {"n": 1}, {"how": "sleep"}, {"n": 2})
     workers = burst(broker, runbook(step("misbehaves", timeout_ms=200), isolate="thread"))
     assert workers.counts.completed == 2
@@ -96,9 +96,7 @@ def test_in_threads_a_hanging_step_is_given_up_and_the_others_go_on(broker: Brok
 
 
 def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delivery_on() -> None:
-    """The rule behind quick steps that begin without a start: what was handed out before is started before it
-    begins.
-    """
+    """Quick steps begin without a start, but a message on a later delivery is started before it begins."""
     from fairlead.worker.job import Job
     from fairlead.worker.loop import WorkerLoop
     from tests.docs.pages import ROOT
@@ -106,7 +104,7 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
     with open_in_memory() as broker:
         broker.create_queue(QUEUE)
         ids = push(broker, *({"n": n} for n in range(400)))
-        # Back at the tail, where the worker comes to it when it knows that the step is quick.
+        # The message is at the tail, so the worker reaches it when it knows that the step is quick.
         assert broker.settle([Fail(broker.claim(QUEUE)[0])])[0].id == ids[0]
         started: list[str] = []
 

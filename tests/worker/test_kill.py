@@ -1,6 +1,4 @@
-"""Kill -9 of the worker in each step, of the broker between step and settle, of both. What the steps wrote
-decides.
-"""
+"""Kill -9 of the worker in each step, of the broker between step and settle, and of both. The steps' journal decides."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 
 class Story:
-    """Items of which the third stands still in one step until a gate is opened."""
+    """Items of which the third hangs in one step until a gate is opened."""
 
     def __init__(self, server: ServerProcess, file: Path, tmp_path: Path, holds: str) -> None:
         self.journal, self.gate = str(tmp_path / "journal.jsonl"), tmp_path / "gate"
@@ -67,9 +65,7 @@ class Story:
         )
 
     def check(self, server: ServerProcess) -> None:
-        """Every step at least once; none again once the next had begun, for that is what its confirmation
-        allows; none lost.
-        """
+        """Every step ran at least once, no step ran again after the next one had begun, and no message is lost."""
         with fairlead.connect(server.address) as client:
             stats = client.stats(QUEUE)
             assert (stats.ready, stats.waiting, stats.leased, stats.dead) == (0, 0, 0, 0)
@@ -84,7 +80,7 @@ class Story:
 
 
 @pytest.mark.parametrize("holds", STEPS)
-def test_a_worker_killed_in_a_step_loses_nothing_and_punishes_only_what_it_was_doing(
+def test_a_killed_worker_loses_nothing_and_only_its_running_messages_lose_an_attempt(
     server: ServerProcess, file: Path, tmp_path: Path, holds: str
 ) -> None:
     story = Story(server, file, tmp_path, holds)
@@ -147,7 +143,7 @@ def test_a_broker_killed_between_a_step_and_its_settle_loses_nothing(
     story.check(server)
 
 
-def test_a_stop_by_signal_finishes_what_runs_and_says_what_was_done(
+def test_a_stop_by_signal_finishes_running_steps_and_reports_the_counts(
     server: ServerProcess, file: Path, tmp_path: Path
 ) -> None:
     story = Story(server, file, tmp_path, "second")

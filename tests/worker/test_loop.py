@@ -28,7 +28,7 @@ def dead_letters(broker: Broker) -> list[Any]:
 
 
 @MODES
-def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(
+def test_steps_run_in_order_and_each_gets_the_value_of_the_one_before(
     broker: Broker, journal: str, isolate: str
 ) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(20)))
@@ -55,7 +55,7 @@ def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(
 
 
 @MODES
-def test_each_item_fails_for_itself_with_its_reason_in_the_record(broker: Broker, isolate: str) -> None:
+def test_each_item_fails_alone_with_its_reason_in_the_record(broker: Broker, isolate: str) -> None:
     ids = push(broker, {"how": "connection"}, {"how": "value"}, {"how": "dead"}, {"how": "object"})
     book = runbook(step("raises"), isolate=isolate, reasons={"ValueError": "dependency_failure"})
     assert burst(broker, book).counts.dead == 4
@@ -71,7 +71,7 @@ def test_each_item_fails_for_itself_with_its_reason_in_the_record(broker: Broker
 
 
 @MODES
-def test_values_that_do_not_fit_with_the_message_are_a_failure_and_not_a_crash(
+def test_a_value_that_is_too_large_for_the_carry_is_a_failure_and_not_a_crash(
     broker: Broker, isolate: str
 ) -> None:
     push(broker, {"how": "large"})
@@ -104,8 +104,8 @@ def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str
     ]
 
 
-def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> None:
-    """attempts 3, cooldown 30s: failed, pending, ..., dead on the third; an operator's retry starts from 0."""
+def test_retries_and_dead_letters_follow_the_policy_of_the_queue(journal: str) -> None:
+    """With 3 attempts and a cooldown of 30 s a message dies on the third failure; an operator's retry starts from 0."""
     clock = ManualClock()
     with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "30s", "attempts": 3})
@@ -126,7 +126,7 @@ def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> 
     assert len(read_journal(journal)) == 8
 
 
-def test_a_step_put_in_before_a_confirmed_one_is_run_and_the_confirmed_one_is_not(journal: str) -> None:
+def test_a_step_added_before_a_confirmed_one_runs_and_the_confirmed_one_does_not(journal: str) -> None:
     clock = ManualClock()
     with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "1s", "attempts": 5})
@@ -137,7 +137,7 @@ def test_a_step_put_in_before_a_confirmed_one_is_run_and_the_confirmed_one_is_no
     assert [line["step"] for line in read_journal(journal) if line["word"] == "begin"] == ["b", "c", "a", "c"]
 
 
-def test_progress_that_somebody_else_has_stored_is_a_failure_and_no_guess(broker: Broker) -> None:
+def test_a_carry_that_another_program_stored_is_a_failure(broker: Broker) -> None:
     from fairlead import Extend, Release
 
     push(broker, {"n": 1})
@@ -157,7 +157,7 @@ def test_commands_and_functions_share_a_pipeline(broker: Broker, journal: str) -
 
 
 @MODES
-def test_a_step_that_cannot_be_loaded_ends_the_worker_and_harms_no_message(
+def test_a_step_that_cannot_be_loaded_ends_the_worker_and_changes_no_message(
     broker: Broker, isolate: str
 ) -> None:
     push(broker, {"n": 1})
@@ -179,7 +179,7 @@ def test_workers_that_cannot_run_here_are_refused_before_anything_is_claimed(bro
         Workers(broker, Runbook())
 
 
-def test_a_queue_that_is_not_there_ends_the_worker_with_that_error(broker: Broker) -> None:
+def test_a_missing_queue_ends_the_worker_with_its_error(broker: Broker) -> None:
     broker.delete_queue(QUEUE)
     workers = Workers(broker, runbook(step("nothing"), isolate="thread"))
     workers.start()
@@ -189,7 +189,7 @@ def test_a_queue_that_is_not_there_ends_the_worker_with_that_error(broker: Broke
 
 
 @MODES
-def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(
+def test_a_stop_finishes_running_steps_and_releases_the_rest(
     broker: Broker, journal: str, tmp_path: Path, isolate: str
 ) -> None:
     gate = tmp_path / "gate"
@@ -213,7 +213,7 @@ def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(
 
 
 @MODES
-def test_a_second_signal_gives_everything_back_at_once(
+def test_a_second_signal_releases_everything_at_once(
     broker: Broker, journal: str, tmp_path: Path, isolate: str
 ) -> None:
     hold = {"step": "second", "gate": str(tmp_path / "never")}
@@ -254,9 +254,7 @@ def test_a_worker_is_resized_while_it_works(broker: Broker, journal: str, tmp_pa
     assert sorted(line["n"] for line in lines if line["word"] == "end") == list(range(8))
 
 
-def test_a_changed_pipeline_is_taken_up_and_drops_nothing(
-    broker: Broker, journal: str, tmp_path: Path
-) -> None:
+def test_a_changed_pipeline_is_used_and_drops_nothing(broker: Broker, journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     push(broker, *({"n": n, "journal": journal, "hold": {"step": "a", "gate": str(gate)}} for n in range(4)))
     with working(broker, runbook(step("a", "noted"), step("b", "noted"), concurrency=1)) as workers:
@@ -268,7 +266,7 @@ def test_a_changed_pipeline_is_taken_up_and_drops_nothing(
     assert sorted(ended) == [(n, name) for n in range(4) for name in ("a", "c")]
 
 
-def test_a_changed_pipeline_that_cannot_be_loaded_is_not_taken_up(broker: Broker, journal: str) -> None:
+def test_a_changed_pipeline_that_cannot_be_loaded_is_not_used(broker: Broker, journal: str) -> None:
     with working(broker, runbook(step("a", "noted"))) as workers:
         workers.change(runbook(step("missing")))
         push(broker, *({"n": n, "journal": journal} for n in range(3)))
@@ -289,7 +287,7 @@ def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_th
     assert [line["step"] for line in read_journal(journal)] == ["b", "b"]
 
 
-def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(
+def test_a_burst_pauses_between_claims_while_a_step_is_running(
     broker: Broker, journal: str, tmp_path: Path
 ) -> None:
     gate, asked = tmp_path / "gate", []
@@ -313,9 +311,7 @@ def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(
     assert workers.counts.completed == 1
 
 
-def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
-    journal: str, tmp_path: Path
-) -> None:
+def test_with_ordering_none_messages_of_a_stream_run_in_parallel(journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with open_in_memory() as broker:
         broker.create_queue(QUEUE, ordering="none")
@@ -332,7 +328,7 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
             until(lambda: workers.counts.completed == 2, "both")
 
 
-def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
+def test_a_lost_lease_ends_the_step_and_its_outcome_is_ignored(journal: str, tmp_path: Path) -> None:
     with open_in_memory() as broker:
         broker.create_queue(QUEUE, visibility_timeout="2s")
         (message_id,) = push(
@@ -348,7 +344,7 @@ def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: 
             workers.check()
 
 
-def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: Path) -> None:
+def test_leases_of_long_work_are_extended(journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with open_in_memory() as broker:
         broker.create_queue(QUEUE, visibility_timeout="2s", retry={"policy": "none"})
@@ -371,6 +367,6 @@ def _id(broker: Broker, where: str) -> str:
     return str(broker.peek(QUEUE, where=where)[0].id)
 
 
-def test_a_payload_of_many_megabytes_goes_through(broker: Broker) -> None:
+def test_a_payload_of_many_megabytes_is_processed(broker: Broker) -> None:
     broker.enqueue(QUEUE, json.dumps({"n": "x" * 8_000_000}).encode())
     assert burst(broker, runbook(step("nothing"))).counts.completed == 1

@@ -1,4 +1,4 @@
-"""Which step is next, and what is kept of those that are done."""
+"""Which step is next, and what is stored of confirmed steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan_of(names: list[str], bits: dict[str, int] | None = None) -> PipelinePla
 
 
 @given(NAMES, st.data())
-def test_the_next_step_is_the_first_that_is_not_confirmed_whatever_the_pipeline_was_before(
+def test_the_next_step_is_the_first_unconfirmed_one_of_the_current_pipeline(
     names: list[str], data: st.DataObject
 ) -> None:
     done = dict.fromkeys(data.draw(st.lists(st.sampled_from([*names, "gone"]))), b"1")
@@ -46,7 +46,7 @@ def test_following_the_next_step_runs_each_step_once_in_order(names: list[str]) 
         max_size=4,
     ),
 )
-def test_each_step_has_a_bit_of_its_own_that_is_none_of_the_seeds_and_fits_the_store(
+def test_each_step_has_its_own_progress_bit_that_is_not_reserved(
     names: list[str], given_bits: dict[str, int]
 ) -> None:
     given_bits = {
@@ -62,17 +62,17 @@ def test_each_step_has_a_bit_of_its_own_that_is_none_of_the_seeds_and_fits_the_s
         check_progress(bits[name])
 
 
-def test_a_step_without_a_bit_left_has_none_rather_than_anothers() -> None:
+def test_a_step_without_a_free_bit_has_none() -> None:
     masks = plan_of([f"step {n}" for n in range(61)]).masks
     assert masks[-1] == 0
     check_progress(sum(masks))
 
 
-def test_what_another_pipeline_has_done_is_none_of_this_ones_business() -> None:
+def test_confirmed_steps_of_another_pipeline_are_ignored() -> None:
     assert read_carry("p", dump_carry("q", {"a": b"1"})) == {}
 
 
-def test_a_carry_that_no_pipeline_has_written_is_refused() -> None:
+def test_a_carry_that_no_pipeline_wrote_is_refused() -> None:
     with pytest.raises(CarryUnreadable):
         read_carry("p", b"\x00 mine")
 

@@ -1,4 +1,4 @@
-"""Step processes that die, or cannot be started, at a bad moment."""
+"""Step processes that die or cannot be started at a bad moment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def selector() -> Iterator[selectors.BaseSelector]:
         yield found
 
 
-def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
+def test_a_death_while_much_is_being_written_is_reported_once(
     broker: Broker, selector: selectors.BaseSelector
 ) -> None:
     broker.enqueue(QUEUE, b'"' + b"x" * 8_000_000 + b'"')
@@ -40,7 +40,7 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
     os.kill(slot.pid, signal.SIGSTOP)
     slot.hand(items)
     os.kill(slot.pid, signal.SIGKILL)
-    # Both of its pipes have something to say then, and are heard one after the other.
+    # Both of its pipes are ready then and are handled one after the other.
     ready = until(lambda: (found := selector.select(0)) and len(found) == 2 and found, "both pipes")
     for key, _ in ready:
         key.data()
@@ -50,7 +50,7 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
     assert not selector.get_map()
 
 
-def test_one_that_cannot_be_started_leaves_no_descriptor_open(
+def test_a_process_that_cannot_start_leaves_no_descriptor_open(
     selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""From what a step raised to a reason and a text."""
+"""From an exception of a step to a reason and a text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.worker.reasons import REASONS, cut_middle, describe, reason_of
 
 
 class ValidationError(ValueError):
-    """As pydantic and jsonschema name theirs."""
+    """Named like pydantic's and jsonschema's."""
 
 
 class Refused(ConnectionError): ...
@@ -39,13 +39,13 @@ class Stale(Exception): ...
         (SystemExit, "handler_exception"),
     ],
 )
-def test_a_class_is_known_by_its_name_or_that_of_the_nearest_base(
+def test_a_class_is_matched_by_its_name_or_that_of_its_nearest_base(
     kind: type[BaseException], reason: str
 ) -> None:
     assert reason_of(kind).word == reason
 
 
-def test_a_workers_own_table_comes_first_for_the_same_class_and_a_nearer_class_before_that() -> None:
+def test_the_workers_own_reasons_come_first_for_a_class_and_a_nearer_class_before_a_base() -> None:
     own = {
         "ConnectionError": "dependency_failure",
         "Stale": "poison_message",
@@ -58,11 +58,11 @@ def test_a_workers_own_table_comes_first_for_the_same_class_and_a_nearer_class_b
     assert reason_of(TimeoutError, own) is FailureReason.TIMEOUT_EXCEEDED
 
 
-def test_every_reason_of_the_table_is_one_the_broker_knows() -> None:
+def test_every_reason_of_the_table_is_known_to_the_broker() -> None:
     assert set(REASONS.values()) <= {reason.word for reason in FailureReason}
 
 
-def test_the_text_has_the_error_first_and_then_where_it_came_from() -> None:
+def test_the_text_has_the_error_and_then_its_traceback() -> None:
     try:
         json.loads("{")
     except ValueError as error:

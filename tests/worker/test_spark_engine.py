@@ -1,6 +1,4 @@
-"""Workers that are to run on Spark, as far as one gets without it: which engine is meant, and what is refused
-before a JVM is started.
-"""
+"""Workers that are to run on Spark, up to the start of a JVM: the choice of the engine, and what is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def run_worker(server: ServerProcess, name: str = "worker", **options: Any) -> A
     return fairlead.spark.run_worker(name, endpoint=server.address, stop=threading.Event(), **options)
 
 
-def test_a_data_directory_is_no_server(tmp_path: Path, journal: str) -> None:
+def test_a_data_directory_cannot_serve_spark(tmp_path: Path, journal: str) -> None:
     (tmp_path / "runbook.toml").write_text(toml(NOTED, worker=ON_SPARK))
     with fairlead.open(tmp_path / "data") as broker:
         broker.create_queue(QUEUE)
@@ -62,7 +60,7 @@ def test_a_data_directory_is_no_server(tmp_path: Path, journal: str) -> None:
     assert "expected a server, with --addr" in failed.stderr
 
 
-def test_one_that_runs_on_spark_runs_alone(tmp_path: Path, server: ServerProcess) -> None:
+def test_a_worker_on_spark_runs_alone(tmp_path: Path, server: ServerProcess) -> None:
     second = f'[worker.second]\nqueue = "{QUEUE}"\npipeline = "pipeline"\n{ON_SPARK}'
     (tmp_path / "runbook.toml").write_text(toml(NOTED) + second)
     failed = fairlead_command(
@@ -72,7 +70,7 @@ def test_one_that_runs_on_spark_runs_alone(tmp_path: Path, server: ServerProcess
     assert "fairlead worker run second" in failed.stderr
 
 
-def test_the_engine_local_beats_what_the_runbook_says(tmp_path: Path, journal: str) -> None:
+def test_the_option_engine_local_overrides_the_runbook(tmp_path: Path, journal: str) -> None:
     (tmp_path / "runbook.toml").write_text(toml(NOTED, worker=ON_SPARK))
     data = str(tmp_path / "data")
     with fairlead.open(data) as broker:
@@ -95,7 +93,7 @@ def test_the_engine_local_beats_what_the_runbook_says(tmp_path: Path, journal: s
     assert len(read_journal(journal)) == 2
 
 
-def test_what_is_wrong_is_said_before_spark_is_started(server: ServerProcess, tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_spark_starts(server: ServerProcess, tmp_path: Path) -> None:
     book = runbook(step("nothing"))
     with pytest.raises(WorkerNotFound, match="it has worker"):
         run_worker(server, "wroker", runbook=book)
@@ -114,14 +112,14 @@ def test_what_is_wrong_is_said_before_spark_is_started(server: ServerProcess, tm
         run_worker(server, runbook=book)
 
 
-def test_an_external_queue_is_for_the_local_engine(server: ServerProcess) -> None:
+def test_an_external_queue_needs_the_local_engine(server: ServerProcess) -> None:
     book = runbook(step("nothing"))
     book.queues[QUEUE] = QueueSpec(QUEUE, "external", list=("ls",), take=("cat",))
     with pytest.raises(InvalidRequest, match='"local" for an external queue'):
         run_worker(server, runbook=book)
 
 
-def test_without_pyspark_it_says_what_to_install(
+def test_without_pyspark_the_error_says_what_to_install(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_worker, "found_version", lambda package: None)

@@ -1,4 +1,4 @@
-"""What a step prints never fails its message, whatever became of the worker's stderr."""
+"""What a step prints never fails its message, whatever happens to the worker's stderr."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ os._exit(0)
     ],
     ids=["open", "closed", "a full disk", "nobody reads", "nobody reads fast enough"],
 )
-def test_a_step_that_prints_goes_on_whatever_became_of_stderr(before: str) -> None:
+def test_a_step_that_prints_continues_whatever_happens_to_stderr(before: str) -> None:
     if "/dev/full" in before and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     ran = subprocess.run(
@@ -73,7 +73,7 @@ isolate = "{isolate}"
 
 @pytest.mark.parametrize("isolate", ["process", "thread"])
 @pytest.mark.parametrize("stderr", ["full", "read"])
-def test_a_worker_whose_steps_print_has_only_its_summary_on_stdout(
+def test_only_the_summary_is_on_the_stdout_of_a_worker_whose_steps_print(
     tmp_path: Path, isolate: str, stderr: str
 ) -> None:
     if stderr == "full" and not Path("/dev/full").exists():

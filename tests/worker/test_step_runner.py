@@ -1,4 +1,4 @@
-"""Steps that are Python callables: what they may take, return and raise."""
+"""Steps that are Python functions: what they may take, return and raise."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def module(tmp_path: Path) -> str:
         ("Service.handle", "handled"),
     ],
 )
-def test_a_step_takes_the_item_and_if_it_wants_the_step(name: str, value: object, module: str) -> None:
+def test_a_function_gets_the_item_and_optionally_the_step(name: str, value: object, module: str) -> None:
     result = call(f"own_steps:{name}", {"n": 1}, base=module)
     assert isinstance(result, CallDone), result
     assert json.loads(result.value) == value
@@ -81,7 +81,7 @@ def test_a_step_takes_the_item_and_if_it_wants_the_step(name: str, value: object
         ":f",
     ],
 )
-def test_a_step_that_could_never_run_is_refused_before_anything_is_claimed(run: str, module: str) -> None:
+def test_a_step_that_cannot_run_is_refused_before_anything_is_claimed(run: str, module: str) -> None:
     with pytest.raises(StepNotLoaded) as refused:
         call(run, {}, base=module)
     assert refused.value.step == "only"
@@ -100,7 +100,7 @@ def test_a_step_that_could_never_run_is_refused_before_anything_is_claimed(run: 
         ("object", "serialization_error", "JSON"),
     ],
 )
-def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(
+def test_any_exception_of_a_step_is_a_failure_with_a_reason_and_a_text(
     how: str, reason: str, text: str
 ) -> None:
     result = call("tests.worker.steps:raises", {"how": how, "secret": "hunter2"})
@@ -110,7 +110,7 @@ def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(
     assert "hunter2" not in result.error
 
 
-def test_a_traceback_begins_in_the_step_and_not_in_what_calls_it() -> None:
+def test_a_traceback_begins_in_the_step_and_not_in_its_caller() -> None:
     result = call("tests.worker.steps:raises", {"how": "value"})
     assert isinstance(result, CallFailed)
     assert "steps.py" in result.error
@@ -123,7 +123,7 @@ def test_a_worker_may_name_reasons_for_its_own_exceptions() -> None:
     assert FailureReason(result.reason) is FailureReason.DEPENDENCY_FAILURE
 
 
-def test_a_step_may_say_what_its_failure_means() -> None:
+def test_a_step_may_classify_its_failure() -> None:
     dead, later = (
         call("tests.worker.steps:raises", {"how": "dead"}),
         call("tests.worker.steps:raises", {"how": "later"}),
@@ -143,7 +143,7 @@ def test_a_step_may_say_what_its_failure_means() -> None:
     assert dead.error == "step 'only': no use"
 
 
-def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() -> None:
+def test_an_invalid_classification_is_noted_and_the_policy_decides() -> None:
     result = call("tests.worker.steps:raises", {"how": "nonsense"})
     assert isinstance(result, CallFailed)
     assert (result.dead, result.retry_in_ms, FailureReason(result.reason).word) == (
@@ -155,7 +155,7 @@ def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() 
     assert "soon" in result.error
 
 
-def test_a_step_may_say_that_its_provider_takes_no_calls_and_for_how_long() -> None:
+def test_a_step_may_close_the_throttle_key_of_its_provider() -> None:
     result = call("tests.worker.steps:raises", {"how": "throttled"})
     assert isinstance(result, CallFailed)
     assert (result.close, result.retry_after_ms, result.error) == ("api", 60_000, "step 'only': 429")
@@ -166,14 +166,14 @@ def test_a_step_may_say_that_its_provider_takes_no_calls_and_for_how_long() -> N
 
 
 @pytest.mark.parametrize("payload", [b"not json", b"\xff\xfe", b"", b"[" * 100_000])
-def test_a_payload_that_is_not_json_fails_without_the_step_being_run(payload: bytes) -> None:
+def test_a_payload_that_is_not_json_fails_without_a_call(payload: bytes) -> None:
     result = call("tests.worker.steps:nothing", payload)
     assert isinstance(result, CallFailed)
     assert FailureReason(result.reason) is FailureReason.SERIALIZATION_ERROR
 
 
 @pytest.mark.parametrize("name", ["fails", "fails_too", "fails_later"])
-def test_the_traceback_of_a_failure_has_the_line_of_the_step_and_none_of_ours(name: str, module: str) -> None:
+def test_a_traceback_has_the_line_of_the_step_and_none_of_fairlead(name: str, module: str) -> None:
     failed = call(f"own_steps:{name}", {}, base=module)
     assert isinstance(failed, CallFailed)
     assert (

@@ -1,4 +1,4 @@
-"""A worker that is told to stop while nobody answers."""
+"""A worker that is told to stop while the broker does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
 
 
 class Silent(Surface):
-    """A broker that can be made to answer nothing any longer."""
+    """A broker that stops answering when the test says so."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -44,7 +44,7 @@ def silent(broker: Broker) -> Iterator[Silent]:
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(
+def test_a_worker_that_holds_nothing_stops_without_an_answer(
     silent: Silent, monkeypatch: pytest.MonkeyPatch, hurry: bool
 ) -> None:
     monkeypatch.setattr(loop_module, "_LEAVING_S", 0.2)
@@ -61,7 +61,7 @@ def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(
 
 
 class Refusing(Surface):
-    """A broker that can be made to refuse claims."""
+    """A broker that refuses claims when the test says so."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -73,7 +73,7 @@ class Refusing(Surface):
         return self._broker.do(request)
 
 
-def test_what_was_done_is_told_also_by_a_worker_that_fails(
+def test_a_failing_worker_still_settles_completed_work(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "_HOLD_S", 10 * PATIENCE_S)

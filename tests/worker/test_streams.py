@@ -1,4 +1,4 @@
-"""Order within streams, from what the steps themselves wrote down."""
+"""Order within streams, as the journals of the steps show it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ Lines = list[dict[str, Any]]
 def work_through(
     journal: str, *, on_stream_failure: str, cooldown: str, ordering: str = "release", streams: int = STREAMS
 ) -> dict[str, Lines]:
-    """Three workers at once on streams whose messages fail at random, until all that can is done.
+    """Three workers at once on streams whose messages fail at random, until all that can be completed is.
 
-    With a cooldown that nobody lives to see, that is all that does not fail. The journal of each stream, in
-    the order it was written.
+    With a cooldown that never ends, this is every message that does not fail. Returns the journal of each stream.
     """
     chance = random.Random(SEED)
     items = [
@@ -61,7 +60,7 @@ def work_through(
             workers.start()
 
         def is_done() -> bool:
-            """Nothing is ready or leased: also those that fail have been tried."""
+            """Nothing is ready or leased: failing messages have been tried too."""
             stats = broker.stats(QUEUE)
             return (stats.totals.completed, stats.waiting) == (expected, len(items) - expected)
 
@@ -80,7 +79,9 @@ def work_through(
     return found
 
 
-def test_with_wait_no_step_of_a_later_message_begins_before_the_earlier_one_is_done(journal: str) -> None:
+def test_with_wait_no_step_of_a_later_message_begins_before_the_earlier_one_is_completed(
+    journal: str,
+) -> None:
     streams = work_through(journal, on_stream_failure="wait", cooldown="20ms")
     for name, lines in streams.items():
         ran = [n for n, _ in groupby(line["n"] for line in lines)]
@@ -90,7 +91,9 @@ def test_with_wait_no_step_of_a_later_message_begins_before_the_earlier_one_is_d
     assert sum(line["word"] == "failed" for lines in streams.values() for line in lines) > STREAMS / 2
 
 
-def test_with_continue_first_tries_keep_their_order_and_nobody_waits_for_a_failed_one(journal: str) -> None:
+def test_with_continue_first_attempts_keep_their_order_and_do_not_wait_for_a_failed_message(
+    journal: str,
+) -> None:
     streams = work_through(journal, on_stream_failure="continue", cooldown=NEVER)
     for name, lines in streams.items():
         assert [line["n"] for line in lines if line["word"] == "begin"] == list(range(LENGTH)), (
@@ -98,7 +101,7 @@ def test_with_continue_first_tries_keep_their_order_and_nobody_waits_for_a_faile
         )
 
 
-def test_with_continue_what_failed_comes_back_when_it_is_due(journal: str) -> None:
+def test_with_continue_a_failed_message_comes_back_when_it_is_due(journal: str) -> None:
     streams = work_through(journal, on_stream_failure="continue", cooldown="20ms", streams=200)
     for name, lines in streams.items():
         firsts = [line["n"] for line in lines if line["word"] == "begin" and not line["attempts"]]
@@ -106,7 +109,7 @@ def test_with_continue_what_failed_comes_back_when_it_is_due(journal: str) -> No
         assert sorted(line["n"] for line in lines if line["word"] == "end") == list(range(LENGTH))
 
 
-def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) -> None:
+def test_a_strict_queue_keeps_order_whatever_its_workers_are_configured_to_do(journal: str) -> None:
     streams = work_through(
         journal, on_stream_failure="continue", cooldown="20ms", ordering="strict", streams=100
     )
@@ -117,7 +120,7 @@ def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) 
 
 
 class Away(Surface):
-    """A broker that says which queues there are so many times, and then cannot be asked."""
+    """A broker that lists its queues a given number of times and then cannot be reached."""
 
     def __init__(self, broker: Broker, answers: int) -> None:
         self._broker = broker
@@ -137,7 +140,7 @@ class Away(Surface):
 
 
 @pytest.mark.parametrize("answers", [0, 1], ids=["never asked", "asked before"])
-def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_strict(
+def test_a_strict_queue_keeps_order_while_its_configuration_cannot_be_read(
     journal: str, answers: int
 ) -> None:
     with open_in_memory() as broker:
@@ -165,9 +168,7 @@ def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_stric
 
 
 @pytest.mark.parametrize("isolate", ["process", "thread"])
-def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_in_order(
-    journal: str, isolate: str
-) -> None:
+def test_the_first_failure_ends_a_run_and_the_rest_is_released_in_order(journal: str, isolate: str) -> None:
     with open_in_memory() as broker:
         broker.create_queue(QUEUE, retry_in_stream={"policy": "fixed", "cooldown": "1h"})
         ids = push(

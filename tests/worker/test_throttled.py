@@ -33,7 +33,7 @@ def test_a_throttled_batch_returns_all_of_its_rows_after_one_call(broker: Broker
     assert broker.failure_metrics(QUEUE).by_attempts == {}
 
 
-def test_a_step_that_names_a_key_its_message_has_not_has_failed(broker: Broker) -> None:
+def test_a_throttle_key_that_the_message_does_not_have_is_a_failure(broker: Broker) -> None:
     broker.update_queue(QUEUE, retry="none") if broker.queues() else broker.create_queue(QUEUE, retry="none")
     push(broker, {"how": "throttled"}, throttle_keys=["other"])
     burst(broker, runbook(step("only", "raises")))

@@ -1,4 +1,4 @@
-"""Files that change while they are being applied."""
+"""Files that change while they are applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(
+def test_a_change_saved_while_the_file_is_applied_is_applied_next(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "runbook.toml"

@@ -56,7 +56,7 @@ class HostSupply:
                 self._changed.notify_all()
 
     def pids(self) -> list[int]:
-        """Processes of the hosts that nobody has taken yet."""
+        """Processes of the hosts that have not been taken yet."""
         with self._changed:
             return [host.pid for host in (*self._ready, self._starting) if host is not None]
 

@@ -66,8 +66,8 @@ class Workers:
     def wait(self, timeout_s: float) -> bool:
         """Wait until all workers have ended. Returns False after the timeout.
 
-        When one worker fails, the others are stopped, and `check` raises its error. A worker that is leaving stops
-        nobody: its queue may be gone too.
+        When one worker fails, the others are stopped, and `check` raises its error. A leaving worker that fails stops no
+        other: its queue may be gone too.
         """
         deadline = time.monotonic() + timeout_s
         for loop in self._all_loops():
