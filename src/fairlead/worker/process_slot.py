@@ -46,7 +46,9 @@ _decode = msgspec.msgpack.Decoder(FromChild).decode
 
 
 class ProcessSlot:
-    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the thread."""
+    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the
+    thread.
+    """
 
     def __init__(
         self,
