@@ -61,7 +61,7 @@ _TURN_CALLS = 500
 #: needed.
 _MAX_STATES = 128
 #: A call is blamed for two deaths of a host while it ran, or for four before it began.
-_PROOF = 4
+_MAX_BLAME = 4
 _SPARE_BYTES = 512 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
 _D = TypeVar("_D", EnqueueDecision, FailureDecision)
@@ -142,7 +142,7 @@ class Hooks:
             raise HookInvalid(function, None, "cannot be written as UTF-8") from None
         if size > MAX_SCRIPT_BYTES:
             raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
-        for _ in range(_PROOF):
+        for _ in range(_MAX_BLAME):
             with contextlib.suppress(HostDied), self._fair_lock:
                 checked = self._check_once(CheckScript(function, script))
                 break
@@ -305,8 +305,8 @@ class Hooks:
         later.
         """
         decisions: list[_D] = []
-        condemned: dict[int, str] = {}
-        suspicion: Counter[int] = Counter()
+        stopped: dict[int, str] = {}
+        blame: Counter[int] = Counter()
         while len(decisions) < count:
             at = len(decisions)
             if self._closed:
@@ -315,23 +315,23 @@ class Hooks:
                 with hook.lock:
                     hook.bypassed += count - at
                 return decisions + [defaults("bypassed", "")] * (count - at)
-            if at in condemned:
+            if at in stopped:
                 with hook.lock:
-                    self._count_failure(hook, error := condemned.pop(at), killed=True)
+                    self._count_failure(hook, error := stopped.pop(at), killed=True)
                 decisions.append(defaults("failed", error))
                 continue
             with self._fair_lock:
-                turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
-            decisions += self._judge(hook, turn.rows, read, defaults)
+                turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *stopped)))
+            decisions += self._decisions_of(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed
             if turn.ended == "died":
                 # Somebody else may have killed the host: only a second death in the same call is blamed on
                 # the call.
-                suspicion[blamed] += 2 if turn.begun else 1
-                if suspicion[blamed] >= _PROOF:
-                    condemned[blamed] = "stopped: ended the hook host, twice"
+                blame[blamed] += 2 if turn.begun else 1
+                if blame[blamed] >= _MAX_BLAME:
+                    stopped[blamed] = "stopped: ended the hook host, twice"
             elif turn.ended != "done":
-                condemned[blamed] = turn.ended
+                stopped[blamed] = turn.ended
         return decisions
 
     def _run_turn(self, hook: _Hook, run: RunEnqueue | RunFailure) -> _Turn:
@@ -420,7 +420,7 @@ class Hooks:
         with hook.lock:
             return hook.breaker.open_for_ms(self._clock.monotonic_ms()) > 0
 
-    def _judge(
+    def _decisions_of(
         self,
         hook: _Hook,
         rows: list[list[Any]],

@@ -119,7 +119,7 @@ class Dispatcher:
             stuck = self._dispatch_items(plan, fresh=True)
         stuck = self._dispatch_batches(plan, only_due=False) or stuck
         for slot, works in self._slots.assigned.items():
-            slot.hand(works)
+            slot.give(works)
         if stuck:
             self._pool.grow(waiting)
 

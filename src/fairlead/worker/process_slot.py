@@ -108,7 +108,7 @@ class ProcessSlot:
     def pid(self) -> int:
         return self._process.pid
 
-    def hand(self, works: Sequence[Work]) -> None:
+    def give(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         first = self._next_ticket

@@ -61,7 +61,7 @@ class Slot(Protocol):
     #: The failure reason of a message in whose call the slot dies.
     reason: FailureReason
 
-    def hand(self, works: Sequence[Work]) -> None: ...
+    def give(self, works: Sequence[Work]) -> None: ...
 
     def accept(self, work: Work) -> bool:
         """Take in the answer of a call. Returns False if the slot was given up and its answers no longer
@@ -108,7 +108,7 @@ class ThreadSlot:
         self._next_ticket = 0
         Thread(target=self._run, name="fairlead-step", daemon=True).start()
 
-    def hand(self, works: Sequence[Work]) -> None:
+    def give(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         self.pending.extend(works)
