@@ -281,7 +281,7 @@ def test_a_public_address_is_refused_unless_it_is_insisted_on(tmp_path: Path) ->
     )
     assert ended.returncode == 3
     assert (
-        "expected a loopback address, or TLS and keys, got 0.0.0.0:0, which others may reach, with no TLS"
+        "expected a loopback address, or TLS and keys, got 0.0.0.0:0, which other machines can reach, with no TLS"
         in ended.stderr
     )
 

@@ -11,7 +11,7 @@ import pytest
 from fairlead import HookSettings, Settings
 from fairlead.config import LimitSettings, RedactSettings, ServerSettings
 from fairlead.config.load import SETTINGS, load_redaction, load_settings
-from fairlead.config.server import is_loopback
+from fairlead.config.server import listens_on_loopback
 from fairlead.errors import SettingInvalid
 
 
@@ -346,7 +346,9 @@ def test_all_doors_off_is_refused() -> None:
 
 
 def test_a_loopback_address_is_known_by_its_host() -> None:
-    assert [is_loopback(a) for a in ("127.9.9.9:1", "[::1]:1", "localhost:1", "[::]:1", "local.host:1")] == [
+    assert [
+        listens_on_loopback(a) for a in ("127.9.9.9:1", "[::1]:1", "localhost:1", "[::]:1", "local.host:1")
+    ] == [
         True,
         True,
         True,

@@ -1,10 +1,10 @@
-"""Settings as frozen values, and the only reader of settings files and environment.
+"""Settings as frozen values, and the only reader of settings files and of the environment.
 
-`Settings` and `HookSettings` belong to a broker, also in process; `ServerSettings` to `fairlead serve`. Of a
-server's settings the field is the definition: its path is its name in the file (`lua.kill_after_ms`), in the
-environment (`FAIRLEAD_LUA_KILL_AFTER_MS`) and behind `--set`; a name ending in `_ms` also takes a duration
-("30s"), one ending in `_bytes` a size ("64MiB"). Promises that no setting is silently ignored. Must not: know
-what the settings do. Start at `server.py`, then `load.py`.
+`Settings` and `HookSettings` belong to a broker, also in process; `ServerSettings` to `fairlead serve`. The
+fields of `ServerSettings` define the settings of a server: the path of a field is its name in the file
+(`lua.kill_after_ms`), in the environment (`FAIRLEAD_LUA_KILL_AFTER_MS`) and after `--set`. A setting whose
+name ends in `_ms` also takes a duration ("30s"), and one in `_bytes` a size ("64MiB"). No setting is silently
+ignored. This folder must not know what the settings do. Start with `server.py`, then `load.py`.
 """
 
 from fairlead.config.engine import HookSettings, Settings

@@ -1,4 +1,4 @@
-"""Settings of a broker, as one frozen value."""
+"""The settings of a broker, as one frozen value."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from fairlead.model.limits import MAX_READ_AHEAD_ROWS
 _MAX_NUMBER = 1 << 62
 
 
+def is_absolute_or_empty(path: object) -> bool:
+    return isinstance(path, str) and (not path or Path(path).is_absolute())
+
+
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """Limits of every hook call, named as in the server's `lua.` settings.
+    """Limits of every hook call, named as the server's `lua.` settings.
 
-    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call;
-    `kill_after_ms` is how long a host may go without a result before it is killed.
-    `default_memory_limit_bytes` is what a call may use above what its loaded script takes. `confinement` is
-    what to do where the kernel cannot filter the system calls of a host: `require` runs no hooks, `best` does
-    without and says so; `off` does without everywhere.
+    `default_timeout_ms` limits a call in instructions (10,000 per millisecond) and in CPU time.
+    `kill_after_ms` is how long a hook process may run without a result before it is killed.
+    `default_memory_limit_bytes` is the memory of a call in addition to its loaded script. `confinement`
+    decides about hook processes whose system calls the kernel cannot filter: `require` runs no hooks, `best`
+    runs them with a warning. `off` never filters.
     """
 
     default_timeout_ms: int = 10
@@ -43,16 +47,17 @@ class HookSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bounds on memory and disk; every broker has one copy for all its queues.
+    """Bounds on memory and disk of a broker, for all its queues together.
 
-    `read_ahead_rows` is how many ready messages are held in memory, at most 400,000, `active_lanes` how many (fairness
-    key, throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that
-    one cannot crowd out the others. `body_cache_bytes` is how much of recent bodies is held,
-    `block_cache_bytes` RocksDB's share. There may be `max_queues` queues, dead-letter queues not counted, and
-    `max_staged_bytes` on disk that are staged and not published yet. Requests that can grow the store are
-    refused when the disk would go below `disk_reserve_bytes`, so that requests that free space always fit; a
-    value that cannot keep this promise is refused when the store is opened. Checkpoints are written in
-    `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
+    `read_ahead_rows` is the number of ready messages in memory, at most 400,000. `active_lanes` is the number
+    of (fairness key, throttle keys) pairs that may have ready messages, and `lanes_per_queue` the number for
+    one queue, so that one queue cannot use all of them. `body_cache_bytes` bounds recent message bodies in
+    memory, and `block_cache_bytes` RocksDB's cache. `max_queues` does not count dead-letter queues.
+    `max_staged_bytes` bounds staged writes on disk that are not published yet. Requests that can grow the
+    store are refused when the free space would fall below `disk_reserve_bytes`, so that requests that free
+    space always fit; a value that is too small for this guarantee is refused when the store is opened.
+    Checkpoints are written only in `checkpoint_dir`, an absolute path, or anywhere if it is empty; a server
+    always has one.
     """
 
     read_ahead_rows: int = MAX_READ_AHEAD_ROWS
@@ -67,18 +72,16 @@ class Settings:
     lua: HookSettings = HookSettings()
 
     def __post_init__(self) -> None:
-        for name in [
-            setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")
-        ]:
-            value, most = (
-                getattr(self, name),
-                MAX_READ_AHEAD_ROWS if name == "read_ahead_rows" else _MAX_NUMBER,
-            )
-            if type(value) is not int or not 0 <= value <= most:
-                raise InvalidRequest(name, f"a whole number from 0 to {most}", value)
-        if not isinstance(self.checkpoint_dir, str) or (
-            self.checkpoint_dir and not Path(self.checkpoint_dir).is_absolute()
-        ):
+        for setting in fields(self):
+            if setting.name not in ("checkpoint_dir", "lua"):
+                self._check_number(setting.name)
+        if not is_absolute_or_empty(self.checkpoint_dir):
             raise InvalidRequest("checkpoint_dir", "an absolute path, or nothing", self.checkpoint_dir)
         if not isinstance(self.lua, HookSettings):
             raise InvalidRequest("lua", "a fairlead.HookSettings", self.lua)
+
+    def _check_number(self, name: str) -> None:
+        value = getattr(self, name)
+        most = MAX_READ_AHEAD_ROWS if name == "read_ahead_rows" else _MAX_NUMBER
+        if type(value) is not int or not 0 <= value <= most:
+            raise InvalidRequest(name, f"a whole number from 0 to {most}", value)

@@ -1,5 +1,5 @@
-"""Settings from a file, the environment and flags: every mistake is named at once, and nothing unknown is let
-through.
+"""Reads settings from a file, the environment and flags. All mistakes are reported at once, also unknown
+names.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -24,7 +24,7 @@ from fairlead.config.server import (
 )
 from fairlead.errors import InvalidRequest, SettingInvalid
 
-#: Those that are no settings, most of them not read by a server. A * stands for any ending.
+#: Variables that are not settings; a server reads few of them. A * stands for any ending.
 OTHER_VARIABLES = (
     BOOTSTRAP_KEY_VARIABLE,
     "FAIRLEAD_CONFIG",
@@ -42,7 +42,7 @@ OTHER_VARIABLES = (
 
 
 class Setting(NamedTuple):
-    """One setting: where its value goes, and what it may be."""
+    """One setting: the field that holds its value, and the type of the value."""
 
     path: str
     group: Any
@@ -55,12 +55,13 @@ class Setting(NamedTuple):
         return "FAIRLEAD_" + self.path.replace(".", "_").upper()
 
     def read(self, given: object) -> Any:
-        """The value, or `InvalidRequest`. Text is accepted for every kind, because the environment has
-        nothing else.
+        """Read a value; every type also accepts text, because the environment has only text.
+
+        Raises `InvalidRequest`.
         """
         value = read_value(self.path, self.hint, given)
         if self.group is not None:
-            self.group(**{self.name: value})  # knows the range of its field
+            self.group(**{self.name: value})  # Checks the range.
         return value
 
 
@@ -69,7 +70,8 @@ def _all_settings() -> Iterator[Setting]:
     for top in fields(ServerSettings):
         group = hints[top.name]
         if not is_dataclass(group):
-            yield Setting(top.name, None, top.name, group, None if top.default is MISSING else top.default)
+            default = None if top.default is MISSING else top.default
+            yield Setting(top.name, None, top.name, group, default)
             continue
         inner = get_type_hints(group)
         for one in fields(group):
@@ -82,15 +84,19 @@ _BY_VARIABLE = {setting.variable: setting.path for setting in SETTINGS.values()}
 _GROUPS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 
 
-#: A device never ends.
+#: The bound ends the reading of a device.
 _MAX_FILE_BYTES = 1024 * 1024
 
 
 class LoadedSettings(NamedTuple):
-    """`sources` says where each setting that was given came from; what it lacks is a default."""
+    """`sources` has the origin of each setting that was given; the others have their defaults."""
 
     settings: ServerSettings
     sources: Mapping[str, str]
+
+
+#: Mistakes: (source, path, what is wrong).
+_Problems = list[tuple[str, str, str]]
 
 
 class _GivenSetting(NamedTuple):
@@ -102,12 +108,11 @@ class _GivenSetting(NamedTuple):
 def load_settings(
     file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
 ) -> ServerSettings:
-    """Flags beat the environment, which beats the file. `flags` maps a setting's path to its value; None is
-    not given.
+    """Load the settings. Flags take precedence over the environment, which takes precedence over the file.
 
-    Without `file` the one named by `FAIRLEAD_CONFIG` is read, if any. Raises `SettingInvalid` for the first
-    thing wrong, with a note for each of the others; also for values that a stronger source would have
-    replaced.
+    `flags` maps the path of a setting to its value; None means not given. Without `file`, the file named by
+    `FAIRLEAD_CONFIG` is read, if any. Raises `SettingInvalid` for the first mistake, with a note for each
+    other mistake, also for values that another source replaces.
     """
     return load_with_sources(file, environ, flags).settings
 
@@ -115,66 +120,73 @@ def load_settings(
 def load_with_sources(
     file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
 ) -> LoadedSettings:
-    """As `load_settings`."""
-    if file is None and environ.get("FAIRLEAD_CONFIG"):
-        file = Path(environ["FAIRLEAD_CONFIG"])
-    problems: list[tuple[str, str, str]] = []
-    chosen: dict[str, Any] = {}
-    source_of: dict[str, str] = {}
-    for given in (*_from_file(file, problems), *_from_environment(environ, problems), *_from_flags(flags)):
-        setting = SETTINGS.get(given.path)
-        if setting is None:
-            problems.append((given.source, given.path, _unknown(given.path)))
-            continue
-        try:
-            chosen[given.path] = setting.read(given.value)
-            source_of[given.path] = given.source
-        except InvalidRequest as error:
-            problems.append(
-                (given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}")
-            )
-    if "data" not in chosen and not any(path == "data" for _, path, _ in problems):
-        problems.append(
-            (
-                "settings",
-                "data",
-                'expected a directory; give --data DIR, FAIRLEAD_DATA, or data = "DIR" in the settings file',
-            )
-        )
-    addresses = {
-        door: address for door in DOORS if (address := chosen.get(door, SETTINGS[door].default)) != "off"
-    }
-    tls, auth = TlsSettings(**_of_group("tls", chosen)), AuthSettings(**_of_group("auth", chosen))
-    for path, what in contradictions(addresses, chosen.get("insecure_public", False), tls, auth):
-        problems.append((source_of.get(path, "settings"), path, what))
+    """Load the settings as `load_settings` does, with their origins."""
+    problems: _Problems = []
+    given = [
+        *_from_file(file or _file_of(environ), problems),
+        *_from_environment(environ, problems),
+        *_from_flags(flags),
+    ]
+    accepted = _read_all(given, problems)
+    values = _by_path(accepted)
+    sources = {setting.path: setting.source for setting in accepted}
+    if "data" not in values and not any(path == "data" for _, path, _ in problems):
+        what = 'expected a directory; give --data DIR, FAIRLEAD_DATA, or data = "DIR" in the settings file'
+        problems.append(("settings", "data", what))
+    for path, what in _contradictions(values):
+        problems.append((sources.get(path, "settings"), path, what))
     if problems:
         refused = SettingInvalid(*problems[0])
         for problem in problems[1:]:
             refused.add_note(": ".join(problem))
         raise refused
-    return LoadedSettings(_built(chosen), source_of)
+    return LoadedSettings(_built(values), sources)
 
 
 def load_redaction(environ: Mapping[str, str]) -> RedactSettings:
-    """What is redacted by whoever opens a data directory without a server: as a server with this environment
-    would.
+    """Load the redaction for a process that opens a data directory without a server, as a server would
+    redact.
 
-    Of all other settings nothing is asked. Raises `SettingInvalid`.
+    Other settings are not checked. Raises `SettingInvalid`.
     """
-    problems: list[tuple[str, str, str]] = []
-    file = Path(environ["FAIRLEAD_CONFIG"]) if environ.get("FAIRLEAD_CONFIG") else None
-    chosen: dict[str, Any] = {}
-    for given in (*_from_file(file, problems), *_from_environment(environ, [])):
-        if given.path in SETTINGS and given.path.startswith("redact."):
-            try:
-                chosen[given.path] = SETTINGS[given.path].read(given.value)
-            except InvalidRequest as error:
-                problems.append(
-                    (given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}")
-                )
+    problems: _Problems = []
+    given = (*_from_file(_file_of(environ), problems), *_from_environment(environ, []))
+    redaction = [setting for setting in given if setting.path.startswith("redact.")]
+    accepted = _read_all([setting for setting in redaction if setting.path in SETTINGS], problems)
     for problem in problems:
         raise SettingInvalid(*problem)
-    return RedactSettings(**_of_group("redact", chosen))
+    return RedactSettings(**_of_group("redact", _by_path(accepted)))
+
+
+def _file_of(environ: Mapping[str, str]) -> Path | None:
+    return Path(environ["FAIRLEAD_CONFIG"]) if environ.get("FAIRLEAD_CONFIG") else None
+
+
+def _read_all(given: Sequence[_GivenSetting], problems: _Problems) -> list[_GivenSetting]:
+    """Return the settings with their values read, without those that have mistakes."""
+    accepted = []
+    for setting in given:
+        if setting.path not in SETTINGS:
+            problems.append((setting.source, setting.path, _unknown(setting.path)))
+            continue
+        try:
+            accepted.append(setting._replace(value=SETTINGS[setting.path].read(setting.value)))
+        except InvalidRequest as error:
+            what = f"expected {error.expected}, got {_shown(setting.value)}"
+            problems.append((setting.source, setting.path, what))
+    return accepted
+
+
+def _by_path(settings: Sequence[_GivenSetting]) -> dict[str, Any]:
+    """The values by path; the last source of a setting takes precedence."""
+    return {setting.path: setting.value for setting in settings}
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    open_doors = {door: values.get(door, SETTINGS[door].default) for door in DOORS}
+    addresses = {door: address for door, address in open_doors.items() if address != "off"}
+    tls, auth = TlsSettings(**_of_group("tls", values)), AuthSettings(**_of_group("auth", values))
+    return contradictions(addresses, values.get("insecure_public", False), tls, auth)
 
 
 def _built(chosen: Mapping[str, Any]) -> ServerSettings:
@@ -189,7 +201,7 @@ def _of_group(group: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {path.partition(".")[2]: value for path, value in chosen.items() if path.startswith(group + ".")}
 
 
-def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Iterator[_GivenSetting]:
+def _from_file(file: Path | None, problems: _Problems) -> Iterator[_GivenSetting]:
     if file is None:
         return
     try:
@@ -225,7 +237,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]
 
 
 def _line_of(text: str, path: str) -> int | None:
-    """Where a setting stands, for files written in the usual way; None for inline tables and the like."""
+    """Return the line of a setting in a file of the usual form; None for inline tables and similar forms."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([\w.\"-]+)\s*\]", line):
@@ -235,9 +247,7 @@ def _line_of(text: str, path: str) -> int | None:
     return None
 
 
-def _from_environment(
-    environ: Mapping[str, str], problems: list[tuple[str, str, str]]
-) -> Iterator[_GivenSetting]:
+def _from_environment(environ: Mapping[str, str], problems: _Problems) -> Iterator[_GivenSetting]:
     for variable, value in sorted(environ.items()):
         if variable in _BY_VARIABLE:
             yield _GivenSetting(variable, _BY_VARIABLE[variable], value)
@@ -262,7 +272,7 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[_GivenSetting]:
 def _unknown(path: str) -> str:
     if path in _GROUPS:
         return f"expected a table [{path}] of settings, got a value"
-    # A name in the wrong table is likelier than one that merely looks alike.
+    # A setting in the wrong table is more likely than a name that only looks similar.
     elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == path.rpartition(".")[2]]
     return _did_you_mean("expected a known setting", path, elsewhere or list(SETTINGS))
 

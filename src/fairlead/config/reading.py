@@ -1,4 +1,4 @@
-"""One value of a setting, from what a file, a variable or a flag says."""
+"""Reads the value of a setting from a file, a variable or a flag."""
 
 from __future__ import annotations
 
@@ -24,31 +24,51 @@ _SIZES = {
 }
 
 
+_SIZE = re.compile(rf"(\d{{1,12}}(?:\.\d{{1,6}})?)\s*({'|'.join(_SIZES)})")
+
+
 def read_value(path: str, hint: Any, given: object) -> Any:
-    if get_origin(hint) is Literal:
-        if given in get_args(hint):
-            return given
-        raise InvalidRequest(path, " or ".join(f'"{choice}"' for choice in get_args(hint)), given)
+    """Read a value by the type of its field. Raises `InvalidRequest` with the path of the setting."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return _read_choice(path, given, get_args(hint))
+    if origin is tuple:
+        return _read_names(path, given)
     if hint is bool:
         return _read_bool(path, given)
     if hint is int:
         return _read_int(path, given)
-    if get_origin(hint) is tuple:
-        return _read_names(path, given)
-    if hint is Path and isinstance(given, Path):
+    if hint is Path:
+        return (
+            given if isinstance(given, Path) else Path(_read_text(path, given, "a path", may_be_empty=False))
+        )
+    text = _read_text(path, given, "text")
+    return _read_address(path, text) if hint is Address else text
+
+
+def _read_choice(path: str, given: object, choices: tuple[Any, ...]) -> Any:
+    if given in choices:
         return given
-    if not isinstance(given, str) or "\0" in given or (hint is Path and not given):
-        raise InvalidRequest(path, "a path" if hint is Path else "text", given)
-    if hint is Address and given != "off":
+    raise InvalidRequest(path, " or ".join(f'"{choice}"' for choice in choices), given)
+
+
+def _read_text(path: str, given: object, what: str, *, may_be_empty: bool = True) -> str:
+    if not isinstance(given, str) or "\0" in given or not (given or may_be_empty):
+        raise InvalidRequest(path, what, given)
+    return given
+
+
+def _read_address(path: str, given: str) -> str:
+    if given != "off":
         try:
             split_address(given, may_pick_port=True)
         except InvalidRequest as error:
             raise InvalidRequest(path, f'{error.expected}, or "off"', given) from None
-    return Path(given) if hint is Path else given
+    return given
 
 
 def _read_names(path: str, given: object) -> tuple[str, ...]:
-    """A list; or text with commas, from where there is nothing else."""
+    """Read a list, or text with commas, because the environment has only text."""
     names = [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise InvalidRequest(path, 'a list of texts such as ["a", "b"], or "a, b"', given)
@@ -67,7 +87,7 @@ def _read_int(path: str, given: object) -> int:
     if type(given) is int:
         return given
     if isinstance(given, str) and re.fullmatch(r"-?[0-9]{1,19}", given.strip()):
-        # Not `int(given)`, which knows fewer kinds of space than `strip`.
+        # `strip` knows more kinds of space than `int`.
         return int(given.strip())
     if path.endswith("_ms"):
         try:
@@ -77,11 +97,7 @@ def _read_int(path: str, given: object) -> int:
                 path, 'a number of milliseconds or a duration such as "30s"', given
             ) from None
     if path.endswith("_bytes"):
-        found = (
-            re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,6}})?)\s*({'|'.join(_SIZES)})", given.strip())
-            if isinstance(given, str)
-            else None
-        )
+        found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
         if found is None:
             raise InvalidRequest(path, 'a number of bytes or a size such as "64MiB"', given)
         return round(float(found[1]) * _SIZES[found[2]])

@@ -1,4 +1,4 @@
-"""Settings of a server, as one frozen value."""
+"""The settings of a server, as one frozen value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, NewType
 
-from fairlead.config.engine import HookSettings, Settings
+from fairlead.config.engine import HookSettings, Settings, is_absolute_or_empty
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.addresses import is_loopback_host, split_address
 from fairlead.model.redaction import DEFAULT_HEADERS, MAX_NAMES, read_header_name, read_json_path
 
 _MAX_NUMBER = 1 << 62
 
-#: "127.0.0.1:5554", "[::1]:5554", port 0 for any free one; or "off".
+#: Such as "127.0.0.1:5554" or "[::1]:5554", with port 0 for any free port; or "off".
 Address = NewType("Address", str)
 
 
@@ -26,12 +26,12 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What a server may have in hand. A call beyond it is refused with `Overloaded`, and nothing was carried
-    out.
+    """Limits on calls and connections of a server. A call beyond a limit fails with `Overloaded` and has no
+    effect.
 
-    Channels are of the Flight door, streams of the gRPC door; each open one keeps a thread. Limits on
-    connections hold for each door but the one for HTTP by itself, and close the ones that have been silent longest.
-    docs/reference/limits.md says more.
+    The Flight door has channels, the gRPC door streams; each open one uses a thread. Limits on connections
+    apply to each door separately, except the HTTP door, and close the connections that have been idle
+    longest. docs/reference/limits.md has the details.
     """
 
     max_calls: int = 256
@@ -54,9 +54,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricSettings:
-    """How many queues, and how many throttle keys, have series of their own: what a monitoring system must be
-    able to hold.
-    """
+    """The number of queues and of throttle keys that have time series of their own in /metrics."""
 
     max_queues: int = 200
     max_throttle_keys: int = 100
@@ -75,10 +73,11 @@ class TracingSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files in PEM that every door uses; all empty: no TLS. With `client_ca` a client must show a certificate
-    signed by it.
+    """PEM files that every door uses; all empty: no TLS. With `client_ca` a client must show a certificate
+    that one of its authorities signed.
 
-    They are read again when they change. Absolute, because a server is rarely started where somebody thinks.
+    Changed files are read again. The paths are absolute, because the working directory of a server is easy to
+    mistake.
     """
 
     cert: str = ""
@@ -88,7 +87,7 @@ class TlsSettings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = getattr(self, setting.name)
-            if not isinstance(value, str) or (value and not Path(value).is_absolute()):
+            if not is_absolute_or_empty(value):
                 raise InvalidRequest(f"tls.{setting.name}", "an absolute path", value)
 
     @property
@@ -98,8 +97,9 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """Who may do what: with `off` whoever reaches a door may do anything. An empty `bootstrap_key_file` is
-    the one in the data directory.
+    """Whether calls need an API key: with `off`, everybody who reaches a door may do everything.
+
+    An empty `bootstrap_key_file` means the file in the data directory.
     """
 
     mode: Literal["off", "keys"] = "off"
@@ -108,7 +108,7 @@ class AuthSettings:
 
 @dataclass(frozen=True, slots=True)
 class RedactSettings:
-    """What operators' views leave out of messages. Whoever claims or drains a message gets it as it is."""
+    """Headers and values of payloads that operators' views leave out. A claim or drain returns them."""
 
     headers: tuple[str, ...] = DEFAULT_HEADERS
     json_paths: tuple[str, ...] = ()
@@ -127,12 +127,12 @@ class RedactSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Everything `fairlead serve` can be told."""
+    """All settings of `fairlead serve`."""
 
     data: Path
     durability: Literal["fsync", "os"] = "fsync"
     resp: Address = Address("127.0.0.1:5554")
-    #: Absolute, because a server is rarely started where somebody thinks; empty: no Unix socket.
+    #: An absolute path; empty: no Unix socket.
     resp_socket: str = ""
     flight: Address = Address("127.0.0.1:5556")
     grpc: Address = Address("127.0.0.1:5555")
@@ -149,20 +149,18 @@ class ServerSettings:
     lua: HookSettings = field(default_factory=HookSettings)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.resp_socket, str) or (
-            self.resp_socket and not Path(self.resp_socket).is_absolute()
-        ):
+        if not is_absolute_or_empty(self.resp_socket):
             raise InvalidRequest("resp_socket", "an absolute path", self.resp_socket)
         for path, what in contradictions(self.addresses(), self.insecure_public, self.tls, self.auth):
             raise SettingInvalid("settings", path, what)
 
     def addresses(self) -> dict[str, Address]:
-        """Of the doors that are not off."""
+        """The addresses of the doors that are not off."""
         return {door: address for door in DOORS if (address := getattr(self, door)) != "off"}
 
     def engine(self) -> Settings:
-        """The part the broker reads. Whoever may ask for a checkpoint must not be able to write anywhere on
-        this machine.
+        """The settings of the broker. Its checkpoint directory is never empty: a client that may ask for a
+        checkpoint must not be able to write anywhere on this machine.
         """
         return replace(
             self.store,
@@ -173,7 +171,7 @@ class ServerSettings:
 
 DOORS = ("resp", "flight", "grpc", "http")
 
-#: Holds a bootstrap key that the operator chose. A secret, so no setting: those are shown, and may be options.
+#: Holds a bootstrap key that the operator chose. Not a setting, because settings are shown and may be flags.
 BOOTSTRAP_KEY_VARIABLE = "FAIRLEAD_AUTH_BOOTSTRAP_KEY"
 
 
@@ -181,7 +179,8 @@ def _check_numbers(
     settings: LimitSettings | MetricSettings, table: str, *, may_be_zero: Collection[str]
 ) -> None:
     for setting in fields(settings):
-        value, least = getattr(settings, setting.name), 0 if setting.name in may_be_zero else 1
+        value = getattr(settings, setting.name)
+        least = 0 if setting.name in may_be_zero else 1
         if type(value) is not int or not least <= value <= _MAX_NUMBER:
             raise InvalidRequest(f"{table}.{setting.name}", f"a whole number of at least {least}", value)
 
@@ -189,32 +188,35 @@ def _check_numbers(
 def contradictions(
     addresses: Mapping[str, Address], insecure_public: bool, tls: TlsSettings, auth: AuthSettings
 ) -> Iterator[tuple[str, str]]:
+    """Yield (path, what is wrong) for settings that contradict each other."""
     if not addresses:
         yield ", ".join(DOORS), "expected at least one door to be open, all are off"
-    if tls.cert and not tls.key:
-        yield "tls.key", "expected the private key of tls.cert, got none"
-    if not tls.cert and (tls.key or tls.client_ca):
-        yield (
-            "tls.cert",
-            f"expected a certificate, because {'tls.key' if tls.key else 'tls.client_ca'} is set, got none",
-        )
-    missing = _lacks(tls, auth)
+    yield from _tls_contradictions(tls)
+    missing = "" if insecure_public else _missing_protection(tls, auth)
+    if not missing:
+        return
     for door, address in addresses.items():
-        if missing and not insecure_public and not listens_on_loopback(address):
+        if not listens_on_loopback(address):
             yield (
                 door,
-                (
-                    f"expected a loopback address, or TLS and keys, got {address}, which others may reach, with {missing};"
-                    " or give --insecure-public (or insecure_public = true) if your network keeps strangers away"
-                ),
+                f"expected a loopback address, or TLS and keys, got {address}, which other machines can reach, with {missing};"
+                " or give --insecure-public (or insecure_public = true) if your network keeps strangers away",
             )
 
 
-def _lacks(tls: TlsSettings, auth: AuthSettings) -> str:
-    """What a server must have before strangers may reach it, and how to have it; "" when nothing is missing."""
+def _tls_contradictions(tls: TlsSettings) -> Iterator[tuple[str, str]]:
+    if tls.cert and not tls.key:
+        yield "tls.key", "expected the private key of tls.cert, got none"
+    if not tls.cert and (tls.key or tls.client_ca):
+        cause = "tls.key" if tls.key else "tls.client_ca"
+        yield "tls.cert", f"expected a certificate, because {cause} is set, got none"
+
+
+def _missing_protection(tls: TlsSettings, auth: AuthSettings) -> str:
+    """The protection that a public server lacks, and how to set it up; "" when nothing is missing."""
     lacking = []
     if not tls.on:
-        lacking.append("no TLS (set tls.cert and tls.key; `fairlead tls init` makes some to begin with)")
+        lacking.append("no TLS (set tls.cert and tls.key; `fairlead tls init` makes files to start with)")
     if auth.mode == "off" and not (tls.on and tls.client_ca):
         lacking.append('no keys (set auth.mode = "keys", or tls.client_ca for client certificates)')
     return " and ".join(lacking)
