@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""Generates the reference of the command line from the commands."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from fairlead.cli.app import app
 from fairlead.cli.repair import SAVED_IN_PART
 from fairlead.wire.statuses import STATUSES
 
-#: What the codes have in common that several errors share; 0, 1, 2 and the signals are not in the table of
-#: errors.
+#: The meaning of each code. The table of errors has no entries for 0, 1, 2 and the signals.
 EXIT_CODES = {
-    0: "it worked, also when there was nothing to do",
-    1: "the answer to a question was no; a file could not be read or written",
-    2: "wrong usage: an unknown command or option, or a question with no terminal to ask at and no `--yes`",
-    3: "the request makes no sense as it is",
-    4: "what it names is not there",
-    5: "what it would make is there already",
-    6: "not in this state of things",
-    7: "not now; the same command may work later",
-    8: "at a limit",
+    0: "success, also when there was nothing to do",
+    1: "the answer to a question was no; a file could not be read or written; `doctor` found a problem",
+    2: "wrong usage: an unknown command or option, or a question without a terminal and without `--yes`",
+    3: "the request is invalid",
+    4: "the named object does not exist",
+    5: "the new object exists already",
+    6: "the request does not fit the current state",
+    7: "unavailable; the same command may work later",
+    8: "a limit is reached",
     9: "a hook script or a runbook is wrong",
-    10: "something is broken; whoever runs the broker must act",
-    11: "the server asks for an API key, and none that is valid was given",
-    12: "the API key may not do that",
-    SAVED_IN_PART: "`fairlead repair` saved a part into the new directory; something that was confirmed is gone",
+    10: "the data or the store is broken; the operator must act",
+    11: "the server asks for an API key, and no valid key was given",
+    12: "the API key lacks a right",
+    SAVED_IN_PART: "`fairlead repair` saved a part into the new directory; confirmed data is lost",
     130: "ended by Ctrl-C",
-    141: "whoever read the output went away",
+    141: "the reader of the output closed it",
 }
 
 
@@ -38,7 +37,7 @@ _DO = "fairlead do "
 
 
 def leaf_commands() -> list[tuple[str, Any]]:
-    """Every command by its full name, in the order of the help."""
+    """Return every command with its full name, in the order of the help."""
     return list(_leaves("fairlead", typer.main.get_command(app)))
 
 
@@ -60,7 +59,7 @@ def shared_options() -> Iterator[str]:
 
 
 def commands_section() -> Iterator[str]:
-    """What every command has in common is left out, and what the reference of verbs says of `fairlead do`."""
+    """List the commands with their own options; the commands of `fairlead do` refer to the reference of verbs."""
     for path, command in leaf_commands():
         if path.startswith(_DO):
             continue
@@ -70,7 +69,7 @@ def commands_section() -> Iterator[str]:
             yield "| argument or option | meaning |"
             yield "|---|---|"
             for param in own:
-                yield f"| {_name(param)} | {_cell(param.help)} |"
+                yield f"| {_name(param)} | {_cell(param.help)}{_default(param)} |"
             yield ""
 
     yield from _heading("fairlead do", "fairlead do VERB", typer.main.get_command(app).commands["do"].help)
@@ -124,6 +123,13 @@ def _name(param: Any) -> str:
     names = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len))
     off = "".join(f", `{name}`" for name in param.secondary_opts)
     return (names[:-1] + value + "`" + off).replace("|", "\\|")
+
+
+def _default(param: Any) -> str:
+    """The default, where `--help` shows it."""
+    if not param.show_default or isinstance(param.default, bool) or param.default in (None, "", ()):
+        return ""
+    return f" Default: {param.default}."
 
 
 def _cell(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The reference of runbooks, from the table of keys that the checker reads by."""
+"""Generates the reference of runbooks from the table of keys that the checker uses."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_redrive_on_a_server_is_followed_and_left_to_it(cli: Commands, address
         cli("queue", "push", "bulk", str(n), env=at)
     cli("queue", "bury", "bulk", "--key", "default", "-y", env=at)
     detached = cli("redrive", "bulk", "--rate", "0.01", "--detach", "-y", env=at)
-    assert "it goes on in the server" in detached.out
+    assert "the redrive continues in the server" in detached.out
     number = re.search(r"cancel (\d+)", detached.out)
     assert number is not None
     assert cli("intent", "cancel", number[1], env=at).code == 0

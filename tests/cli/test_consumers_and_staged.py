@@ -65,20 +65,20 @@ def test_one_whose_messages_without_an_outcome_go_back_says_so(
 def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:
     refused = cli("consumer", "release", "orders", etl)
     assert refused.code == 2
-    assert "put back 3 messages of claim 2 of consumer 'etl' of orders" in refused.err
+    assert "return 3 messages of claim 2 of consumer 'etl' to orders" in refused.err
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 3
     assert cli.ok("consumer", "release", "orders", etl, "--yes").lines == [
         "released 3 messages of consumer 'etl' of orders"
     ]
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 0
-    assert "claim 2: it was let go of" in cli.ok("consumer", "show", "orders", etl).out
+    assert "claim 2: it was released" in cli.ok("consumer", "show", "orders", etl).out
 
 
 def test_a_dropped_consumer_is_forgotten(cli: Commands, etl: str) -> None:
     refused = cli("consumer", "drop", "orders", etl)
     assert refused.code == 2
     assert (
-        "put back 3 messages of claim 2 and forget consumer 'etl' of orders with its 1 finished claim"
+        "return 3 messages of claim 2 to orders, and forget consumer 'etl' with its 1 finished claim"
         in refused.err
     )
     assert cli.json("consumer", "drop", "orders", etl, "-y") == {
@@ -86,7 +86,7 @@ def test_a_dropped_consumer_is_forgotten(cli: Commands, etl: str) -> None:
         "consumer": "etl",
         "dropped": True,
     }
-    assert cli.ok("consumer", "list").lines == ["there is no durable consumer"]
+    assert cli.ok("consumer", "list").lines == ["there are no durable consumers"]
 
 
 def test_a_slip_in_a_name_is_told_the_nearest(cli: Commands, etl: str) -> None:
@@ -101,13 +101,13 @@ def test_a_slip_in_a_name_is_told_the_nearest(cli: Commands, etl: str) -> None:
 
 def test_staged_writes_are_listed_and_discarded(cli: Commands, etl: str) -> None:
     header, line = cli.ok("staged", "list").lines
-    assert header.split() == ["token", "queue", "state", "chunks", "messages", "bytes", "since", "goes"]
+    assert header.split() == ["token", "queue", "state", "chunks", "messages", "bytes", "since", "expires"]
     assert line.split()[:6] == ["query/7", "orders", "staged", "1", "2", "20"]
     assert cli("staged", "discard", "orders", "query/7").code == 2
     assert cli.ok("staged", "discard", "orders", "query/7", "--yes").lines == [
-        "dropped 1 chunk of 'query/7' for orders"
+        "dropped 1 chunk of staged write 'query/7' of orders"
     ]
-    assert cli.ok("staged", "list").lines == ["nothing is staged"]
+    assert cli.ok("staged", "list").lines == ["there are no staged writes"]
     assert cli.json("staged", "discard", "orders", "query/7", "--yes") == {
         "queue": "orders",
         "token": "query/7",

@@ -159,7 +159,7 @@ def test_quarantine_puts_a_message_among_the_dead_letters(cli: Commands, orders:
         ),
         (
             ("consumer", "show", "orders", "nobody"),
-            "queue 'orders' has no durable consumer 'nobody'\n       see which there are with: fairlead consumer list",
+            "queue 'orders' has no durable consumer 'nobody'\n       list the consumers with: fairlead consumer list",
         ),
     ],
 )

@@ -268,7 +268,7 @@ def test_more_than_one_call_may_touch_is_said(
         in cli("queue", "drop", "many", "--error", "e").err
     )
     ran = cli.ok("queue", "drop", "many", "--error", "e", "-y")
-    assert ran.lines[-1] == "more match; run it again to go on"
+    assert ran.lines[-1] == "more messages match; run the command again to continue"
     assert cli.json("queue", "drop", "many", "--error", "e", "-y")["more"] is False
 
 
@@ -282,7 +282,7 @@ def test_a_stream_is_let_past_the_message_at_its_head(cli: Commands, broker: Ope
         assert [delivery.id for delivery in opened.claim("q", limit=5)] == [second]
     assert cli.ok("explain", "q", "stream:s").lines[0] == f"message {first}: held"
     cli.ok("queue", "drop", "q", first, "--yes")
-    assert cli.ok("queue", "release-stream", "q", "s").lines == ["nothing waits at the head of stream 's'"]
+    assert cli.ok("queue", "release-stream", "q", "s").lines == ["no message blocks stream 's'"]
     refused = cli("queue", "release-stream", "q", "nothing")
     assert (refused.code, refused.err) == (
         3,

@@ -168,12 +168,12 @@ def test_at_a_terminal_a_question_is_asked_and_a_no_changes_nothing(
     data: Path, orders: Orders, broker: Opener
 ) -> None:
     terminal = Terminal(data, "queue", "delete", "orders")
-    terminal.wait_for("Go on? [y/N]")
+    terminal.wait_for("Continue? [y/N]")
     assert "This will delete queue 'orders' with 5 messages" in terminal.seen
     terminal.type("n\n")
     assert terminal.end() == 1
     terminal = Terminal(data, "queue", "delete", "orders")
-    terminal.wait_for("Go on? [y/N]")
+    terminal.wait_for("Continue? [y/N]")
     terminal.type("y\n")
     assert terminal.end() == 0
     with broker() as opened:
@@ -203,7 +203,7 @@ def test_ctrl_c_at_a_question_changes_nothing_and_leaves_no_traceback(
     data: Path, orders: Orders, broker: Opener
 ) -> None:
     terminal = Terminal(data, "queue", "delete", "orders")
-    terminal.wait_for("Go on? [y/N]")
+    terminal.wait_for("Continue? [y/N]")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.seen
@@ -219,7 +219,7 @@ def test_ctrl_c_while_a_redrive_is_watched_leaves_it_running_and_says_so(data: P
     terminal.wait_for("1/50")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
-    assert "stopped watching; it goes on whenever the data directory is open" in terminal.seen
+    assert "the command ends; the redrive continues whenever the data directory is open" in terminal.seen
     assert "Traceback" not in terminal.seen
     (intent,) = json.loads(run(data, "intent", "list", "-o", "json").stdout)
     assert f"fairlead intent cancel {intent['intent_id']}" in terminal.seen

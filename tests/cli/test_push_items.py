@@ -7,8 +7,7 @@ import json
 import pytest
 
 from fairlead import Complete, Fail, errors
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import QueueSpec, Runbook, dump_runbook
 from fairlead.wire.statuses import STATUSES
 from tests.cli.conftest import Commands, Opener
 
@@ -78,7 +77,7 @@ def test_a_queue_may_take_equal_data_twice(cli: Commands, shop: Opener) -> None:
 def test_what_is_missing_is_named_and_nothing_is_pushed(cli: Commands, shop: Opener) -> None:
     refused = cli("queue", "push", "shop/orders", '{"custmer": "ann"}')
     assert refused.code == STATUSES[errors.ItemInvalid].exit_code
-    assert "'customer' is missing; did you mean it by 'custmer'?" in refused.err
+    assert "'customer' is missing; is 'custmer' a mistake for it?" in refused.err
     assert cli("queue", "push", "shop/orders", "no json").code == refused.code
     assert cli("queue", "push", "shop/orders", '{"customer": "a"}', "--var", "nothing").code == refused.code
     with shop() as opened:

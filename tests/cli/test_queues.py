@@ -218,7 +218,10 @@ def test_inspect_shows_options_counts_and_keys(cli: Commands, orders: Orders) ->
 def test_purge_says_what_it_will_drop_and_leaves_what_is_leased(cli: Commands, orders: Orders) -> None:
     refused = cli("queue", "purge", "orders")
     assert refused.code == 2
-    assert "drop 4 messages of queue 'orders' (1 ready, 3 waiting) for good; 1 leased stay" in refused.err
+    assert (
+        "drop 4 messages of queue 'orders' (1 ready, 3 waiting) for good; leased messages stay (1)"
+        in refused.err
+    )
     assert cli.json("queue", "purge", "orders", "--yes") == {"queue": "orders", "dropped": 4}
     assert cli.json("queue", "list")[0]["stats"]["leased"] == 1
 

@@ -30,7 +30,7 @@ def test_a_dry_run_counts_exactly_and_moves_nothing(cli: Commands, dead: list[st
         == 3
     )
     assert cli.ok("redrive", "bulk.dlq", "--dry-run").lines == [
-        "12 dead letters of queue 'bulk.dlq' would go back"
+        "12 dead letters of queue 'bulk.dlq' would return"
     ]
     assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
 
@@ -38,7 +38,7 @@ def test_a_dry_run_counts_exactly_and_moves_nothing(cli: Commands, dead: list[st
 def test_a_redrive_by_filter_shows_the_number_asks_and_brings_back(cli: Commands, dead: list[str]) -> None:
     refused = cli("redrive", "bulk", "--reason", "validation_failure")
     assert refused.code == 2
-    assert "bring back 4 dead letters of queue 'bulk'" in refused.err
+    assert "return 4 dead letters of queue 'bulk'" in refused.err
     assert cli.json("redrive", "bulk", "--reason", "validation_failure", "-y") == {
         "matched": 4,
         "moved": 4,
@@ -55,7 +55,7 @@ def test_a_count_takes_the_longest_dead_first(cli: Commands, dead: list[str]) ->
 
 def test_ids_go_at_once_without_a_question(cli: Commands, dead: list[str]) -> None:
     ran = cli("redrive", "bulk", dead[5][-8:], dead[7], "ffff0000")
-    assert (ran.code, ran.out) == (0, "brought back 2 dead letters to queue 'bulk'\n")
+    assert (ran.code, ran.out) == (0, "returned 2 dead letters to queue 'bulk'\n")
     assert "ffff0000  skipped: not found in this queue" in ran.err
     assert cli("redrive", "bulk", "ffff0000").code == 4
     assert cli("redrive", "bulk", dead[1], "--rate", "5").code == 2
@@ -100,14 +100,14 @@ def test_a_detached_redrive_is_listed_and_can_be_stopped(cli: Commands, dead: li
         f"stopped redrive {result['intent_id']}"
     ]
     assert cli("intent", "cancel", str(result["intent_id"])).code == 2
-    assert cli.ok("intent", "list").lines == ["nothing is under way"]
+    assert cli.ok("intent", "list").lines == ["no operation is in progress"]
 
 
 def test_without_a_terminal_a_redrive_says_that_it_needs_yes(cli: Commands, dead: list[str]) -> None:
     refused = cli("redrive", "bulk")
     assert refused.code == 2
-    assert "would bring back 12 dead letters of queue 'bulk'" in refused.err
-    assert "there is no terminal to ask at, so say --yes" in refused.err
+    assert "would return 12 dead letters of queue 'bulk'" in refused.err
+    assert "there is no terminal to ask at: confirm with --yes" in refused.err
     assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
 
 

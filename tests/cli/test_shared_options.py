@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,11 @@ def test_an_option_behind_the_command_beats_one_in_front_of_it(
 
 
 def test_a_flag_beats_the_environment() -> None:
-    assert GlobalOptions(addr="here:1", data_from_env=Path("d")).target() == "here:1"
-    assert GlobalOptions(data=Path("d"), addr_from_env="here:1").target() == Path("d")
-    assert GlobalOptions(addr_from_env="here:1").target() == "here:1"
-    assert GlobalOptions(data_from_env=Path("d")).target() == Path("d")
+    both = GlobalOptions(addr="here:1", data=Path("d"))
+    assert replace(both, from_env=frozenset({"data"})).target() == "here:1"
+    assert replace(both, from_env=frozenset({"addr"})).target() == Path("d")
+    assert GlobalOptions(addr="here:1", from_env=frozenset({"addr"})).target() == "here:1"
+    assert GlobalOptions(data=Path("d"), from_env=frozenset({"data"})).target() == Path("d")
     assert GlobalOptions().target() == "127.0.0.1:5554"
 
 

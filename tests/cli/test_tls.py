@@ -60,7 +60,7 @@ def test_what_is_there_is_not_overwritten(cli: Commands, tmp_path: Path) -> None
     ran = cli("tls", "init", tmp_path)
     assert ran.code == 2
     assert (
-        f"expected no server.key in {tmp_path}, there is one; give --renew to sign new certificates, --force to begin anew"
+        f"expected no server.key in {tmp_path}, there is one; give --renew to sign new certificates, or --force to replace all files"
         in ran.err
     )
     assert content(tmp_path) == {"server.key": b"mine"}
@@ -88,7 +88,7 @@ def test_renewing_keeps_the_authority_and_the_hosts(cli: Commands, tmp_path: Pat
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--renew"], "expected an authority in .* to renew with, found no ca.pem; make one without --renew"),
+        (["--renew"], "expected an authority in .*, found no ca.pem; create one without --renew"),
         (["--renew", "--force"], "expected --renew, which keeps the authority, or --force"),
         (["--host", "größe"], "expected --host to be a host name or an address"),
         (["--days", "0"], "days"),
@@ -106,7 +106,7 @@ def test_an_authority_that_is_none_cannot_renew(cli: Commands, tmp_path: Path) -
     (tmp_path / "ca.key").write_bytes(Authority().issued.key)
     ran = cli("tls", "init", tmp_path, "--renew")
     assert ran.code == 2
-    assert "begin anew with --force" in ran.err
+    assert "replace them with --force" in ran.err
 
 
 def test_the_commands_it_prints_are_those_to_type(cli: Commands, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_key_file_that_others_can_read_is_warned_of(cli: Commands, tmp_path: P
     key.chmod(0o644)
     env = {"FAIRLEAD_DATA": None}
     ran = cli(*nobody, "--api-key-file", key, "queue", "list", env=env)
-    assert f"warning: {key} can be read by others (mode 0644); run: chmod 600 {key}" in ran.err
+    assert f"warning: other users can read {key} (mode 0644); run: chmod 600 {key}" in ran.err
     assert "fl_secret" not in ran.err
     key.chmod(0o600)
     assert "warning" not in cli(*nobody, "queue", "list", "--api-key-file", key, env=env).err
@@ -161,7 +161,7 @@ def test_a_key_file_that_others_can_read_is_warned_of(cli: Commands, tmp_path: P
     ("args", "env", "said"),
     [
         (["--tls-cert", "c.pem"], {}, "expected --tls-cert and --tls-key together"),
-        (["--api-key-file", "empty"], {}, "expected an API key in empty, it is empty"),
+        (["--api-key-file", "empty"], {}, "expected an API key in empty, the file is empty"),
         (
             [],
             {"FAIRLEAD_API_KEY": "fl_secret", "FAIRLEAD_API_KEY_FILE": "empty"},

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.charts import Bar, shares, show_age, show_bytes, show_count, show_rate, show_until, spark
+from fairlead.cli.charts import (
+    Bar,
+    shares,
+    show_age,
+    show_bytes,
+    show_count,
+    show_rate,
+    show_until,
+    sparkline,
+)
 from tests.cli_views.values import NOW_MS, drawn
 
 
@@ -105,11 +114,11 @@ def test_a_bar_keeps_to_the_room_there_is() -> None:
 
 
 def test_little_columns_grow_with_their_values_and_end_with_the_latest() -> None:
-    assert spark([0, 1, 4, 8], 6) == "  ▁▂▅█"
-    assert spark([9, 9, 1, 8], 2) == "▂█"
-    assert spark([0, 0], 3) == " ▁▁"
-    assert spark([None, 5], 2) == "▁█"
-    assert spark([], 2) == "  "
+    assert sparkline([0, 1, 4, 8], 6) == "  ▁▂▅█"
+    assert sparkline([9, 9, 1, 8], 2) == "▂█"
+    assert sparkline([0, 0], 3) == " ▁▁"
+    assert sparkline([None, 5], 2) == "▁█"
+    assert sparkline([], 2) == "  "
 
 
 def test_shares_add_up_unless_there_is_nothing_to_share() -> None:

@@ -79,7 +79,7 @@ def test_a_server_that_was_named_must_be_there(run: Run) -> None:
     found = json.loads(run("doctor", "--addr", FREE, "-o", "json", code=1).stdout)["checks"]
     resp = next(check for check in found if check["name"] == "resp")
     assert (resp["level"], "fairlead serve" in resp["advice"]) == ("bad", True)
-    assert next(check for check in found if check["area"] == "data")["found"] == "none chosen"
+    assert next(check for check in found if check["area"] == "data")["found"] == "none given"
 
 
 def test_findings_are_a_line_each_with_what_to_do_below() -> None:
@@ -230,8 +230,8 @@ def test_files_that_others_may_read_or_write_are_a_warning(data: Path) -> None:
 
 def test_files_from_the_future_mean_that_the_clock_was_set_back(data: Path) -> None:
     now_s = time.time()
-    assert data_checks.newest(data, now_s + 60).level == "ok"
-    assert data_checks.newest(data, now_s - 3600).level == "warn"
+    assert data_checks.newest_file(data, now_s + 60).level == "ok"
+    assert data_checks.newest_file(data, now_s - 3600).level == "warn"
 
 
 def test_the_process_that_has_it_open_is_named(data: Path) -> None:

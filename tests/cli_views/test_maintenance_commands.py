@@ -302,5 +302,5 @@ def test_verify_tells_every_problem_and_fails(run: Run, backup: Path) -> None:
 
 
 def test_verify_needs_to_be_told_where(run: Run, place: Path) -> None:
-    assert "expected a directory: fairlead verify DIR" in run("verify", code=2).stderr
+    assert "expected a directory, such as: fairlead verify DIR" in run("verify", code=2).stderr
     assert "expected path to be a data directory" in run("verify", place / "absent", code=3).stderr

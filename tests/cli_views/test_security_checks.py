@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.cli import security_checks
 from fairlead.cli.findings import Finding
-from fairlead.cli.global_options import CredentialFiles
+from fairlead.cli.global_options import GlobalOptions
 from fairlead.client.addresses import read_endpoint
 from fairlead.config import AuthSettings, ServerSettings, TlsSettings
 from fairlead.config.server import Address
@@ -53,7 +53,7 @@ def test_what_is_fine_on_loopback_is_a_warning_where_others_reach_it(
 ) -> None:
     mode, address, _ = asked
     monkeypatch.setattr(security_checks, "is_loopback_host", lambda host: False)
-    found = by_name(security_checks.stranger(read_endpoint(address), None))
+    found = by_name(security_checks.anonymous_access(read_endpoint(address), None))
     assert (found["keys"].level, found["TLS"].level) == ("ok" if mode == "keys" else "warn", "warn")
 
 
@@ -67,7 +67,7 @@ def test_a_key_file_that_others_can_read_is_a_warning_and_a_missing_one_is_none(
             tmp_path,
             read_endpoint("127.0.0.1:1"),
             None,
-            CredentialFiles(tmp_path / "mine", None, None, tmp_path / "none"),
+            GlobalOptions(api_key_file=tmp_path / "mine", tls_key=tmp_path / "none"),
             {},
         )
     )
@@ -94,7 +94,7 @@ def test_the_settings_in_the_environment_are_judged_as_a_server_would(tmp_path: 
     near = by_name(security_checks.settings_here(tmp_path, {"FAIRLEAD_REDACT_JSON_PATHS": "$.a"}))["settings"]
     assert (near.level, near.found) == (
         "ok",
-        "only this machine reaches it: no keys, plaintext, 5 headers and 1 paths redacted",
+        "only this machine can reach the server: no keys, plaintext, 5 headers and 1 paths redacted",
     )
     assert list(security_checks.settings_here(None, {"FAIRLEAD_LOG_LEVEL": "debug"})) == []
 
@@ -109,5 +109,5 @@ def test_a_public_server_with_keys_and_tls_is_well() -> None:
     (found,) = security_checks.exposure(settings)
     assert (
         found.level,
-        "others may reach flight 0.0.0.0:1: keys, TLS with client certificates" in found.found,
+        "other machines can reach flight 0.0.0.0:1: keys, TLS with client certificates" in found.found,
     ) == ("ok", True)

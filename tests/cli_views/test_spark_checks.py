@@ -52,7 +52,7 @@ def test_the_chosen_java_is_named_with_the_reason_and_those_passed_over(tmp_path
         f"21.0.8 at {command}: the first on the path; JAVA_HOME's {tmp_path / 'old'}"
     )
     assert "is version 11.0.2" in found.found
-    assert java({"JAVA_HOME": str(tmp_path / "new")}).found.endswith("JAVA_HOME says so")
+    assert java({"JAVA_HOME": str(tmp_path / "new")}).found.endswith("named by JAVA_HOME")
 
 
 def test_with_no_java_at_all_the_line_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -
     flow = {"emails": Rates({"enqueued": 1, "delivered": 2, "completed": 1, "failed": 0}, {})}
     for shown in (
         scene(),
-        scene(rates=flow, trail={"emails": (1, 2, 3)}),
+        scene(rates=flow, delivery_rates={"emails": (1, 2, 3)}),
         TopState("here", NOW_MS, "12:00:00", StatsSample(1.0, ())),
     ):
         found = lines(shown, width, height)
@@ -94,7 +94,7 @@ def test_eighty_columns_hold_every_part() -> None:
         "order-7 3 behind deadbeef in 1m",
         "order-8 3 behind deadbeef held",
         "q",
-        "leave",
+        "quit",
     ):
         assert part in text, part
 
@@ -122,7 +122,7 @@ def test_rates_are_what_passed() -> None:
 
 def test_the_way_it_went_is_drawn_where_there_is_room() -> None:
     flow = {"emails": Rates({"enqueued": 1.0, "delivered": 4.0, "completed": 1.0, "failed": 0.0}, {})}
-    shown = scene(rates=flow, trail={"emails": (1.0, 4.0)})
+    shown = scene(rates=flow, delivery_rates={"emails": (1.0, 4.0)})
     assert "▃█" in lines(shown, 140, 40)[3]
     assert "▃█" not in lines(shown, 80, 24)[3]
 
@@ -157,14 +157,14 @@ def test_a_throttle_that_is_nearly_empty_comes_before_a_full_one() -> None:
 
 def test_a_queue_without_trouble_says_so() -> None:
     found = "\n".join(lines(scene(queue("emails"), shares=(), failures=metrics())))
-    for part in ("no key has anything ready", "nothing alive has failed", "none"):
+    for part in ("no key has ready messages", "no live message has failed", "none"):
         assert part in found
 
 
 def test_failures_of_another_queue_are_not_shown_as_this_ones() -> None:
     found = "\n".join(lines(scene(failures=metrics("orders", by_reason={"timeout_exceeded": 7}))))
     assert "timeout_exceeded" not in found
-    assert found.count("looking") == 2
+    assert found.count("loading") == 2
 
 
 def test_no_queues_is_a_hint_how_to_make_one() -> None:

@@ -38,7 +38,7 @@ _VARYING = (
     # Ids of API keys, where they stand: a word of twelve letters may be any word.
     (
         re.compile(
-            r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"
+            r"(?<=key )[a-z2-7]{12}(?= ')|(?<=replaces )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"
         ),
         "KEY",
     ),

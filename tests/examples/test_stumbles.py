@@ -23,7 +23,7 @@ def shop(tmp_path: Path) -> Shop:
 
 def test_a_worker_that_is_not_told_its_project_says_which_there_are(shop: Shop) -> None:
     shop.run("apply", "--yes", "runbook.toml")
-    assert "say --project shop" in shop.run("worker", "run", "billing", "--burst", code=4)
+    assert "give --project shop" in shop.run("worker", "run", "billing", "--burst", code=4)
     assert "fairlead apply FILE" in shop.run(
         "worker", "run", "billing", "--burst", "--file", "runbook.toml", "--project", "other", code=4
     )
@@ -45,7 +45,7 @@ def test_a_step_that_cannot_be_loaded_is_told_in_one_line_and_where_it_was_looke
     shop.push("ann", "12.50")
     said = shop.run("worker", "run", "billing", "--burst", "--project", "shop", code=9)
     assert words in said
-    assert f"looked for in {shop.folder}" in said
+    assert f"searched in {shop.folder}" in said
     assert "loop.py" not in said
     assert [message["status"] for message in shop.messages().values()] == ["pending"], (
         "that is not the item's fault"
@@ -119,7 +119,7 @@ def test_a_worker_with_nothing_to_do_does_not_repeat_itself_in_the_log(
 ) -> None:
     monkeypatch.setattr(worker_command, "_REPORT_S", 0.0)
     with caplog.at_level("INFO", logger="fairlead.worker"):
-        worker_command._attend(Idle(), None)  # type: ignore[arg-type]
+        worker_command._supervise(Idle(), None)  # type: ignore[arg-type]
     assert [record.message for record in caplog.records] == ["progress"]
 
 

@@ -17,8 +17,7 @@ from fairlead import Complete, DeadFilter, DeliveryRef, Extend, Fail, NewMessage
 from fairlead.errors import FairleadError
 from fairlead.model.access import Right
 from fairlead.model.settle import Settlement
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import QueueSpec, Runbook, dump_runbook
 from tests.turns import turn
 
 PROJECT = "shop"

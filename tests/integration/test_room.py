@@ -15,8 +15,7 @@ from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_SHORT_ERROR_BYTES
 from fairlead.request import VERBS, Room
-from fairlead.runbook.model import Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import Runbook, dump_runbook
 from fairlead.testing import ManualClock
 from fairlead.testing.sizes import read_size
 from tests.turns import turn

@@ -6,8 +6,7 @@ import pytest
 
 from fairlead import errors
 from fairlead.model.limits import MAX_RUNBOOK_BYTES
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import QueueSpec, Runbook, dump_runbook
 from fairlead.testing.engine import save_runbook
 from tests.integration.world import World
 

@@ -16,8 +16,7 @@ from fairlead import Broker, Fail
 from fairlead.errors import HookInvalid
 from fairlead.runbook.apply import apply_plan, find_in_force, plan_for
 from fairlead.runbook.check import check_text
-from fairlead.runbook.model import Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import Runbook, dump_runbook
 from fairlead.testing import ManualClock
 from tests.runbook.runbooks import runbooks
 from tests.runbook.writers import write
@@ -158,7 +157,7 @@ def test_a_script_that_does_not_compile_stops_the_apply_and_says_what_was_done(b
     bad = runbook("[queue.a]\n[queue.b]\nhooks.on_enqueue = 'function on_enqueue(msg) return {'\n[queue.c]\n")
     with pytest.raises(HookInvalid) as refused:
         apply(broker, bad)
-    assert "done before that: a;" in refused.value.__notes__[-1]
+    assert "done before the error: a;" in refused.value.__notes__[-1]
     assert [info.name for info in broker.queues() if not info.source] == ["a"]
     assert find_in_force(broker, None) is None
 

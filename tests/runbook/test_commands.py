@@ -164,7 +164,7 @@ def test_what_is_orphaned_is_named_with_the_command_that_removes_it(cli: Command
     cli("queue", "create", "shop/old")
     ran = cli("apply", file)
     assert (
-        "? queue shop/old: no longer defined; it stays with its messages, to remove it: fairlead queue delete shop/old"
+        "? queue shop/old: no longer defined; the queue stays with its messages; delete it with: fairlead queue delete shop/old"
         in ran.lines
     )
     assert ran.lines[-1] == "project shop: nothing to do, 1 queue no longer defined"

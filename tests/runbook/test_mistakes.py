@@ -92,7 +92,7 @@ MISTAKES = [
         "cannot read no/such.lua: No such file",
     ),
     ('[queue.orders]\nvars = ["a", "a"]\n', 2, "queue.orders.vars[1]", "only once"),
-    ('[queue.orders]\nvars = ["2nd"]\n', 2, "queue.orders.vars[0]", "the name of a field"),
+    ('[queue.orders]\nvars = ["2nd"]\n', 2, "queue.orders.vars[0]", "a field name"),
     (QUEUE + 'defaults = { custmer = "x" }\n', 3, "queue.orders.defaults.custmer", "did you mean customer?"),
     ('[queue.orders]\ndefaults = { customer = "x" }\n', 2, "queue.orders.defaults.customer", "not in vars"),
     (
@@ -181,7 +181,7 @@ MISTAKES = [
         '[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch = false, batch_size = 9 }]\n',
         2,
         "pipeline.bill.steps[0].batch_size",
-        "expected batch = true beside it",
+        "expected batch = true beside batch_size",
     ),
     (
         '[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch = true, batch_size = 10001 }]\n',
@@ -205,7 +205,7 @@ MISTAKES = [
         '[pipeline.bill]\nsteps = [{ name = "a", command = ["{customer}"] }]\n',
         2,
         "pipeline.bill.steps[0].command",
-        "known beforehand",
+        "a fixed program",
     ),
     (
         '[pipeline.bill]\nsteps = [{ name = "a", command = [""] }]\n',

@@ -9,10 +9,9 @@ from fairlead.model.handles import check_progress
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
-from fairlead.runbook.model import MAX_STEPS, Runbook
+from fairlead.runbook.model import MAX_STEPS, TAKEN_OPTIONS, Runbook
 from fairlead.runbook.plan import FieldChange, PlanEntry, RunbookPlan, make_plan
 from fairlead.runbook.progress_bits import with_progress_bits
-from fairlead.runbook.taken import TAKEN_OPTIONS
 
 
 def runbook(text: str) -> Runbook:
@@ -187,7 +186,7 @@ class TestProgressBits:
         in_force = self.steps("parse")
         for number in range(MAX_STEPS - 1):
             in_force = with_progress_bits(self.steps(f"s{number}"), in_force)
-        with pytest.raises(RunbookInvalid, match="no bit left for 'one_more'"):
+        with pytest.raises(RunbookInvalid, match="no progress bit is left for 'one_more'"):
             with_progress_bits(self.steps("one_more"), in_force)
         assert (
             with_progress_bits(self.steps("parse"), in_force).pipelines["p"].bits["parse"]

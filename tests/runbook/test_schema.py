@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fairlead.errors import RunbookInvalid
 from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.runbook.check import check_text
-from fairlead.runbook.keys import HOOK_KEYS, OPTION_KEYS
-from fairlead.runbook.schema import runbook_schema
+from fairlead.runbook.keys import HOOK_KEYS, OPTION_KEYS, runbook_schema
 from tests.runbook.json_schema import accepts
 from tests.runbook.runbooks import runbooks
 from tests.sampling import sampled
@@ -29,7 +28,7 @@ ONLY_THE_CHECKER = (
     "there is no ",
     "not in vars",
     "has no field",
-    "known beforehand",
+    "a fixed program",
     "got nothing",
     "again",
     "at least",

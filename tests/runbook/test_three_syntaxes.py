@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
-from fairlead.runbook.model import Runbook
+from fairlead.runbook.model import Runbook, dump_runbook, load_runbook
 from fairlead.runbook.normal_form import as_toml, normal_form
 from fairlead.runbook.plan import make_plan
-from fairlead.runbook.stored import dump_runbook, load_runbook
 from tests.runbook.runbooks import persisted, runbooks
 from tests.runbook.writers import write
 from tests.sampling import sampled

@@ -11,7 +11,7 @@ import pytest
 
 import fairlead
 from fairlead.cli import confirm, keys
-from fairlead.cli.grants import read_typed, show_grants
+from fairlead.cli.key_arguments import read_grant_arguments, show_grants
 from fairlead.clock import SystemClock
 from fairlead.errors import InvalidRequest, Unauthenticated
 from fairlead.model.access import EVERY_RIGHT, read_grants
@@ -110,7 +110,7 @@ def test_a_long_list_of_keys_is_cut_and_says_so(cli: Commands, broker: Opener) -
             opened.keys.create(f"{'ab'[number % 2]}{number}", ["produce:q"])
     lines = cli.ok("key", "list").lines
     assert len(lines) == 202
-    assert lines[-1] == "5 more; show them with a PREFIX of their names or --limit"
+    assert lines[-1] == "5 more; list them with --limit or a PREFIX of their names"
     assert len(cli.ok("key", "list", "--limit", "300").lines) == 206
     assert len(cli.ok("key", "list", "a").lines) == 104
     assert (len(cli.json("key", "list")), len(cli.json("key", "list", "b"))) == (205, 102)
@@ -191,24 +191,24 @@ def test_what_is_shown_of_rights_can_be_typed_again() -> None:
         ["redrive:*", "produce:p/*"],
         ["all:x", "produce:y"],
     ):
-        grants = read_typed(texts)
-        assert read_typed(show_grants([str(grant) for grant in grants]).split()) == grants
+        grants = read_grant_arguments(texts)
+        assert read_grant_arguments(show_grants([str(grant) for grant in grants]).split()) == grants
     with pytest.raises(InvalidRequest):
-        read_typed(["all"])
+        read_grant_arguments(["all"])
 
 
 def test_a_key_is_rotated_into_the_file_it_was_in(cli: Commands, broker: Opener, tmp_path: Path) -> None:
     file = tmp_path / "shop.key"
     cli.ok("key", "create", "shop", "--grant", "produce:orders", "--to", str(file))
     old = file.read_text().strip()
-    assert "has ended" in cli.ok("key", "rotate", "shop", "--to", str(file)).out
+    assert "is no longer valid" in cli.ok("key", "rotate", "shop", "--to", str(file)).out
     new = file.read_text().strip()
     with broker() as opened:
         assert opened.key_ring.authenticate(new).grants == read_grants(["produce:orders"])
         with pytest.raises(Unauthenticated):
             opened.key_ring.authenticate(old)
     kept = cli("key", "rotate", "shop", "--keep", "1h")
-    assert "good for 1h more" in kept.err
+    assert "stays valid for 1h" in kept.err
     with broker() as opened:
         assert opened.key_ring.authenticate(new).expires_ms
         assert opened.key_ring.authenticate(kept.out.strip()).grants
@@ -235,9 +235,9 @@ def test_revoking_asks_and_says_what_the_key_is(
 
 def test_revoking_the_last_key_with_every_right_is_said_before(cli: Commands) -> None:
     secret_of(cli, "first", "--all")
-    assert "nobody else has every right" in cli("key", "revoke", "first").err
+    assert "no other key has every right" in cli("key", "revoke", "first").err
     secret_of(cli, "second", "--all")
-    assert "nobody else" not in cli("key", "revoke", "first").err
+    assert "no other key" not in cli("key", "revoke", "first").err
 
 
 def test_whoever_holds_the_directory_needs_no_key(cli: Commands) -> None:

@@ -51,8 +51,8 @@ def test_a_burst_works_on_all_ready_messages_of_a_directory_and_reports_the_rest
     done = fairlead_command("--data", data, "worker", "run", "--burst")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "worker  queue  completed  failed  dead  given back  lost",
-        "worker  work           2       0     0           0     0",
+        "worker  queue  completed  failed  dead  released  lost",
+        "worker  work           2       0     0         0     0",
         "left in work: 1 waiting",
     ]
     again = json.loads(

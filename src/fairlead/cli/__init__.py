@@ -1,8 +1,8 @@
-"""The command line: one file per group of commands, against a server (`--addr`) or a data directory
+"""The command line. One module per group of commands; each acts on a server (`--addr`) or on a data directory
 (`--data`).
 
-Arguments, options and help come from the table of verbs (`from_table.py`), exit codes from the table of errors;
-by hand are only views, and what a destructive command says it will touch before it asks. Start with `app.py`.
+Arguments, options and help come from the table of verbs (`from_table.py`), exit codes from the table of
+errors. Written by hand are views, and the question that a destructive command asks. Start with `app.py`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ def main() -> None:
 
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Closed by whoever started us. Taken at once, or a file that is opened later gets its number, and
-            # what is printed.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
+            # The parent process closed the stream. Take its number at once: a file that is opened later would
+            # get the number, and with it the output.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal that cannot show a character is no reason to fail
-    # gRPC writes to stderr past every log, in its own words and, of a failed handshake, in those of a
-    # stranger.
+            # A terminal that cannot show a character must not make the command fail.
+            stream.reconfigure(errors="backslashreplace")
+    # gRPC writes to stderr without a log; for a failed handshake it would print text that the peer chose.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a command says for itself what is wrong
+    # A command prints its errors itself.
+    logging.getLogger("fairlead").addHandler(logging.NullHandler())
     try:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:
         sys.exit(missing_package_text(missing))
     except KeyboardInterrupt:
-        sys.exit(130)  # as the root command would, once it is there
+        sys.exit(130)  # The code of the root command, which is not imported yet.
     try:
         app(prog_name="fairlead")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`python -m fairlead.cli`: the same as `fairlead`, where its script is not on the path."""
+"""`python -m fairlead.cli`: the `fairlead` command where its script is not on the path."""
 
 from __future__ import annotations
 

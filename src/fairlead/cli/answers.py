@@ -1,4 +1,4 @@
-"""Any answer of any verb: as JSON with the names that Python programs know, and as text or a table."""
+"""The view of `fairlead do`: the answer of any verb as JSON, with the names of the Python API, and as text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from fairlead.model.settle import SettleResult
 from fairlead.model.views import MessageInfo
 from fairlead.request import VERBS
 
-#: Stored forms, of which the properties beside them show what they mean.
+#: Stored forms. The properties of the same records show them in readable form.
 _STORED = {"message", "stored", "number", "state", "claim_id", "raw_id"}
 _MAX_CELL = 60
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 def answer_view(request: Any, answer: Any) -> tuple[object, Any]:
     value = _value(answer)
-    if value is None:
-        return None, "none" if isinstance(VERBS[request.verb_name].answer, UnionType) else "done"
-    return value, lambda: _text(value)
+    if value is not None:
+        return value, lambda: _text(value)
+    may_be_none = isinstance(VERBS[request.verb_name].answer, UnionType)
+    return None, "none" if may_be_none else "done"
 
 
 def _value(answer: Any) -> Any:
@@ -56,14 +58,20 @@ def _text(value: Any) -> RenderableType:
 
 
 def _table(records: list[dict[str, Any]]) -> RenderableType:
-    """Columns that no record has anything for are left out."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    names = [name for name in names if any(record.get(name) not in (None, "", [], {}) for record in records)]
-    numbers = [name for name in names if all(isinstance(record.get(name), int) for record in records)]
-    lines = table(*names, right=numbers, flexible=[name for name in names if name not in numbers])
-    for record in records:
-        lines.add_row(*(cut(_cell(record.get(name))) for name in names))
+    """A line for each record. Columns that are empty in every record are left out."""
+    columns = _columns(records)
+    numbers = [name for name, cells in columns.items() if all(isinstance(cell, int) for cell in cells)]
+    texts = [name for name in columns if name not in numbers]
+    lines = table(*columns, right=numbers, flexible=texts)
+    for row in zip(*columns.values(), strict=True):
+        lines.add_row(*(cut(_cell(value)) for value in row))
     return lines
+
+
+def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {name: [record.get(name) for record in records] for name in names}
+    return {name: cells for name, cells in columns.items() if any(cell not in _EMPTY for cell in cells)}
 
 
 def _cell(value: Any) -> str:

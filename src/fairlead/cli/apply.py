@@ -1,4 +1,4 @@
-"""`fairlead apply`: what a runbook would change, and then the change."""
+"""`fairlead apply`: show what a runbook would change, then change it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def apply(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Make queues, pipelines and workers what a runbook says.
+    """Apply a runbook to a broker. Queues, pipelines and workers are created and changed until they match it.
 
-    Shows the difference to what is running, asks, then makes it so: each queue in one step, the runbook in
-    force last. An apply that was interrupted is completed by the next. Queues that are no longer defined
-    stay, with their messages.
+    Shows the differences, asks, and applies them: each queue in one step, then the runbook in force. The next
+    apply completes one that was interrupted. A queue that the runbook no longer defines stays, with its
+    messages.
     """
     checked = read_files(files)
     tell_warnings(checked)
     where = current_options().target()
     if dry_run and isinstance(where, Path) and not where.exists():
-        _show_plan(make_plan(checked.runbook, [], None))  # against nothing; a dry run makes no directory
+        _show_plan(make_plan(checked.runbook, [], None))  # A dry run does not make the directory.
         return
     with open_target(create=not dry_run) as target:
         plan = plan_for(target, checked.runbook)
@@ -49,8 +49,7 @@ def apply(
             _show_plan(plan)
         if not plan.nothing_to_do:
             confirm(what_happens(plan), yes=yes)
-            for _ in apply_plan(plan, target):
-                pass
+            list(apply_plan(plan, target))
             print_note("applied")
     if wants_json():
         show_json({**plan_record(plan), "applied": True})

@@ -1,15 +1,14 @@
-"""Arguments and options that many commands have, as annotations, and the completion of queue names."""
+"""Arguments and options that many commands have, and completion in the shell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.global_options import current_options, in_project, set_options
+from fairlead.cli.global_options import current_options, in_project, set_options, wrong_usage
 from fairlead.cli.target import Target, nearest, open_target, queue_names
 from fairlead.errors import FairleadError
 from fairlead.model.failure import FailureReason
@@ -29,15 +28,15 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def completing(ctx: typer.Context, find: Callable[[Target], list[str]]) -> list[str]:
-    """Best effort: a shell must never show an error because someone pressed Tab."""
+    """Return the words that `find` reads from the broker, or none: the Tab key must never print an error."""
     try:
-        given = ctx.find_root().params
-        found = current_options()
-        if found.addr is None and found.data is None:
-            data = given.get("data")
-            set_options(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
-        if current_options().project is None:
-            set_options(replace(current_options(), project=given.get("project")))
+        # A shell completes before the callbacks of the root command run, so its options are read here.
+        before_command, options = ctx.find_root().params, current_options()
+        if options.addr is None and options.data is None:
+            options = replace(options, addr=before_command.get("addr"), data=before_command.get("data"))
+        if options.project is None:
+            options = replace(options, project=before_command.get("project"))
+        set_options(options)
         with open_target(patience="300ms") as target:
             return find(target)
     except (FairleadError, typer.TyperException, OSError):
@@ -49,18 +48,23 @@ def complete_reason(incomplete: str) -> list[str]:
 
 
 def check_reason(value: str | None) -> str | None:
-    """Refused here, where the near ones can be named; the engine would list them all."""
-    if value is None or value in REASONS:
-        return value
-    near = nearest(value, REASONS)
-    raise typer.BadParameter(
-        f"{value!r} is no failure reason; "
-        + (f"did you mean {near}?" if near else "one of " + ", ".join(REASONS))
-    )
+    """Refuse an unknown failure reason here, where similar reasons can be suggested."""
+    if value is not None:
+        check_word(value, REASONS, "a failure reason")
+    return value
 
 
-def meant(value: str | None) -> str | None:
-    """Callback of every argument that names a queue."""
+def check_word(word: str, known: Sequence[str], what: str) -> None:
+    """Refuse a word that is not in a list; the message has the nearest words, or all of them."""
+    if word in known:
+        return
+    near = nearest(word, known)
+    hint = f"did you mean {near}?" if near else "expected one of " + ", ".join(known)
+    wrong_usage(f"{word!r} is not {what}; {hint}")
+
+
+def queue_in_project(value: str | None) -> str | None:
+    """The callback of every argument that names a queue."""
     return None if value is None else in_project(value)
 
 
@@ -68,22 +72,22 @@ QueueName = Annotated[
     str,
     typer.Argument(
         metavar="QUEUE",
-        help="Name of a queue, or of its dead letters: QUEUE.dlq.",
+        help="Name of a queue, or of its dead-letter queue: QUEUE.dlq.",
         autocompletion=complete_queue,
-        callback=meant,
+        callback=queue_in_project,
     ),
 ]
 
 
 def ids_argument() -> Any:
-    """For the field `ids` of a verb of operators."""
-    help = "Messages: full id, prefix, last characters, or stream:NAME for the first of a stream."
+    """For the field `ids` of a verb."""
+    help = "Messages, each by full id, prefix, last characters, or stream:NAME for the first of a stream."
     return typer.Argument(metavar="ID", help=help)
 
 
 def as_option() -> Any:
     """For the field `reason` of a verb that records a failure."""
-    help = "The failure reason that is recorded."
+    help = "Failure reason to record."
     return typer.Option(
         "--as", metavar="REASON", help=help, callback=check_reason, autocompletion=complete_reason
     )

@@ -9,11 +9,11 @@ from types import ModuleType
 
 
 def import_arrow_alone() -> None:
-    """For a process that runs nobody else's code.
+    """Import pyarrow in a process that runs no user code, and keep it from importing pandas.
 
-    Where pandas is installed, pyarrow imports it when it first turns a list into a column, to see whether the
-    list belongs to it: half a second of every command, and of the first call to every server. It looks once;
-    asked for a DataFrame, it looks again.
+    Where pandas is installed, pyarrow imports it when it first turns a list into a column, to check whether
+    the list is a pandas object. The import takes half a second of every command, and of the first call to
+    every server. pyarrow checks once; a later request for a DataFrame imports pandas as usual.
     """
     if "pandas" in sys.modules:
         return
@@ -23,7 +23,7 @@ def import_arrow_alone() -> None:
 
         pyarrow.array([])
     except ModuleNotFoundError:
-        pass  # whoever needs pyarrow says so, and how to get it
+        pass  # The code that needs pyarrow reports its absence, and how to install it.
     finally:
         sys.meta_path.remove(_NoPandas)
 

@@ -1,4 +1,4 @@
-"""`fairlead audit`: who did what, to how many, from where."""
+"""`fairlead audit`: who did what, to how many messages, from where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from fairlead.cli.arguments import complete_queue, meant
+from fairlead.cli.arguments import complete_queue, queue_in_project
 from fairlead.cli.from_table import from_verb
 from fairlead.cli.global_options import wants_json
 from fairlead.cli.output import as_json, clean, console, cut, now_ms, plain, show, table, when
@@ -22,9 +22,8 @@ from fairlead.model.limits import MAX_PAGE
 from fairlead.verbs.audit import AuditRead
 
 _PAUSE_S = 1.0
-#: How many entries of a follower's last look are looked at again: one may have been under way, and be over
-#: now.
-_AGAIN = 200
+#: Entries that --follow reads again at each poll: one that was under way may have an outcome now.
+_READ_AGAIN = 200
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +34,12 @@ def _read_limit(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=MAX_PAGE
+            "--limit",
+            "-n",
+            metavar="COUNT",
+            help="Show at most this many entries, the newest.",
+            min=1,
+            max=MAX_PAGE,
         ),
     ] = 50,
 ) -> int:
@@ -44,7 +48,10 @@ def _read_limit(
 
 def _read_since(
     since: Annotated[
-        str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")
+        str | None,
+        typer.Option(
+            "--since", metavar="DURATION", help="Show only entries from this long ago on, such as 1h."
+        ),
     ] = None,
 ) -> int | None:
     return None if since is None else now_ms() - to_ms(since, "since")
@@ -54,33 +61,34 @@ def _read_since(
     "audit.read",
     params={
         "who": typer.Option(metavar="KEY|NAME"),
-        "queue": typer.Option(autocompletion=complete_queue, callback=meant),
+        "queue": typer.Option(autocompletion=complete_queue, callback=queue_in_project),
     },
     readers={"limit": _read_limit, "since": _read_since},
 )
 def audit(
     request: Any,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on and show what is done from now on, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep running and show new entries, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show what operators did, oldest first: acts, redrives, reading of payloads, keys and rights.
+    """Show what operators did, oldest first: changes, redrives, reads of payloads, keys and rights.
 
-    An act without an outcome ("asked") is under way, or a crash cut it short. Takes admin on every queue.
+    An entry with the outcome "asked" is under way, or a crash interrupted it. Needs the right admin on every
+    queue.
     """
     with open_target() as target:
         found = target.do(request)[::-1]
         if follow:
             _print(found)
-            for news in _news(target, found, replace(request, limit=_AGAIN, before=None, since=None)):
+            for news in _news(target, found, replace(request, limit=_READ_AGAIN, before=None, since=None)):
                 _print(news)
     narrowed = request != AuditRead(limit=request.limit)
-    nothing = "nothing is written down" + (" of that" if narrowed else "")
+    nothing = "no entry matches" if narrowed else "the audit has no entries"
     show(found, lambda: _table(found) if found else nothing)
 
 
 def _news(target: Target, seen: list[AuditRecord], latest: AuditRead) -> Iterator[list[AuditRecord]]:
-    """Each entry when it is written, and again when it is over; for ever."""
+    """Yield each entry when it is written, and again when its outcome is known. Never ends."""
     known = {record.number: record.outcome for record in seen}
     while True:
         time.sleep(_PAUSE_S)

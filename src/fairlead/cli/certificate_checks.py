@@ -1,4 +1,4 @@
-"""The check of `fairlead doctor` that says when certificates end."""
+"""The checks of `fairlead doctor` that report when certificates expire."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from fairlead.errors import FairleadError
 if TYPE_CHECKING:
     from fairlead.client.tls import Tls, TlsFiles
 
-#: Time enough for somebody to be away.
-SOON_DAYS = 30
+#: Warn this early: the person who renews certificates may be on leave.
+WARN_DAYS = 30
+_RENEW = "have it renewed; a running server loads the new files by itself"
 _finding = partial(Finding, "certificates")
 
 
 def certificates(tls: Tls | None, doors: Mapping[str, str]) -> Iterator[Finding]:
-    """Those in the files that were named, and those that the doors show. None: nothing was said of TLS."""
+    """Check the certificates in the given files, and those that the doors show. `tls` None: plaintext."""
     if tls is None:
-        yield _finding(
-            "tls", "info", "plaintext", "say --tls-ca FILE to speak TLS, and to have certificates looked at"
-        )
+        yield _finding("tls", "info", "plaintext", "give --tls-ca FILE to use TLS and to check certificates")
         return
     from cryptography import x509
 
@@ -46,7 +45,7 @@ def certificates(tls: Tls | None, doors: Mapping[str, str]) -> Iterator[Finding]
 
 
 def shown_by(door: str, address: str, tls: Tls, files: TlsFiles) -> Iterator[Finding]:
-    """Nothing when nobody listens there, or the handshake fails: what is wrong then is said of the door."""
+    """Yield nothing when there is no listener or the handshake fails: the check of the door reports that."""
     from cryptography import x509
 
     at = read_endpoint(address)
@@ -68,17 +67,8 @@ def shown_by(door: str, address: str, tls: Tls, files: TlsFiles) -> Iterator[Fin
 def ending(name: str, whose: str, ends: datetime, now: datetime) -> Finding:
     left = (ends - now).days
     if ends <= now:
-        return _finding(
-            name,
-            "bad",
-            f"{whose} ended on {ends:%Y-%m-%d %H:%M} UTC",
-            "have it renewed; a server takes new files up by itself",
-        )
-    if left < SOON_DAYS:
-        return _finding(
-            name,
-            "warn",
-            f"{whose} ends on {ends:%Y-%m-%d}, in {left} days",
-            "have it renewed; a server takes new files up by itself",
-        )
-    return _finding(name, "ok", f"{whose} ends on {ends:%Y-%m-%d}, in {left} days")
+        return _finding(name, "bad", f"{whose} expired on {ends:%Y-%m-%d %H:%M} UTC", _RENEW)
+    found = f"{whose} expires on {ends:%Y-%m-%d}, in {left} days"
+    if left < WARN_DAYS:
+        return _finding(name, "warn", found, _RENEW)
+    return _finding(name, "ok", found)

@@ -1,4 +1,4 @@
-"""Numbers and small bars for people: short, aligned, and the same in every view."""
+"""Numbers, ages and small bars as people read them, the same in every view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 
 
 def show_count(count: float) -> str:
-    """Exact up to 99,999, then three digits and a unit."""
+    """Write a count exactly up to 99,999, above with three digits and a unit."""
     if abs(count) < 100_000:
         return f"{round(count):,}"
     for unit in ("k", "M", "G", "T"):
@@ -32,17 +32,12 @@ def show_bytes(count: float) -> str:
     while abs(count) >= 1024 and unit < len(_BYTE_UNITS) - 1:
         count /= 1024
         unit += 1
-    return (
-        f"{count:.0f} {_BYTE_UNITS[unit]}"
-        if unit == 0 or abs(count) >= 99.95
-        else f"{count:.1f} {_BYTE_UNITS[unit]}"
-    )
+    digits = 0 if unit == 0 or abs(count) >= 99.95 else 1
+    return f"{count:.{digits}f} {_BYTE_UNITS[unit]}"
 
 
 def show_rate(per_second: float | None) -> str:
-    """A middle dot where there is nothing, so that the eye finds what moves; a dash where nothing is known
-    yet.
-    """
+    """Write a rate; nothing is a middle dot, so that other rates stand out, and an unknown rate is a dash."""
     if per_second is None:
         return "–"
     if abs(per_second) < 0.05:
@@ -51,7 +46,7 @@ def show_rate(per_second: float | None) -> str:
 
 
 def show_age(ms: int) -> str:
-    """The largest unit, and the next where it says something: 90s is "1m30s", 26h is "1d2h"."""
+    """Write an age in its largest unit and, below 10 of it, the next smaller one: "1m30s", "1d2h"."""
     if ms < 1000:
         return f"{max(0, ms)}ms"
     for at, (unit_ms, unit) in enumerate(_AGE_UNITS):
@@ -69,17 +64,18 @@ def show_until(due_ms: int | None, now_ms: int) -> str:
     return "due now" if due_ms <= now_ms else f"in {show_age(due_ms - now_ms)}"
 
 
-def spark(values: Sequence[float | None], width: int) -> str:
-    """The last values as a line of little columns, the highest as high as a column goes."""
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last values as a line of small columns; the largest value has the full height."""
     known = [value or 0.0 for value in values[-width:]]
     most = max(known, default=0.0)
     if most <= 0:
         return " " * (width - len(known)) + "▁" * len(known)
-    steps = len(_HEIGHTS) - 1
-    # What moved at all is not drawn as nothing.
-    return " " * (width - len(known)) + "".join(
-        _HEIGHTS[0 if value <= 0 else max(1, round(value / most * steps))] for value in known
-    )
+    return " " * (width - len(known)) + "".join(_HEIGHTS[_height(value, most)] for value in known)
+
+
+def _height(value: float, most: float) -> int:
+    """A small value is drawn higher than none."""
+    return 0 if value <= 0 else max(1, round(value / most * (len(_HEIGHTS) - 1)))
 
 
 def shares(values: Sequence[float]) -> list[float]:
@@ -89,7 +85,7 @@ def shares(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`part` of the width filled, to an eighth of a cell; `mark` draws a tick where the part was meant to be."""
+    """A bar with `part` of its width filled, to an eighth of a cell. `mark` draws a tick at another part."""
 
     part: float
     width: int
@@ -119,8 +115,7 @@ class Bar:
     def text(self, width: int, *, ascii_only: bool = False) -> str:
         eighths = round(max(0.0, min(1.0, self.part)) * width * 8)
         if self.part > 0:
-            # Little is not nothing.
-            eighths = max(1, eighths)
+            eighths = max(1, eighths)  # A small part is drawn larger than none.
         whole, rest = divmod(eighths, 8)
         if ascii_only:
             cells = list(("#" * (whole + (rest >= 4))).ljust(width, "."))

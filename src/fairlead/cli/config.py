@@ -1,4 +1,6 @@
-"""`fairlead config`: the runtime configuration, live at once: throttles, weights, and what hooks read."""
+"""`fairlead config`: the runtime configuration, which takes effect at once: throttles, weights, values for
+hooks.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,20 @@ from fairlead.cli.output import clean, table, unless_piped
 from fairlead.model.config_keys import WEIGHT
 
 
-def _meant(key: str) -> str:
-    """The queue of a weight is named as everywhere."""
+def _key_in_project(key: str) -> str:
+    """Put the queue of a weight into the chosen project, as everywhere."""
     queue, colon, rest = key.removeprefix(WEIGHT).partition(":")
     return f"{WEIGHT}{in_project(queue)}{colon}{rest}" if key.startswith(WEIGHT) and queue else key
 
 
 def _read_prefix(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only keys that begin with it.", callback=_meant)
+        str,
+        typer.Argument(metavar="PREFIX", help="List only keys that begin with it.", callback=_key_in_project),
     ] = "",
     also_prefix: Annotated[
-        str, typer.Option("--prefix", metavar="PREFIX", help="The same as an option.", callback=_meant)
+        str,
+        typer.Option("--prefix", metavar="PREFIX", help="The prefix as an option.", callback=_key_in_project),
     ] = "",
 ) -> str:
     if prefix and also_prefix:
@@ -36,13 +40,15 @@ def _listed(request: Any, found: dict[str, str]) -> tuple[object, RenderableType
     lines = table("key", "value")
     for key, value in sorted(found.items()):
         lines.add_row(clean(key), clean(value, most=unless_piped(200)))
-    under = f" under {clean(request.prefix)!r}" if request.prefix else ""
-    return found, lines if found else f"nothing is set{under}"
+    nothing = "no key is set"
+    if request.prefix:
+        nothing = f"no key that is set begins with {clean(request.prefix)!r}"
+    return found, lines if found else nothing
 
 
 def register(app: typer.Typer) -> None:
     def key() -> dict[str, Any]:
-        return {"key": typer.Argument(callback=_meant)}
+        return {"key": typer.Argument(callback=_key_in_project)}
 
     commands = (
         Command(
@@ -54,7 +60,7 @@ def register(app: typer.Typer) -> None:
             ),
             key(),
             creates=True,
-            # A value may begin with a minus sign, and is no option then.
+            # A value may begin with a minus sign.
             settings={"ignore_unknown_options": True},
         ),
         Command(
@@ -64,7 +70,7 @@ def register(app: typer.Typer) -> None:
         Command(
             "unset",
             "config.delete",
-            lambda made, _: ({"key": made.key, "value": None}, f"{clean(made.key)} is not set any more"),
+            lambda made, _: ({"key": made.key, "value": None}, f"{clean(made.key)} is no longer set"),
             key(),
         ),
     )

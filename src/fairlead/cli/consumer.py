@@ -1,4 +1,4 @@
-"""`fairlead consumer`: durable consumers, such as Spark queries and workers, and the claims they hold."""
+"""`fairlead consumer`: durable consumers, such as Spark queries and workers on Spark, and their claims."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEFAULT_OUTCOMES = {
 
 def register(app: typer.Typer) -> None:
     def name() -> dict[str, Any]:
-        help = "Its name, as `consumer list` shows it."
+        help = "Name of the consumer, as `consumer list` shows it."
         return {"name": typer.Argument(metavar="CONSUMER", help=help, autocompletion=_complete)}
 
     commands = (
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         Command("release", "consumers.release", _released, name(), asks=_what_is_released),
         Command("drop", "consumers.drop", _dropped, name(), asks=_what_is_dropped),
     )
-    help = "Durable consumers, such as Spark queries and workers, and the claims they hold."
+    help = "Durable consumers and their claims."
     add_group(app, "consumer", help, commands)
 
 
@@ -61,28 +61,29 @@ def _listed(_: Any, found: Sequence[ConsumerInfo]) -> tuple[object, RenderableTy
         claim = (f"{info.open}", f"{info.messages:,}", f"{info.bytes:,}") if info.open else ("-", "-", "-")
         known = (info.default_outcome, age(info.seen_at), age(info.expires_at))
         lines.add_row(cut(clean(info.name)), info.queue, f"{info.last_closed:,}", *claim, *known)
-    return found, lines if found else "there is no durable consumer"
+    return found, lines if found else "there are no durable consumers"
 
 
 def _what_is_released(target: Target, asked: Any) -> str:
     info = target.consumers.show(asked.name, asked.queue)
-    return f"{_what_goes_back(info)} of consumer {asked.name!r} of {asked.queue}"
+    return f"{_what_returns(info)} of consumer {asked.name!r} to {asked.queue}"
 
 
 def _released(asked: Any, released: int) -> tuple[object, RenderableType]:
-    told = f"released {count_of(released, 'message')} of consumer {clean(asked.name)!r} of {asked.queue}"
-    return {"queue": asked.queue, "consumer": asked.name, "released": released}, told
+    text = f"released {count_of(released, 'message')} of consumer {clean(asked.name)!r} of {asked.queue}"
+    return {"queue": asked.queue, "consumer": asked.name, "released": released}, text
 
 
 def _what_is_dropped(target: Target, asked: Any) -> str:
     info = target.consumers.show(asked.name, asked.queue)
     finished = count_of(info.last_closed, "finished claim")
-    return f"{_what_goes_back(info)} and forget consumer {asked.name!r} of {asked.queue} with its {finished}"
+    what = f"{_what_returns(info)} to {asked.queue}"
+    return f"{what}, and forget consumer {asked.name!r} with its {finished}"
 
 
 def _dropped(asked: Any, _: None) -> tuple[object, RenderableType]:
-    told = f"forgot consumer {clean(asked.name)!r} of {asked.queue}"
-    return {"queue": asked.queue, "consumer": asked.name, "dropped": True}, told
+    text = f"forgot consumer {clean(asked.name)!r} of {asked.queue}"
+    return {"queue": asked.queue, "consumer": asked.name, "dropped": True}, text
 
 
 def _names(target: Target, queue: str) -> list[str]:
@@ -90,11 +91,9 @@ def _names(target: Target, queue: str) -> list[str]:
 
 
 def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
-    holds = (
-        f"claim {info.open}: {count_of(info.messages, 'message')}, {count_of(info.bytes, 'byte')}"
-        if info.open
-        else "nothing"
-    )
+    holds = "nothing"
+    if info.open:
+        holds = f"claim {info.open}: {count_of(info.messages, 'message')}, {count_of(info.bytes, 'byte')}"
     rows = [
         ("consumer", clean(info.name)),
         ("queue", info.queue),
@@ -102,22 +101,20 @@ def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
         ("finished", f"claims up to {info.last_closed}"),
     ]
     if info.lost:
-        rows.append(("lost", f"claim {info.lost}: it was let go of before it was closed"))
+        rows.append(("lost", f"claim {info.lost}: it was released before it was closed"))
     return [
         *rows,
         ("default outcome", _DEFAULT_OUTCOMES[info.default_outcome]),
         ("generation", str(info.generation)),
-        ("heard of", f"{when(info.seen_at)} ({age(info.seen_at)})"),
+        ("last heard of", f"{when(info.seen_at)} ({age(info.seen_at)})"),
         (
-            "given up",
+            "expires",
             f"{when(info.expires_at)} ({age(info.expires_at)}), after {show_ms(info.ttl_ms)} of silence",
         ),
     ]
 
 
-def _what_goes_back(info: ConsumerInfo) -> str:
-    return (
-        f"put back {count_of(info.messages, 'message')} of claim {info.open}"
-        if info.open
-        else "put back nothing"
-    )
+def _what_returns(info: ConsumerInfo) -> str:
+    if not info.open:
+        return "return no messages"
+    return f"return {count_of(info.messages, 'message')} of claim {info.open}"

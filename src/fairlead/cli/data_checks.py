@@ -1,4 +1,4 @@
-"""The checks of `fairlead doctor` that look at a data directory, or at the place for a new one."""
+"""The checks of `fairlead doctor` on a data directory, or on the place for a new one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data_directory(path: Path, settings: Settings) -> Iterator[Finding]:
     if not path.exists():
         above = next(parent for parent in path.absolute().parents if parent.exists())
         yield _finding(
-            "directory", "info", f"{path} does not exist yet", f"fairlead serve --data {path} makes it"
+            "directory", "info", f"{path} does not exist yet", f"fairlead serve --data {path} creates it"
         )
         yield writable(above)
         yield room(above, settings.disk_reserve_bytes)
@@ -47,7 +47,7 @@ def data_directory(path: Path, settings: Settings) -> Iterator[Finding]:
     yield file_system(path)
     yield holder(path)
     yield modes(path)
-    yield newest(path, time.time())
+    yield newest_file(path, time.time())
     yield from fsync_time(path if (path / FORMAT_FILE).exists() else path.absolute().parent)
 
 
@@ -57,10 +57,10 @@ def data_format(path: Path) -> Finding:
             return _finding(
                 "format",
                 "bad",
-                f"{path} has files but no {FORMAT_FILE}: it is not ours",
+                f"{path} has files but no {FORMAT_FILE}: it is not a fairlead data directory",
                 "choose a new or empty directory",
             )
-        return _finding("format", "info", f"{path} is empty: a broker will make it a data directory")
+        return _finding("format", "info", f"{path} is empty: a broker turns it into a data directory")
     try:
         check_format(path)
     except FairleadError as error:
@@ -68,15 +68,15 @@ def data_format(path: Path) -> Finding:
             "format", "bad", error.message, "restore a backup, or use the version of fairlead that wrote it"
         )
     return _finding(
-        "format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {FORMAT}"
+        "format", "ok", f"{path} has format {read_format(path)}; this fairlead reads formats up to {FORMAT}"
     )
 
 
 def writable(path: Path) -> Finding:
     if os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return _finding("rights", "ok", f"{path} can be read and written")
-    advice = f"chown or chmod it, or run as its owner (uid {path.stat().st_uid})"
-    return _finding("rights", "bad", f"{path} cannot be read and written by this user", advice)
+        return _finding("rights", "ok", f"this user can read and write {path}")
+    advice = f"chown or chmod the directory, or run as its owner (uid {path.stat().st_uid})"
+    return _finding("rights", "bad", f"this user cannot read and write {path}", advice)
 
 
 def room(path: Path, reserve: int) -> Finding:
@@ -87,10 +87,10 @@ def room(path: Path, reserve: int) -> Finding:
             "disk space",
             "bad",
             found,
-            "requests that grow the store are refused until there is room; settles and purges still work",
+            "free some space: until then requests that grow the store are refused; settles and purges still work",
         )
     if free < 4 * reserve:
-        return _finding("disk space", "warn", found, "make room before enqueues are refused")
+        return _finding("disk space", "warn", found, "free some space before enqueues are refused")
     return _finding("disk space", "ok", found)
 
 
@@ -100,21 +100,21 @@ def file_system(path: Path) -> Finding:
         return _finding(
             "file system",
             "warn",
-            f"{kind} is reached over a network",
-            "syncs and locks may not mean what they say; use a local disk",
+            f"{kind} is a network file system",
+            "use a local disk: syncs and locks on a network file system may not be reliable",
         )
     if kind in ("tmpfs", "ramfs"):
         return _finding(
             "file system",
             "warn",
             f"{kind} is in memory",
-            "everything is gone after a restart of the machine; use a disk",
+            "use a disk: a restart of the machine loses everything",
         )
-    return _finding("file system", "ok" if kind else "info", kind or "not known on this system")
+    return _finding("file system", "ok" if kind else "info", kind or "unknown on this system")
 
 
 def _file_system_of(path: Path) -> str:
-    """Of the mount that is nearest above the path."""
+    """Return the type of the mount point nearest above the path, or "" when the system does not list mounts."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError:
@@ -131,12 +131,12 @@ def _file_system_of(path: Path) -> str:
 def holder(path: Path) -> Finding:
     process_id = find_holder(path)
     if process_id is None:
-        return _finding("open in", "ok", "no process has it open, as far as can be seen")
+        return _finding("open in", "ok", "no process is known to have the directory open")
     return _finding(
         "open in",
         "info",
         name_holder(process_id),
-        "other commands reach it through its server: --addr HOST:PORT",
+        "use its server with other commands: --addr HOST:PORT",
     )
 
 
@@ -146,23 +146,23 @@ def modes(path: Path) -> Finding:
     for entry in entries:
         bits |= entry.lstat().st_mode
     if bits & 0o022:
-        return _finding("modes", "warn", "others than its owner may change files", f"chmod -R go-w {path}")
+        return _finding("modes", "warn", "other users may change its files", f"chmod -R go-w {path}")
     if (open_to_others := readable_by_others(path)) is not None:
-        found = f"others on this machine can read {open_to_others} (mode {show_mode(open_to_others)})"
-        return _finding("modes", "warn", found, f"chmod -R go-rwx {path}, unless that is meant")
-    return _finding("modes", "ok", "only its owner may read and change files")
+        found = f"other users can read {open_to_others} (mode {show_mode(open_to_others)})"
+        return _finding("modes", "warn", found, f"chmod -R go-rwx {path}, unless other users should read it")
+    return _finding("modes", "ok", "only its owner may read and change its files")
 
 
-def newest(path: Path, now_s: float) -> Finding:
+def newest_file(path: Path, now_s: float) -> Finding:
     latest = max((entry.lstat().st_mtime for entry in path.iterdir()), default=0.0)
     if latest > now_s + _SKEW_S:
-        advice = "the clock was set back: due times come later by the time the machine was off, if it restarted meanwhile"
+        advice = "the clock was set back: after a restart of the machine, due times come later by the time it was off"
         return _finding("clock", "warn", f"its newest file is {latest - now_s:.0f} s in the future", advice)
-    return _finding("clock", "ok", "no file is from the future")
+    return _finding("clock", "ok", "no file has a time in the future")
 
 
 def fsync_time(path: Path) -> Iterator[Finding]:
-    """Every confirmed call waits for one, or shares one, with durability fsync."""
+    """Measure fsync: with durability fsync, every confirmed call waits for one or shares one."""
     if not os.access(path, os.W_OK):
         return
     file = path / f".fairlead-doctor-{os.getpid()}"
@@ -179,7 +179,7 @@ def fsync_time(path: Path) -> Iterator[Finding]:
             "fsync",
             "bad",
             f"a file in {path} could not be written and synced: {trouble.strerror}",
-            "look at the disk",
+            "check the disk",
         )
         return
     finally:

@@ -1,7 +1,7 @@
-"""`fairlead do VERB`: every verb of the table as a command, without a line of code for any of them.
+"""`fairlead do VERB`: every verb of the table as a command, made from the table.
 
-A verb that people use often has a command of its own besides, with a view made for it and a question before
-messages are gone. Here the request is carried out as it was typed.
+Verbs that people use often also have a command of their own, with its own view and a question before it
+removes messages. `fairlead do` sends the request as typed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from fairlead.cli.from_table import Command, add_commands, help_of
 from fairlead.cli.groups import LazyCommands
 from fairlead.request import VERBS, Verb
 
-_HELP = """Make any request by its verb, exactly as typed: nothing is asked before.
+_HELP = """Send any request by the name of its verb, without asking for confirmation.
 
-Required fields are arguments, the queue first; the others are options. Lists of texts are given text by text,
-other fields with parts as JSON; JSON and payloads also as @FILE, or - for standard input.
+Required fields are arguments, the queue first; other fields are options. Repeat the argument or option for
+each item of a list of texts. Give other structured fields as JSON. JSON and payloads may also be @FILE, or -
+for standard input.
 """
 
 
@@ -30,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 class VerbGroup(TyperGroup):
-    """A command is made when its verb is asked for: to make all of them takes longer than most calls."""
+    """Makes the command of a verb when it is first used: making all of them takes longer than most calls."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -40,7 +41,7 @@ class VerbGroup(TyperGroup):
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """By feature, in the order of the reference."""
+        """List the verbs by feature, in the order of the reference."""
         for feature, verbs in groupby(VERBS.values(), key=_feature):
             with formatter.section(feature):
                 formatter.write_dl([(verb.name, _first_sentence(verb)) for verb in verbs])

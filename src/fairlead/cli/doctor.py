@@ -1,4 +1,4 @@
-"""`fairlead doctor`: what was chosen, what is missing, and what to do about it."""
+"""`fairlead doctor`: check the installation, a data directory and a server, with advice for each problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def doctor(
         typer.Option(
             "--flight",
             metavar="HOST:PORT",
-            help=f"The server's Flight door. Default: port {_PORTS['flight']} of its host.",
+            help=f"Address of the server's Flight door. Default: port {_PORTS['flight']} of its host.",
         ),
     ] = None,
     grpc: Annotated[
@@ -49,7 +49,7 @@ def doctor(
         typer.Option(
             "--grpc",
             metavar="HOST:PORT",
-            help=f"The server's gRPC door. Default: port {_PORTS['grpc']} of its host.",
+            help=f"Address of the server's gRPC door. Default: port {_PORTS['grpc']} of its host.",
         ),
     ] = None,
     http: Annotated[
@@ -57,17 +57,18 @@ def doctor(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.",
+            help=f"Address of the server's HTTP door. Default: port {_PORTS['http']} of its host.",
         ),
     ] = None,
 ) -> None:
     """Check this machine, the packages, Spark, a data directory (--data), a server (--addr) and its
     certificates (--tls-ca).
 
-    Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
+    Each line of the report is ok, info, warn or bad, with advice where there is a problem. The exit code is 1
+    if a line is bad.
     """
     asked = current_options()
-    with console(stderr=True).status("looking around"):
+    with console(stderr=True).status("checking"):
         found = list(examine(asked, {"flight": flight, "grpc": grpc, "http": http}))
     bad = any(finding.level == "bad" for finding in found)
     show({"ok": not bad, "checks": found}, lambda: findings_view(found))
@@ -76,12 +77,12 @@ def doctor(
 
 
 def examine(asked: GlobalOptions, given: Mapping[str, str | None]) -> Iterator[Finding]:
-    data, addr = asked.data or asked.data_from_env, asked.addr or asked.addr_from_env
+    data, addr = asked.data, asked.addr
     yield from _carefully("machine", machine())
     yield from _carefully("packages", packages())
     yield from _carefully("spark", spark(os.environ))
     if data is None:
-        yield Finding("data", "directory", "info", "none chosen", "say --data DIR to have one looked at")
+        yield Finding("data", "directory", "info", "none given", "give --data DIR to check a data directory")
     else:
         yield from _carefully("data", data_directory(data, Settings()))
     at = read_endpoint(addr or DEFAULT_ADDR)
@@ -91,16 +92,16 @@ def examine(asked: GlobalOptions, given: Mapping[str, str | None]) -> Iterator[F
     }
     key = credentials.api_key()
     yield from _carefully("server", server(at, others, asked=addr is not None, tls=tls, api_key=key))
-    yield from _carefully("security", security(data, at, tls, asked.credentials, os.environ))
+    yield from _carefully("security", security(data, at, tls, asked, os.environ))
     yield from _carefully("certificates", certificates(tls, {"resp": str(at), **others}))
 
 
 def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:
-    """A check that fails in a way nobody foresaw must not keep the others from being seen."""
+    """Yield the findings; turn an unexpected exception into one, so that the other checks still run."""
     try:
         yield from checks
     except Exception as trouble:
-        yield Finding(area, "check", "bad", f"could not go on: {type(trouble).__name__}: {trouble}")
+        yield Finding(area, "check", "bad", f"the check failed: {type(trouble).__name__}: {trouble}")
 
 
 def findings_view(found: Sequence[Finding]) -> RenderableType:

@@ -1,4 +1,4 @@
-"""What went wrong, on stderr: words for people, or with `-o json` one object.
+"""Errors on stderr: text for people, or with `-o json` one object.
 
 `{"error": {"code": ..., "message": ..., "fields": {...}, "hints": [...]}}` has the code, message and fields
 of the error as every other door gives them; wrong usage has the code `usage`. Exit codes come from
@@ -18,8 +18,8 @@ from fairlead.cli.global_options import WrongUsage, wants_json
 from fairlead.cli.output import as_json, clean, console, plain
 from fairlead.errors import FairleadError
 
-#: What a Python program is told to do about TLS, and what to do here.
-_TLS_IN_OUR_WORDS = (
+#: Advice about TLS for Python programs, and the same advice for the command line.
+_TLS_ADVICE = (
     (
         "give tls= the path of its authority's certificate, or True for those the system trusts (on the command line --tls-ca)",
         "give --tls-ca the path of its authority's certificate, or `system` for those the system trusts",
@@ -31,15 +31,15 @@ _TLS_IN_OUR_WORDS = (
 )
 
 
-def _about_tls(error: FairleadError) -> str:
+def _tls_message(error: FairleadError) -> str:
     message = error.message
-    for in_python, here in _TLS_IN_OUR_WORDS:
-        message = message.replace(in_python, here)
+    for in_python, in_shell in _TLS_ADVICE:
+        message = message.replace(in_python, in_shell)
     return message
 
 
-#: The engine's messages speak to Python programs; where those name a method, this is what to type instead.
-_IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
+#: Messages of errors that name a Python method, with the command to type instead.
+_SHELL_MESSAGES: dict[str, Callable[[Any], str]] = {
     "queue_not_found": lambda error: f"there is no queue {error.queue!r}",
     "queue_exists": lambda error: (
         f"queue {error.queue!r} exists already; change it with: fairlead queue update {error.queue}"
@@ -49,25 +49,23 @@ _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "consumer_not_found": lambda error: f"queue {error.queue!r} has no durable consumer {error.name!r}",
     "source_queue_gone": lambda error: (
-        f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it"
+        f"the source queue of {error.queue!r} no longer exists; create it again to bring messages back to it"
     ),
-    "tls_failed": _about_tls,
+    "tls_failed": _tls_message,
 }
 
 
 def print_error(error: FairleadError) -> None:
     hints = list(getattr(error, "__notes__", ()))
     if wants_json():
-        _tell_json(error.code, error.message, error.fields, hints)
-    else:
-        in_our_words = _IN_OUR_WORDS.get(error.code)
-        _tell_text(in_our_words(error) if in_our_words else error.message, hints)
+        _print_json(error.code, error.message, error.fields, hints)
+        return
+    shell_message = _SHELL_MESSAGES.get(error.code)
+    _print_text(shell_message(error) if shell_message else error.message, hints)
 
 
 def print_usage_error(complaint: typer.TyperException) -> None:
-    """When nothing was asked for, the complaint is the help, or empty because Typer has printed the help
-    itself.
-    """
+    """Print wrong usage. Without any arguments the message is the help, or empty when Typer has printed it."""
     message = complaint.format_message()
     if not message:
         return
@@ -77,41 +75,35 @@ def print_usage_error(complaint: typer.TyperException) -> None:
     context = None if isinstance(complaint, WrongUsage) else getattr(complaint, "ctx", None)
     hints = [f"see: {context.command_path} --help"] if context is not None else []
     if wants_json():
-        _tell_json("usage", message, {}, hints)
+        _print_json("usage", message, {}, hints)
     else:
-        _tell_text(message, hints)
+        _print_text(message, hints)
 
 
 def print_system_error(error: OSError) -> None:
-    """A file that cannot be read, a directory that may not be written."""
+    """Print an error of the operating system, such as a file that cannot be read."""
     what = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
     if wants_json():
-        _tell_json("system", what, {}, [])
+        _print_json("system", what, {}, [])
     else:
-        _tell_text(what, [])
+        _print_text(what, [])
 
 
-def _tell_text(message: str, hints: list[str]) -> None:
+def _print_text(message: str, hints: list[str]) -> None:
     out = console(stderr=True)
     out.print(Text.assemble(("error: ", "bold red"), clean(message)), soft_wrap=True)
     for hint in hints:
-        out.print(Text.assemble(("       ", ""), (clean(hint), "")), soft_wrap=True)
+        out.print(Text(f"       {clean(hint)}"), soft_wrap=True)
 
 
-def _tell_json(code: str, message: str, fields: dict[str, Any], hints: list[str]) -> None:
-    found = {
-        "error": {
-            "code": code,
-            "message": message,
-            "fields": {name: _field(value) for name, value in fields.items()},
-            "hints": hints,
-        }
-    }
-    sys.stderr.write(as_json(found) + "\n")
+def _print_json(code: str, message: str, fields: dict[str, Any], hints: list[str]) -> None:
+    shown = {name: _field(value) for name, value in fields.items()}
+    error = {"code": code, "message": message, "fields": shown, "hints": hints}
+    sys.stderr.write(as_json({"error": error}) + "\n")
 
 
 def _field(value: object) -> object:
-    """A field may hold whatever the caller sent."""
+    """A field may hold any value that the caller sent, also one without a JSON form."""
     try:
         return plain(value)
     except TypeError:

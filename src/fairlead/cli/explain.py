@@ -1,4 +1,4 @@
-"""`fairlead explain`: why is this not being delivered?"""
+"""`fairlead explain`: why a message or a queue is not being delivered."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def explain(
     message: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID", help="A message of that queue: also by its last characters, or stream:NAME."
+            metavar="ID",
+            help="A message of that queue: full id, prefix, last characters, or stream:NAME for the first of a stream.",
         ),
     ] = None,
 ) -> None:
-    """Say why a message, or a whole queue, is not being delivered."""
+    """Explain why a message, or a whole queue, is not being delivered."""
     with open_target() as target:
         found = _explain(target, what, message)
     show(found, lambda: _page(found))

@@ -1,4 +1,4 @@
-"""Which messages, by what is known about their failures: the options of every verb that acts on many."""
+"""The filter options of every verb that acts on many messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.fields import fields_of
 
 
 def read_filter(**given: Any) -> DeadFilter | None:
-    """None when no option was given."""
+    """Return the filter, or None when no option was given."""
     found = DeadFilter(**given | {"header": read_header(given["header"])})
     return None if found == DeadFilter() else found
 

@@ -1,4 +1,4 @@
-"""What `fairlead doctor` finds, as values."""
+"""The result of one check of `fairlead doctor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "info", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`info` is neither good nor bad. `advice` is what to do about it, when there is something to do."""
+    """`info` is neither good nor bad. `advice` says what to do, or is empty."""
 
     area: str
     name: str

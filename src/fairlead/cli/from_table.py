@@ -1,10 +1,10 @@
 """Commands made from the table of verbs.
 
-A `Command` is a line that names its verb and how the answer is shown; `from_verb` is for a command that does more
-than make one request. `fairlead do` (`do.py`) has a command for every verb, with one view for all answers.
+A `Command` names its verb and the view of the answer; `from_verb` is for a command that does more than make
+one request. `fairlead do` (`do.py`) has a command for every verb, with one view for all answers.
 
 A required field is an argument, the queue first; an optional field is an option. Help, bounds and defaults
-come from the field, the help of the command from the documentation of the verb, errors from the engine.
+come from the field, the help of the command from the docstring of the verb, errors from the engine.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import typer
 from rich.console import RenderableType
 
 import fairlead.verbs  # noqa: F401 - fills the table
-from fairlead.cli.arguments import check_reason, complete_queue, complete_reason, meant
+from fairlead.cli.arguments import check_reason, complete_queue, complete_reason, queue_in_project
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import show
-from fairlead.cli.parameters import expand_parameters, with_parameters
+from fairlead.cli.parameters import expand_parameters, keyword, with_parameters
 from fairlead.cli.target import Target, open_target
 from fairlead.cli.values import read_value
 from fairlead.fields import Field, fields_of
@@ -30,11 +30,11 @@ from fairlead.model.failure import FailureReason
 from fairlead.request import VERBS, Verb
 from fairlead.wire.typed import is_json, is_text_list
 
-#: What an answer to a request is shown as: the value of `-o json`, and the text or table for people.
+#: Turns a request and its answer into the value of `-o json` and the text or table for people.
 View = Callable[[Any, Any], tuple[object, RenderableType | Callable[[], RenderableType]]]
 
 _METAVARS: dict[type, str] = {int: "N", float: "N"}
-#: What concerns programs only.
+#: Sentences of a docstring that concern programs only.
 _FOR_PROGRAMS = re.compile(r"\s*\b(?:Raises|Returns)\s[^.]*\.")
 
 
@@ -42,15 +42,13 @@ class Command(NamedTuple):
     name: str
     verb: str
     view: View
-    #: Parameters of Typer by field, where the usual ones do not fit; the field fills in what they leave open.
+    #: Parameters of Typer by field, where the usual ones do not fit; the field supplies what they leave out.
     params: Mapping[str, Any] = {}
-    #: Functions whose parameters stand for a field, as in `splice`.
+    #: Functions whose parameters replace a field, as in `expand_parameters`.
     readers: Mapping[str, Callable[..., Any]] = {}
-    #: Completes the request from what the broker knows, or refuses it as wrong usage.
-    find: Callable[[Target, Any], Any] | None = None
-    #: Says what will be touched; a person is asked before it is.
+    #: Describes what the command will do; the command then asks for confirmation.
     asks: Callable[[Target, Any], str] | None = None
-    #: Whether a data directory is made where there is none.
+    #: Whether the command creates a data directory that does not exist.
     creates: bool = False
     settings: dict[str, Any] | None = None
 
@@ -71,8 +69,6 @@ def make_command(command: Command) -> Callable[..., None]:
 
     def run(request: Any, yes: Yes = False) -> None:
         with open_target(create=command.creates) as target:
-            if command.find is not None:
-                request = command.find(target, request)
             if asks is not None:
                 confirm(asks(target, request), yes=yes)
             answer = target.do(request)
@@ -96,11 +92,11 @@ def from_verb(
     without: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command out of a function that takes a `request` of this verb, and options that are its own.
+    """Make a command out of a function that takes a `request` of this verb, and options of its own.
 
-    The fields of the verb, but for those it does `without`, stand in the place of `request`; see `Command`.
-    A function without documentation has that of the verb; `options` says which option stands for a field where
-    it is not the field's own name.
+    The fields of the verb replace the parameter `request`, except those in `without`; see `Command` for
+    `params` and `readers`. A function without a docstring gets that of the verb. `options` names the option
+    of a field where the option does not have the field's name.
     """
     verb = VERBS[name]
     fields = [field for field in _in_order(verb) if field.name not in without]
@@ -109,7 +105,7 @@ def from_verb(
         return verb.request(**_values(verb, given))
 
     parameters = [
-        _parameter(verb, field, params.get(field.name), spliced=field.name in readers) for field in fields
+        _parameter(verb, field, params.get(field.name), has_reader=field.name in readers) for field in fields
     ]
     reader = expand_parameters(**readers)(with_parameters(read, parameters, name=name, doc=None))
 
@@ -122,7 +118,7 @@ def from_verb(
 
 
 def _values(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that were not given are left to the request."""
+    """Fields that were not given keep the default of the request."""
     fields = {field.name: field for field in fields_of(verb.request)}
     return {name: read_value(fields[name], typed) for name, typed in given.items() if typed is not None}
 
@@ -132,22 +128,22 @@ def _in_order(verb: Verb) -> list[Field]:
     return sorted(fields_of(verb.request), key=lambda field: field.name != verb.request.queue_field)
 
 
-def _parameter(verb: Verb, field: Field, given: Any, *, spliced: bool) -> inspect.Parameter:
-    if spliced:
-        return _keyword(field.name, Any, inspect.Parameter.empty)
+def _parameter(verb: Verb, field: Field, given: Any, *, has_reader: bool) -> inspect.Parameter:
+    if has_reader:
+        return keyword(field.name, Any)
     if given is None and field.name == verb.request.queue_field:
         info = typer.Argument if field.required else typer.Option
-        given = info(metavar="QUEUE", callback=_meant, autocompletion=complete_queue)
+        given = info(metavar="QUEUE", callback=_queues_in_project, autocompletion=complete_queue)
     return parameter_of(field, given)
 
 
 def parameter_of(field: Field, given: Any = None) -> inspect.Parameter:
-    """`given` is an argument or option of Typer; the field fills in what it leaves open."""
+    """Make the parameter of a field. `given` is an argument or option of Typer; the field supplies the rest."""
     info = given or _usual_parameter(field)
     info.help = info.help or field.description.replace("None:", "not given:")
     info.min, info.max = field.meta.ge, field.meta.le
     info.metavar = info.metavar or _metavar(field)
-    return _keyword(field.name, Annotated[_kind(field), info], _default(field))
+    return keyword(field.name, Annotated[_kind(field), info], _default(field))
 
 
 def _usual_parameter(field: Field) -> Any:
@@ -155,7 +151,7 @@ def _usual_parameter(field: Field) -> Any:
     if FailureReason in field.kinds:
         return info(callback=check_reason, autocompletion=complete_reason)
     if field.default is False:
-        # Without the opposite, which is the default.
+        # Without the negative form, which is the default.
         return typer.Option("--" + field.name.replace("_", "-"))
     if is_json(field):
         return info(help=f"{field.description} As JSON.".lstrip())
@@ -170,11 +166,11 @@ def _default(field: Field) -> Any:
     return field.default.word if isinstance(field.default, FailureReason) else field.default
 
 
-def _meant(given: str | list[str] | None) -> Any:
-    """Names inside JSON are taken as they are."""
+def _queues_in_project(given: str | list[str] | None) -> Any:
+    """Names inside JSON are full names."""
     if isinstance(given, list):
-        return [name if name.startswith("[") else meant(name) for name in given]
-    return meant(given)
+        return [name if name.startswith("[") else queue_in_project(name) for name in given]
+    return queue_in_project(given)
 
 
 def _metavar(field: Field) -> str | None:
@@ -192,18 +188,14 @@ def _metavar(field: Field) -> str | None:
 
 
 def _kind(field: Field) -> Any:
-    """The type that Typer reads the value as; what is no number or flag is read by the engine."""
+    """The type as which Typer reads the value. The engine reads all but numbers and flags."""
     kind = next((kind for kind in (bool, int, float) if field.kinds == (kind,)), str)
     read_as = list[str] if is_text_list(field) else kind
     return read_as | None if _default(field) is None else read_as
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
 def help_of(verb: Verb, options: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The documentation of the verb, with its fields by the names of their arguments and options."""
+    """The docstring of the verb, with fields replaced by the names of their arguments and options."""
     text = _FOR_PROGRAMS.sub("", inspect.getdoc(verb.request) or "")
     for field in fields_of(verb.request):
         option = options.get(field.name) or "--" + field.name.replace("_", "-")

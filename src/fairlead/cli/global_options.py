@@ -1,12 +1,12 @@
-"""What the options that every command has were set to, for the run of one command."""
+"""The options that every command has, as they are set for the command that runs."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -14,8 +14,8 @@ from fairlead.config.load import SETTINGS
 from fairlead.runbook.model import full_name
 
 DEFAULT_ADDR: str = SETTINGS["resp"].default
-#: How long a command tries to reach a server unless --wait says otherwise: someone is sitting there.
-PATIENCE = "1s"
+#: How long a command tries to reach a server without --wait. Short, because a person waits for the answer.
+DEFAULT_WAIT = "1s"
 
 
 class Output(StrEnum):
@@ -24,52 +24,58 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CredentialFiles:
-    """Files, as they were given. What is in them is for `credentials.py`."""
+class GlobalOptions:
+    """The values of the options. `from_env` names those that an environment variable set, not a flag."""
 
+    addr: str | None = None
+    data: Path | None = None
+    #: The project of queue names that do not name one.
+    project: str | None = None
+    output: Output = Output.text
     api_key_file: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalOptions:
-    """A flag beats the environment; what was given the same way twice, as `--addr` and `--data`, is refused."""
-
-    addr: str | None = None
-    data: Path | None = None
-    addr_from_env: str | None = None
-    data_from_env: Path | None = None
-    output: Output = Output.text
-    #: Of names that have none themselves.
-    project: str | None = None
-    credentials: CredentialFiles = CredentialFiles()
-    #: `FAIRLEAD_API_KEY_FILE` says less than an option does.
-    key_file_from_env: bool = False
-    #: A duration; None is what the command finds right.
+    #: A duration. None: the default of the command.
     wait: str | None = None
+    from_env: frozenset[str] = frozenset()
+
+    def flag(self, name: str) -> Any:
+        """The value of an option that was given as a flag, else None."""
+        return None if name in self.from_env else getattr(self, name)
 
     def target(self) -> str | Path:
-        """An address, or the path of a data directory."""
-        if self.addr is None and self.data is None:
-            addr, data, way = self.addr_from_env, self.data_from_env, "FAIRLEAD_ADDR or FAIRLEAD_DATA"
-        else:
-            addr, data, way = self.addr, self.data, "--addr or --data"
+        """Return the address of the server or the path of the data directory.
+
+        A flag takes precedence over the environment. `--addr` with `--data` is wrong usage, and so are both
+        of their variables without a flag.
+        """
+        addr, data, names = self.flag("addr"), self.flag("data"), "--addr or --data"
+        if addr is None and data is None:
+            addr, data, names = self.addr, self.data, "FAIRLEAD_ADDR or FAIRLEAD_DATA"
         if addr is not None and data is not None:
-            wrong_usage(f"expected {way}, not both: a server has its data directory to itself")
-        return data if data is not None else addr or DEFAULT_ADDR
+            wrong_usage(f"expected {names}, not both: a server has its data directory to itself")
+        if data is not None:
+            return Path(data)
+        return str(addr or DEFAULT_ADDR)
 
 
-_now: ContextVar[GlobalOptions | None] = ContextVar("fairlead_cli_chosen", default=None)
+_current: ContextVar[GlobalOptions | None] = ContextVar("fairlead_cli_global_options", default=None)
 
 
 def current_options() -> GlobalOptions:
-    return _now.get() or GlobalOptions()
+    return _current.get() or GlobalOptions()
 
 
-def set_options(changed: GlobalOptions) -> None:
-    _now.set(changed)
+def set_options(options: GlobalOptions) -> None:
+    _current.set(options)
+
+
+def set_flag(name: str, value: object) -> None:
+    """Set one option; the flag replaces a value from the environment."""
+    now = current_options()
+    changed: dict[str, Any] = {name: value}
+    set_options(replace(now, from_env=now.from_env - {name}, **changed))
 
 
 def wants_json() -> bool:
@@ -77,12 +83,12 @@ def wants_json() -> bool:
 
 
 def in_project(name: str) -> str:
-    """What is meant by a name of a queue, or by its beginning: one without a project is in the chosen one."""
+    """Put a queue name, or the beginning of one, into the chosen project unless it names a project itself."""
     return name if "/" in name else full_name(current_options().project, name)
 
 
 class WrongUsage(typer.BadParameter):
-    """Typer's own usage error (exit code 2), without the words it puts in front."""
+    """A usage error (exit code 2) whose message is printed without Typer's prefix."""
 
     def format_message(self) -> str:
         return self.message

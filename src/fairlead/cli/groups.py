@@ -1,5 +1,5 @@
-"""Which file has which command. Only what is called is imported: a command line is used in loops, and most of
-a short call is imports.
+"""The module of each command. Only the module of the command that runs is imported: scripts call commands in
+loops, and most of the time of a short call is imports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from fairlead.cli import missing_package_text
 
-#: In the order someone meets them, which is that of the help.
+#: The module by command, in the order of the help, which is that of a newcomer's first steps.
 COMMAND_MODULES = {
     "serve": "serve",
     "queue": "queues",
@@ -43,7 +43,7 @@ COMMAND_MODULES = {
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Commands by name. Each is made when it is first asked for, and shown to `finish`."""
+    """Commands by name. Each is made when it is first read, and then passed to `finish`."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class LazyCommands(Mapping[str, Any]):
 
 
 def load(name: str) -> Any:
-    """A command of `COMMAND_MODULES`, from its file."""
-    file = COMMAND_MODULES[name]  # a KeyError: no such command
+    """Import the module of a command and make the command. Raises `KeyError` for an unknown command."""
+    module_name = COMMAND_MODULES[name]
     try:
-        module = import_module(f"fairlead.cli.{file}")
+        module = import_module(f"fairlead.cli.{module_name}")
     except ModuleNotFoundError as missing:
         sys.exit(missing_package_text(missing))
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.callback()(_nothing)  # a group, even of one command
+    app.callback()(_nothing)  # Makes a group, also of a single command.
     module.register(app)
     return typer.main.get_group(app).commands[name]
 

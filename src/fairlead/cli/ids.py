@@ -1,4 +1,4 @@
-"""Short ids: what lists show is what commands take back."""
+"""Short ids: commands accept the ids that lists show."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fairlead.model.views import MessageInfo
 
 
 def find_message(target: Target, queue: str, given: str) -> MessageInfo:
-    """By full id, by a prefix, or by the last characters in the queue or its dead letters. Raises
-    `MessageNotFound`, `AmbiguousId`.
+    """Find a message by full id, prefix, or last characters in the queue or its dead-letter queue.
+
+    Raises `MessageNotFound` and `AmbiguousId`.
     """
     if find_id(given) is not None:
         return target.find(given)
@@ -32,8 +33,9 @@ def find_message(target: Target, queue: str, given: str) -> MessageInfo:
 
 
 def full_ids(target: Target, queue: str, given: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The ids that were meant, and (given, why) of those that name no message or several: one slip does not
-    stop the rest.
+    """Return the full ids, and (given id, why) for each id that fits no message or several.
+
+    One wrong id does not stop the others.
     """
     ids: list[str] = []
     unclear: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""`fairlead intent`: long operations that are under way."""
+"""`fairlead intent`: long operations in progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         Command("list", "intents", _listed),
         Command("cancel", "cancel_intent", _cancelled, {"intent_id": typer.Argument(metavar="INTENT")}),
     )
-    add_group(app, "intent", "Long operations that are under way: redrives, purges, deletes.", commands)
+    add_group(app, "intent", "Long operations in progress: redrives, purges, deletes.", commands)
 
 
 def _listed(_: Any, found: Sequence[Intent]) -> tuple[object, RenderableType]:
@@ -31,11 +31,11 @@ def _listed(_: Any, found: Sequence[Intent]) -> tuple[object, RenderableType]:
         lines.add_row(
             str(intent.intent_id), intent.kind, f"{intent.done:,}", most, rate, age(intent.created_ms)
         )
-    return found, lines if found else "nothing is under way"
+    return found, lines if found else "no operation is in progress"
 
 
 def _cancelled(request: Any, cancelled: bool) -> tuple[object, RenderableType]:
     number = request.intent_id
     if not cancelled:
-        wrong_usage(f"there is no redrive {number} under way; see: fairlead intent list")
+        wrong_usage(f"no redrive {number} is in progress; see: fairlead intent list")
     return {"intent_id": number, "cancelled": True}, f"stopped redrive {number}"

@@ -1,4 +1,4 @@
-"""The checks of `fairlead doctor` that look at this machine and at the packages it has."""
+"""The checks of `fairlead doctor` on this machine and its Python packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlead.hooks.confine import Confinement, available
 from fairlead.server.fila.packages import INSTALL, why_unusable
 from fairlead.store.kv.dictionary import DictionaryStore
 
-#: Packages, and what of them is imported.
+#: Packages, and the module of each that is imported.
 CORE = {
     "rocksdict": "rocksdict",
     "msgspec": "msgspec",
@@ -54,10 +54,10 @@ EXTRAS = {
     },
 }
 
-#: Extras that many do well without.
+#: Extras that most installations do not need.
 _OPTIONAL = ("fila", "otel")
 _MIN_OPEN_FILES = 1024
-#: No build of fairlead is older: a clock before this is wrong.
+#: Every build of fairlead is later: a clock before this time is wrong.
 _MIN_CLOCK_S = 1_735_689_600
 _HOOK = "function on_enqueue(msg) return { fairness_key = msg.headers.who } end"
 _finding = partial(Finding, "machine")
@@ -79,8 +79,8 @@ def clock(now_s: float) -> Finding:
         return _finding(
             "clock",
             "bad",
-            f"{shown} is before fairlead was written",
-            "set the clock, and keep it set with NTP",
+            f"{shown} is before the first version of fairlead",
+            "set the clock, and synchronize it with NTP",
         )
     return _finding("clock", "ok", shown)
 
@@ -89,7 +89,7 @@ def open_files(soft_limit: int) -> Finding:
     if soft_limit == resource.RLIM_INFINITY:
         return _finding("open files", "ok", "no limit")
     if soft_limit < _MIN_OPEN_FILES:
-        advice = "RocksDB keeps 512 files open and every connection needs one: ulimit -n 4096, or LimitNOFILE= in the unit"
+        advice = "RocksDB keeps 512 files open and every connection needs one: set ulimit -n 4096, or LimitNOFILE= in the unit"
         return _finding(
             "open files", "warn", f"at most {soft_limit:,}, less than {_MIN_OPEN_FILES:,}", advice
         )
@@ -97,7 +97,7 @@ def open_files(soft_limit: int) -> Finding:
 
 
 def hook_host(script: str = _HOOK) -> Finding:
-    """Makes a broker in memory run a real script in the real process."""
+    """Run a real script in a real hook process, with a broker in memory."""
     broker = Broker(DictionaryStore())
     began = time.perf_counter()
     try:
@@ -109,7 +109,7 @@ def hook_host(script: str = _HOOK) -> Finding:
             return _finding(
                 "hook host",
                 "bad",
-                f"a script that sets the key to 'somebody' led to {key!r}: {why}",
+                f"a script that sets the key to 'somebody' gave {key!r}: {why}",
                 "see docs/explanation/hooks.md",
             )
     except FairleadError as error:
@@ -117,7 +117,7 @@ def hook_host(script: str = _HOOK) -> Finding:
             "hook host",
             "bad",
             error.message,
-            "queues with Lua hooks cannot be made; is lupa installed for this Python?",
+            "queues with Lua hooks cannot be created; check that lupa is installed for this Python",
         )
     finally:
         broker.close()
@@ -127,10 +127,10 @@ def hook_host(script: str = _HOOK) -> Finding:
 
 
 def hook_confinement(offered: Confinement) -> Finding:
-    """What this machine offers to hold a hook host should its Lua have a hole."""
+    """Report how far this machine confines a hook process, in case Lua has a security hole."""
     if offered.filtered:
         return _finding("hook confinement", "ok" if not offered.missing else "info", str(offered))
-    advice = "a hole in Lua would be a hole in the broker's account: take scripts only from people you trust, or set lua.confinement to require"
+    advice = "a security hole in Lua would open the broker's account: use only trusted scripts, or set lua.confinement to require"
     return _finding("hook confinement", "warn", str(offered), advice)
 
 
@@ -142,54 +142,49 @@ def packages() -> Iterator[Finding]:
 
 
 def _is_absent(module: str, trouble: ImportError) -> bool:
-    """Neither present nor broken: also where other packages share its namespace, as that of google.protobuf."""
+    """Whether the module is missing, not broken; also where other packages share its namespace, as
+    google.protobuf.
+    """
     name = trouble.name if isinstance(trouble, ModuleNotFoundError) else None
     return name is not None and f"{module}.".startswith(f"{name}.")
 
 
 def with_grpc_door(found: Finding, why: str) -> Finding:
-    """The packages may all be there, and too old."""
+    """Add why the gRPC door cannot open: all packages may be present but too old."""
     if not why:
         return found
     return replace(
         found,
         level="warn" if found.level == "ok" else found.level,
-        found=f"{found.found}; a server here has no gRPC door for clients of fila.v1: {why}",
+        found=f"{found.found}; a server on this machine has no gRPC door for clients of fila.v1: {why}",
         advice=INSTALL,
     )
 
 
 def extra(name: str, contents: Mapping[str, str]) -> Finding:
-    """Imports what an extra brings: a package that is there may still not work."""
-    there, missing, broken = [], [], []
+    """Import the packages of an extra: an installed package may still fail to import."""
+    present, missing, broken = [], [], []
     for package, module in contents.items():
         try:
             import_module(module)
-            there.append(f"{package} {metadata.version(package)}")
+            present.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            present.append(package)  # Importable without being installed: the version is unknown.
         except ImportError as trouble:
-            # PackageNotFoundError is one too: what can be imported without being installed is of unknown
-            # version.
-            if isinstance(trouble, metadata.PackageNotFoundError):
-                there.append(package)
-            elif _is_absent(module, trouble):
+            if _is_absent(module, trouble):
                 missing.append(package)
             else:
                 broken.append(f"{package} cannot be imported ({trouble})")
-    found = [", ".join(there), f"missing: {', '.join(missing)}" if missing else "", "; ".join(broken)]
-    level: Level = (
-        "bad"
-        if broken or (missing and name == "needed")
-        else "ok"
-        if not missing
-        else "info"
-        if name in _OPTIONAL
-        else "warn"
-    )
+    if not (missing or broken):
+        return Finding("packages", name, "ok", ", ".join(present))
+    found = [", ".join(present), f"missing: {', '.join(missing)}" if missing else "", *broken]
+    text = "; ".join(filter(None, found))
     install = "pip install fairlead" if name == "needed" else f"pip install 'fairlead[{name}]'"
-    return Finding(
-        "packages",
-        name,
-        level,
-        "; ".join(part for part in found if part),
-        install if missing or broken else "",
-    )
+    return Finding("packages", name, _level(name, is_broken=bool(broken)), text, install)
+
+
+def _level(name: str, *, is_broken: bool) -> Level:
+    """The level of an extra with missing or broken packages."""
+    if is_broken or name == "needed":
+        return "bad"
+    return "info" if name in _OPTIONAL else "warn"

@@ -29,42 +29,42 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
 
 
-_TARGET_HELP = "Where the copy goes; must not exist. With a server: on its machine."
+_TARGET_HELP = "Directory for the copy; it must not exist. With a server: an absolute path on its machine."
 
 
 @from_verb("checkpoint", params={"path": typer.Argument(metavar="TARGET", help=_TARGET_HELP)})
 def backup(request: Any) -> None:
-    """Make a consistent copy of everything while work goes on.
+    """Make a consistent copy of the data directory while the broker works.
 
-    A server writes the copy where it runs, with its own rights; TARGET must then be an absolute path. On the
-    file system of the data directory files are linked instead of copied: move the copy to another disk
-    afterwards.
+    A server writes the copy on its own machine, with its own rights. On the file system of the data directory
+    the files are linked, not copied: move the copy to another disk afterwards.
     """
     target, where = Path(request.path), current_options().target()
     here = isinstance(where, Path)
     if not here and not target.is_absolute():
         wrong_usage(
-            f"expected an absolute path: the server at {where} writes the backup, on its machine, got {str(target)!r}"
+            f"expected TARGET to be an absolute path, got {str(target)!r}: the server at {where} writes the backup on its machine"
         )
     with open_target() as broker:
         broker.do(replace(request, path=str(target.absolute())))
     there = "" if here else f", on the machine of the server at {where}"
     copy = clean(str(target))
-    told = f"backed up to {copy}{there}; check it with: fairlead verify {copy}"
-    show({"backup": str(target), "where": "here" if here else "server"}, Text(told))
+    text = f"backed up to {copy}{there}; check it with: fairlead verify {copy}"
+    show({"backup": str(target), "where": "here" if here else "server"}, Text(text))
 
 
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A directory made by `fairlead backup`.")],
 ) -> None:
-    """Make the new data directory --data out of a backup.
+    """Restore a backup to the new data directory --data.
 
-    Checks the backup, copies it, checks the copy, and only then gives it its name: interrupted or killed,
-    there is no half data directory. What was completed after the backup was made will be there again.
+    Checks the backup, copies it, checks the copy, and only then renames the copy: an interrupted restore
+    leaves no incomplete data directory. Messages that were completed after the backup was made are there
+    again.
     """
     into = current_options().target()
     if not isinstance(into, Path):
-        wrong_usage("expected --data DIR: a new or empty directory to restore to")
+        wrong_usage("expected --data DIR, a new or empty directory to restore to")
     out = console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -92,24 +92,24 @@ def restore(
             "leases": report.leases,
         },
         lambda: Text(
-            f"restored {_counts(report)} ({show_bytes(size)}) to {clean(str(into))}; go on with: fairlead serve --data {clean(str(into))}"
+            f"restored {_counts(report)} ({show_bytes(size)}) to {clean(str(into))}; start it with: fairlead serve --data {clean(str(into))}"
         ),
     )
 
 
 def verify(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="A data directory or backup; or say --data.")
+        Path | None, typer.Argument(metavar="DIR", help="A data directory or a backup. Default: --data.")
     ] = None,
 ) -> None:
-    """Check every checksum and every law of a data directory or backup that no broker has open, without
-    changing it.
+    """Check a data directory or backup that no broker has open: every checksum and every law. Changes
+    nothing.
 
-    The exit code says whether there are problems: 0 or that of a corrupt store.
+    The exit code is 0 without problems, else 10, that of a corrupt store.
     """
-    path = directory or current_options().data or current_options().data_from_env
+    path = directory or current_options().data
     if path is None:
-        wrong_usage("expected a directory: fairlead verify DIR")
+        wrong_usage("expected a directory, such as: fairlead verify DIR")
     refuse_if_open(path)
     report = verify_directory(path)
     show({"directory": str(path), "ok": report.ok, **_fields(report)}, lambda: _verdict(path, report))

@@ -1,8 +1,8 @@
-"""Messages as people see them: a status, a line in a list, a page of its own."""
+"""Messages as people read them: a status, a line in a list, a page about one message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -26,10 +26,11 @@ from fairlead.cli.output import (
     when,
 )
 from fairlead.model.failure import FailureReason, show_times
+from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
 
-#: In the order of a message's life. `failed` waits for its next try; a message that will have none is `dead`.
+#: In the order of a message's life. A `failed` message waits for its next attempt; a `dead` one has none.
 STATUSES = ("pending", "delayed", "held", "active", "failed", "dead", "completed")
 _STYLE = {"failed": "yellow", "dead": "red", "active": "green", "held": "magenta", "completed": "dim"}
 
@@ -49,59 +50,61 @@ def status_of_message(info: MessageInfo) -> str:
 
 
 def as_record(info: MessageInfo) -> dict[str, Any]:
-    """For JSON: the fields of `MessageInfo`, and the status."""
+    """The JSON form: the fields of `MessageInfo`, and the status."""
     return {"status": status_of_message(info), **plain(info)}
 
 
-def message_table(infos: Iterable[MessageInfo]) -> Table:
-    """One line each; columns that no message has anything for are left out."""
-    found = list(infos)
-    streams, keys = any(info.stream for info in found), any(info.fairness_key != "default" for info in found)
-    failed, told = any(info.failures for info in found), any(_circumstance(info) for info in found)
-    headers = [
-        "id",
-        "status",
-        *(["failures"] if failed else []),
-        "age",
-        *(["key"] if keys else []),
-        *(["stream"] if streams else []),
-    ]
-    headers += [*(["detail"] if told else []), "payload", *(["last error"] if failed else [])]
-    made = table(*headers, right=("failures",), flexible=("key", "stream", "payload", "last error"))
-    for info in found:
-        status = status_of_message(info)
-        cells: list[RenderableType] = [short(info.id), Text(status, _STYLE.get(status, ""))]
-        if failed:
-            cells.append(_failures_text(info))
-        cells.append(show_age(now_ms() - info.enqueued_at))
-        if keys:
-            cells.append(cut(clean(info.fairness_key, most=unless_piped(30))))
-        if streams:
-            cells.append(cut(clean(info.stream or "-", most=unless_piped(30))))
-        if told:
-            cells.append(_circumstance(info))
-        cells.append(cut(payload_text(info.payload, most=unless_piped(40))))
-        if failed:
-            cells.append(cut(_last_error(info)))
-        made.add_row(*cells)
-    return made
+#: The columns of a list, and what each shows of a message.
+_COLUMNS: dict[str, Callable[[MessageInfo], RenderableType]] = {
+    "id": lambda info: short(info.id),
+    "status": lambda info: _status_text(info),
+    "failures": lambda info: _failures_text(info),
+    "age": lambda info: show_age(now_ms() - info.enqueued_at),
+    "key": lambda info: cut(clean(info.fairness_key, most=unless_piped(30))),
+    "stream": lambda info: cut(clean(info.stream or "-", most=unless_piped(30))),
+    "detail": lambda info: _detail(info),
+    "payload": lambda info: cut(payload_text(info.payload, most=unless_piped(40))),
+    "last error": lambda info: cut(_last_error(info)),
+}
+#: Columns that are left out unless a message has something for them.
+_OPTIONAL: dict[str, Callable[[MessageInfo], bool]] = {
+    "failures": lambda info: bool(info.failures),
+    "key": lambda info: info.fairness_key != DEFAULT_KEY,
+    "stream": lambda info: bool(info.stream),
+    "detail": lambda info: bool(_detail(info)),
+    "last error": lambda info: bool(info.failures),
+}
+
+
+def message_table(infos: Sequence[MessageInfo]) -> Table:
+    """List messages, one a line."""
+    shown = [name for name in _COLUMNS if name not in _OPTIONAL or any(map(_OPTIONAL[name], infos))]
+    lines = table(*shown, right=("failures",), flexible=("key", "stream", "payload", "last error"))
+    for info in infos:
+        lines.add_row(*(_COLUMNS[name](info) for name in shown))
+    return lines
+
+
+def _status_text(info: MessageInfo) -> Text:
+    status = status_of_message(info)
+    return Text(status, _STYLE.get(status, ""))
 
 
 def failures_of(info: MessageInfo) -> int:
-    """Since it was enqueued; `attempts` counts those since the last retry or redrive."""
+    """Failures since the enqueue; `attempts` counts those since the last retry or redrive."""
     return len(info.failures) + info.failures_cut
 
 
 def _failures_text(info: MessageInfo) -> str:
-    """The count that policies look at. After a retry or redrive, older failures are in brackets."""
+    """The count that policies use. After a retry or redrive, the count of all failures is in brackets."""
     total, counted = failures_of(info), info.attempts
     if status_of_message(info) == "dead":
-        # A quarantine or an operator's bury is recorded as a failure, and is no attempt.
+        # A quarantine or an operator's bury is recorded as a failure, but is not an attempt.
         counted = max(counted, 1)
     return str(counted) if total == counted else f"{counted} ({total} in all)"
 
 
-def _circumstance(info: MessageInfo) -> str:
+def _detail(info: MessageInfo) -> str:
     if info.lease_until is not None:
         consumer = clean(info.consumer or "someone", most=unless_piped(30))
         return f"{consumer}, {show_age(info.lease_until - now_ms())} left"
@@ -116,24 +119,35 @@ def _last_error(info: MessageInfo) -> str:
     if not info.failures:
         return ""
     last = info.failures[-1]
-    return clean(
-        f"{FailureReason(last.reason).word}: {first_line(last.error)}"
-        if last.error
-        else FailureReason(last.reason).word,
-        most=unless_piped(60),
-    )
+    text = FailureReason(last.reason).word
+    if last.error:
+        text += f": {first_line(last.error)}"
+    return clean(text, most=unless_piped(60))
 
 
 def message_page(info: MessageInfo) -> RenderableType:
-    """Everything about one message."""
+    """Show everything about one message."""
     rows: list[tuple[str, RenderableType]] = [
         ("id", info.id),
         ("queue", info.queue),
-        ("status", Text(status_of_message(info), _STYLE.get(status_of_message(info), ""))),
+        ("status", _status_text(info)),
         ("enqueued", f"{when(info.enqueued_at)}  ({age(info.enqueued_at)})"),
         ("key", f"{clean(info.fairness_key)}, weight {info.weight}"),
+        *_optional_rows(info),
+        ("attempts", _attempts_text(info)),
+        *((f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())),
+        ("payload", payload_text(info.payload, most=unless_piped(2000))),
     ]
-    optional: Sequence[tuple[str, str]] = (
+    if info.hidden:
+        rows.append(("not shown", clean(", ".join(info.hidden), most=unless_piped(500))))
+    if not info.failures:
+        return pairs(rows)
+    return Group(pairs(rows), *_failures_part(info))
+
+
+def _optional_rows(info: MessageInfo) -> list[tuple[str, RenderableType]]:
+    """The rows of a page that not every message has."""
+    rows: Sequence[tuple[str, str]] = (
         ("throttle keys", ", ".join(clean(key) for key in info.throttle_keys)),
         ("stream", f"{clean(info.stream)}, seq {info.seq}" if info.stream else ""),
         ("due", _moment(info.due_at)),
@@ -147,14 +161,11 @@ def message_page(info: MessageInfo) -> RenderableType:
         ("progress", str(info.progress.value) if info.progress else ""),
         ("carry", payload_text(info.carry, most=unless_piped(60)) if info.carry else ""),
     )
-    rows += [(name, value) for name, value in optional if value]
-    rows.append(("attempts", _attempts_text(info)))
-    rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
-    rows.append(("payload", payload_text(info.payload, most=unless_piped(2000))))
-    if info.hidden:
-        rows.append(("not shown", clean(", ".join(info.hidden), most=unless_piped(500))))
-    if not info.failures:
-        return pairs(rows)
+    return [(name, value) for name, value in rows if value]
+
+
+def _failures_part(info: MessageInfo) -> list[RenderableType]:
+    """The table of failures, and the whole last error."""
     failures = table(
         "when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures"
     )
@@ -165,16 +176,14 @@ def message_page(info: MessageInfo) -> RenderableType:
             clean(first_line(record.error) or "-", most=unless_piped(300)),
         )
         failures.add_row(when(record.at_ms), str(record.attempt), FailureReason(record.reason).word, *cells)
-    note = (
-        [f"{info.failures_cut} more between the first and the last are counted only"]
-        if info.failures_cut
-        else []
-    )
-    return Group(pairs(rows), failures, *note, *_whole_error(info.failures[-1].error))
+    parts: list[RenderableType] = [failures]
+    if info.failures_cut:
+        parts.append(f"{info.failures_cut} more failures between the first and the last are only counted")
+    return [*parts, *_whole_error(info.failures[-1].error)]
 
 
 def _attempts_text(info: MessageInfo) -> str:
-    """A dead letter counts its deliveries anew: those of its life in the source queue are not kept."""
+    """A dead letter counts deliveries from 0: those of its life in the source queue are not kept."""
     parts = [f"{info.attempts} in this life", count_of(failures_of(info), "failure") + " in all"]
     if status_of_message(info) != "dead":
         parts.insert(1, "1 delivery" if info.deliveries == 1 else f"{info.deliveries:,} deliveries")
@@ -184,11 +193,11 @@ def _attempts_text(info: MessageInfo) -> str:
 
 
 def _whole_error(error: str) -> list[RenderableType]:
-    """Indented, so that no line of it can be taken for one of ours."""
+    """An error text of several lines, indented so that its lines cannot imitate other lines of the page."""
     lines = error.strip().splitlines()
-    return (
-        [Text("\n".join(["\nlast error", *(f"  {clean(line)}" for line in lines)]))] if len(lines) > 1 else []
-    )
+    if len(lines) < 2:
+        return []
+    return [Text("\n".join(["\nlast error", *(f"  {clean(line)}" for line in lines)]))]
 
 
 def _moment(ms: int | None) -> str:

@@ -1,9 +1,10 @@
-"""`queue push`, `peek` and `drain`: putting messages in, looking at them, taking them out."""
+"""`queue push`, `quarantine`, `peek` and `drain`: put messages into a queue, look at them, take them out."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,15 +22,17 @@ from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import as_record, message_table
 from fairlead.cli.output import clean, count_of, plain, print_note, short, show
 from fairlead.cli.parameters import expand_parameters
-from fairlead.cli.push import find_spec, item_of
-from fairlead.cli.target import open_target
+from fairlead.cli.target import Target, open_target
+from fairlead.errors import ExternalQueue, Forbidden, InvalidRequest, RunbookNotFound
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
-from fairlead.model.names import DEAD_LETTER_SUFFIX, dead_letter_name
+from fairlead.model.names import DEAD_LETTER_SUFFIX, dead_letter_name, taken_name
 from fairlead.model.views import MessageInfo
+from fairlead.runbook.items import make_item, read_variables
+from fairlead.runbook.model import QueueSpec, load_runbook
 from fairlead.store.modes import open_private
 
-_ONE_PAYLOAD = "expected the payload as an argument, - for standard input, or --file FILE"
+_ONE_PAYLOAD = "expected one payload: an argument, - for standard input, or --file FILE"
 
 
 def register(queue: typer.Typer) -> None:
@@ -42,7 +45,7 @@ def register(queue: typer.Typer) -> None:
 def _read_payload(
     payload: Annotated[
         str | None,
-        typer.Argument(metavar="PAYLOAD", help="The payload as text; - reads it from standard input."),
+        typer.Argument(metavar="PAYLOAD", help="Payload as text; - reads it from standard input."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")
@@ -50,7 +53,7 @@ def _read_payload(
 ) -> bytes | UnsetType:
     if payload is not None and file is not None:
         wrong_usage(_ONE_PAYLOAD)
-    # No more than it takes to be refused: a file may be larger than memory.
+    # One byte more than a payload may have is enough to refuse it; a file may be larger than memory.
     if file is not None:
         with file.open("rb") as opened:
             return opened.read(MAX_PAYLOAD_BYTES + 1)
@@ -62,7 +65,7 @@ def _read_payload(
 def _read_headers(
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Add a header; may be repeated."),
     ] = None,
 ) -> dict[str, str]:
     return dict(pair for text in header or () if (pair := read_header(text)) is not None)
@@ -72,7 +75,9 @@ def _read_headers(
     "enqueue",
     params={
         "fairness_key": typer.Option("--key", metavar="KEY"),
-        "throttle_keys": typer.Option("--throttle", metavar="KEY", help="Throttle key; may be repeated."),
+        "throttle_keys": typer.Option(
+            "--throttle", metavar="KEY", help="Add a throttle key; may be repeated."
+        ),
         "stream": typer.Option(metavar="NAME"),
         "dedup_key": typer.Option("--dedup", metavar="KEY"),
     },
@@ -82,43 +87,65 @@ def push(
     request: Any,
     var: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIELD=VALUE", help="A field of the item, over the payload's; may be repeated."),
+        typer.Option(
+            metavar="FIELD=VALUE", help="Set a field of the item, over the payload's; may be repeated."
+        ),
     ] = None,
 ) -> None:
     """Put one message into a queue, and print its id.
 
-    For a queue that the runbook in force declares, the payload is a JSON object with the fields it asks for;
-    its defaults fill in, and an item equal to one that is not done yet is that item.
+    For a queue that the runbook in force declares, the payload is a JSON object with the fields that the
+    runbook requires; its defaults supply missing fields. If an equal item is not done yet, the command prints
+    its id.
     """
     queue = request.queue
-    body = None if request.payload is UNSET else request.payload
-    if body is None and not var:
+    if request.payload is UNSET and not var:
         wrong_usage(_ONE_PAYLOAD)
     with open_target() as target:
-        spec = find_spec(target, queue)
-        if spec is None and var:
-            wrong_usage(f"expected a queue of the runbook in force for --var; it declares no {queue!r}")
-        known = None
-        if spec is not None:
-            body, own_key = item_of(spec, queue, body, var or ())
-            dedup_key = own_key if request.dedup_key is None else request.dedup_key
-            request = replace(request, payload=body, dedup_key=dedup_key)
-            known = None if dedup_key is None else target.twin(queue, dedup_key)
+        spec = _find_spec(target, queue)
+        if spec is None:
+            if var:
+                wrong_usage(f"expected a queue of the runbook in force for --var; it declares no {queue!r}")
+            message_id = target.do(request)
+            show({"id": message_id, "queue": queue}, message_id)
+            return
+        request = _as_item(request, spec, var or ())
+        known = None if request.dedup_key is None else target.twin(queue, request.dedup_key)
         message_id = target.do(request)
-    existing = {} if spec is None else {"existing": message_id == known}
-    show({"id": message_id, "queue": queue, **existing}, message_id)
-    if existing.get("existing"):
+    show({"id": message_id, "queue": queue, "existing": message_id == known}, message_id)
+    if message_id == known:
         print_note(f"existing: queue {queue!r} has an item with this data that is not done yet")
+
+
+def _find_spec(target: Target, queue: str) -> QueueSpec | None:
+    """Return the definition of a queue in the runbook in force, or None. Raises `ExternalQueue`."""
+    project, _, name = queue.rpartition("/")
+    try:
+        spec = load_runbook(target.runbooks.get(project)).queues.get(name)
+    except (RunbookNotFound, Forbidden, InvalidRequest):
+        # The engine refuses a wrong name or a queue that the caller may not use.
+        return None
+    if spec is not None and spec.kind == "external":
+        raise ExternalQueue(queue, taken_name(queue))
+    return spec
+
+
+def _as_item(request: Any, spec: QueueSpec, var: Sequence[str]) -> Any:
+    """The request with the payload and the dedup key of an item. Raises `ItemInvalid`."""
+    data = None if request.payload is UNSET else request.payload
+    item = make_item(spec, request.queue, data, read_variables(request.queue, var))
+    dedup_key = item.dedup_key if request.dedup_key is None else request.dedup_key
+    return replace(request, payload=item.payload, dedup_key=dedup_key)
 
 
 def _read_message(
     payload: bytes | UnsetType,
     headers: dict[str, str],
     key: Annotated[
-        str, typer.Option(metavar="KEY", help="Fairness key that it has when it is brought back.")
+        str, typer.Option(metavar="KEY", help="Fairness key of the message after a retry or redrive.")
     ] = DEFAULT_KEY,
     stream: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Stream that it joins when it is brought back.")
+        str | None, typer.Option(metavar="NAME", help="Stream of the message after a retry or redrive.")
     ] = None,
 ) -> list[NewMessage]:
     if payload is UNSET:
@@ -135,9 +162,10 @@ def _read_message(
     readers={"messages": expand_parameters(payload=_read_payload, headers=_read_headers)(_read_message)},
 )
 def quarantine(request: Any) -> None:
-    """Put one message straight into the dead letters of a queue, and print its id.
+    """Put one message directly into the dead-letter queue of a queue, and print its id.
 
-    For input that cannot be worked as it is. `queue retry` and `redrive` bring it into the queue.
+    Use it for input that cannot be processed yet. `queue retry` and `redrive` return the message to the
+    queue.
     """
     source = request.queue.removesuffix(DEAD_LETTER_SUFFIX)
     with open_target() as target:
@@ -148,17 +176,17 @@ def quarantine(request: Any) -> None:
 @from_verb(
     "peek",
     params={
-        "where": typer.Option(metavar="ready|waiting|leased|dead|done", help="Which messages."),
+        "where": typer.Option(metavar="ready|waiting|leased|dead|done", help="Where the messages are."),
         "after": typer.Option(metavar="ID"),
         "limit": typer.Option("--limit", "-n"),
     },
 )
 def peek(request: Any) -> None:
-    """Look at messages without claiming them.
+    """Show messages without claiming them.
 
-    Ready ones are listed key by key, those of one key in the order in which they go, and then those that wait
-    behind others of their stream; claims take turns between keys. Waiting ones are listed in the order of
-    their due times, dead and done ones in that of their end, leased ones by their ids.
+    Ready messages are listed key by key, each key in order of delivery, then those that are blocked by an
+    earlier message of their stream; a claim takes turns between keys. Waiting messages are listed by due
+    time, dead and done messages by the time of their end, leased messages by id.
     """
     where = request.where
     if where == "dead":
@@ -167,7 +195,7 @@ def peek(request: Any) -> None:
         if request.after is not None:
             request = replace(request, after=find_message(target, request.queue, request.after).id)
         found = target.do(request)
-    nothing = f"nothing is {clean(where)} in queue {request.queue!r}"
+    nothing = f"queue {request.queue!r} has no {clean(where)} messages"
     show([as_record(info) for info in found], message_table(found) if found else nothing)
 
 
@@ -177,17 +205,17 @@ def drain(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="FILE", help="Append the messages to this file, one JSON object a line."
+            "--to", metavar="FILE", help="Append the messages to this file, one JSON object per line."
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Remove what is ready, and print it in full."""
+    """Remove ready messages, and print them in full."""
     queue = request.queue
     with open_target() as target:
         ready = min(target.stats(queue).ready, request.limit)
         confirm(f"remove {count_of(ready, 'ready message')} from queue {queue!r}", yes=yes)
-        # Opened before anything is removed: what has been drained exists only here.
+        # Open the file before the messages are removed: after that, they exist only in this process.
         out = None if to is None else open(to, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - closed below
         found = target.do(request)
     if out is not None:
@@ -204,7 +232,7 @@ def drain(
 
 
 def _whole(found: list[MessageInfo]) -> str:
-    """Payloads that are no text as JSON has them."""
+    """One line a message; a payload that is not text has its JSON form."""
     return "\n".join(
         f"{short(info.id)}  {clean(info.fairness_key)}  {clean(_text(info.payload))}" for info in found
     )

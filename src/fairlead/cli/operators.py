@@ -1,9 +1,8 @@
 """`queue retry`, `drop`, `done`, `bury`, `hold`, `unhold`, `fail`, `prune`, `release-stream`: repair by id or
 by filter.
 
-By id, one that cannot be done is an error when it is the only one, and a line among the results when it is
-one of many. By filter, the exact number is shown before anything is asked, and only messages that were shown
-are touched.
+A single id that does not apply is an error; among several ids it is a line of the result. With a filter, the
+command shows the exact number before it asks, and changes only the messages that it counted.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from fairlead.model.views import OperatorResult
 from fairlead.request import VERBS, Verb
 from fairlead.verbs.operate import Drop, Operation
 
-_LISTED = 20
+_MAX_LISTED = 20
 _ANY_AGE = "0s"
-_OVER = {"all": "dead or done", "dead": "dead", "done": "done"}
+_STATES = {"all": "dead or done", "dead": "dead", "done": "done"}
 
 
 def register(queue: typer.Typer) -> None:
@@ -57,13 +56,13 @@ def operations() -> list[Verb]:
 
 
 def _command(verb: Verb) -> Callable[..., None]:
-    """A command with the fields of the verb, and its documentation as help."""
+    """Make a command with the fields of the verb, and with its docstring as help."""
 
     def command(request: Any, yes: Yes = False) -> None:
         _act(request, yes=yes)
 
     command.__name__ = verb.name
-    # The filter first: its options have the names of the two other fields.
+    # The filter comes first, because its options have the names of the two other fields.
     readers: dict[str, Callable[..., Any]] = {
         "filter": read_filter,
         "error": _read_because,
@@ -75,9 +74,7 @@ def _command(verb: Verb) -> Callable[..., None]:
 
 
 def _read_because(
-    because: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The error text that is recorded.")
-    ] = None,
+    because: Annotated[str | None, typer.Option(metavar="TEXT", help="Error text to record.")] = None,
 ) -> str | None:
     return because
 
@@ -90,40 +87,49 @@ def _read_reason(as_reason: Annotated[str | None, as_option()] = None) -> str | 
 def retry(
     request: Any,
     all_dead: Annotated[
-        bool, typer.Option("--all-dead", help="Every dead letter: the same as --status dead.")
+        bool, typer.Option("--all-dead", help="Select every dead letter, as --status dead does.")
     ] = False,
     status: Annotated[
         str | None,
         typer.Option(
-            "--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try."
+            "--status",
+            metavar="dead|failed",
+            help="Select all dead letters, or all messages that wait for their next attempt.",
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Try messages again now that are dead or failed, each with a count of 0.
+    """Retry dead and failed messages now, each with a failure count of 0.
 
-    Give ids, --all-dead, --status or a filter. For more than 10,000 dead letters, or at a rate, use: fairlead
-    redrive.
+    Select them by id, --all-dead, --status or a filter. For more than 10,000 dead letters, or to limit the
+    rate, use: fairlead redrive.
     """
-    if all_dead and status not in (None, "dead"):
-        wrong_usage("expected --all-dead or --status failed, not both")
-    status = "dead" if all_dead else status
-    if status not in (None, "dead", "failed"):
-        wrong_usage(f"expected --status to be dead or failed, got {status!r}")
-    if status is not None and request.ids:
-        wrong_usage("expected ids, or --all-dead or --status, not both")
+    status = _status_to_retry(all_dead, status)
     if status is not None:
+        if request.ids:
+            wrong_usage("expected ids, or --all-dead or --status, not both")
         request = replace(request, filter=request.filter or DeadFilter())
     if status == "dead":
         request = replace(request, queue=in_dead_letters(request.queue))
     _act(request, yes=yes, only=_failed_ids if status == "failed" else None)
 
 
+def _status_to_retry(all_dead: bool, status: str | None) -> str | None:
+    if status not in (None, "dead", "failed"):
+        wrong_usage(f"expected --status to be dead or failed, got {status!r}")
+    if all_dead and status == "failed":
+        wrong_usage("expected --all-dead or --status failed, not both")
+    return "dead" if all_dead else status
+
+
 def _read_age(
     older_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Only what has been dead or done for so long.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Select messages that have been dead or done for this long."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="However long.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Select all dead and done messages, whatever their age.")
+    ] = False,
 ) -> str:
     if (older_than is None) != everything:
         wrong_usage("expected --older-than DURATION, or --all for all of them")
@@ -131,8 +137,8 @@ def _read_age(
 
 
 def _read_which(
-    dead: Annotated[bool, typer.Option("--dead", help="Only dead letters.")] = False,
-    done: Annotated[bool, typer.Option("--done", help="Only completed messages that are kept.")] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="Select only dead letters.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="Select only retained completed messages.")] = False,
 ) -> str:
     if dead == done:
         return "all"
@@ -141,35 +147,32 @@ def _read_which(
 
 @from_verb("prune", readers={"older_than": _read_age, "which": _read_which})
 def prune(request: Any, yes: Yes = False) -> None:
-    """Drop dead letters and completed messages for good, by how long they have been dead or done."""
+    """Drop dead letters and retained completed messages for good, by age."""
     with open_target() as target:
-        told = target.do(replace(request, dry_run=True))
-        if request.dry_run or not told.changed:
-            _report(Drop, request.queue, told, dry_run=True)
+        preview = target.do(replace(request, dry_run=True))
+        if request.dry_run or not preview.changed:
+            _report(Drop, request.queue, preview, dry_run=True)
             return
         age = request.older_than
-        lasting = "" if age == _ANY_AGE else f", {_OVER[request.which]} for {age} or longer"
-        confirm(f"drop {_number(told)} of queue {request.queue!r} for good{lasting}", yes=yes)
+        lasting = "" if age == _ANY_AGE else f", {_STATES[request.which]} for {age} or longer"
+        confirm(f"drop {_number(preview)} of queue {request.queue!r} for good{lasting}", yes=yes)
         result = target.do(request)
     _report(Drop, request.queue, result)
 
 
 def _stream_released(asked: Any, released: bool) -> tuple[object, RenderableType]:
     stream = clean(asked.stream)
-    said = f"nothing waits at the head of stream {stream!r}"
+    text = f"no message blocks stream {stream!r}"
     if released:
-        said = f"stream {stream!r} of queue {asked.queue!r} goes on"
-    return {"queue": asked.queue, "stream": asked.stream, "released": released}, said
-
-
-# What they have in common
+        text = f"stream {stream!r} of queue {asked.queue!r} continues"
+    return {"queue": asked.queue, "stream": asked.stream, "released": released}, text
 
 
 def _act(request: Any, *, yes: bool, only: Callable[[Target, str], set[str]] | None = None) -> None:
     if bool(request.ids) == (request.filter is not None):
         got = "both" if request.ids else "neither"
         wrong_usage(
-            f"expected ids of messages, or options that select them, such as --reason; got {got};"
+            f"expected ids of messages, or options that select messages, such as --reason; got {got};"
             f" see: fairlead queue {request.verb_name} --help"
         )
     with open_target() as target:
@@ -189,10 +192,12 @@ def _by_id(target: Target, request: Any, *, yes: bool) -> OperatorResult:
         ids, unclear = [info.id], []
         naming = f"message {short(info.id)} ({status_of_message(info)})"
     else:
-        target.stats(queue)  # an unknown queue is one error, not one a message
+        target.stats(queue)  # An unknown queue is one error, not one for each id.
         ids, unclear = full_ids(target, queue, given)
-        shown = ", ".join(short(found) for found in ids[:_LISTED]) + (", ..." if len(ids) > _LISTED else "")
-        naming = f"{count_of(len(ids), 'message')} ({shown})"
+        listed = [short(found) for found in ids[:_MAX_LISTED]]
+        if len(ids) > _MAX_LISTED:
+            listed.append("...")
+        naming = f"{count_of(len(ids), 'message')} ({', '.join(listed)})"
     if request.final and not request.dry_run and ids:
         confirm(f"{request.act or request.verb_name} {naming} of queue {queue!r} for good", yes=yes)
     result = _do_by_id(target, request, ids)
@@ -202,7 +207,7 @@ def _by_id(target: Target, request: Any, *, yes: bool) -> OperatorResult:
 
 
 def _do_by_id(target: Target, request: Any, ids: Sequence[str]) -> OperatorResult:
-    """`retry` raises for a single id that cannot be retried; the other verbs skip it. Here all skip it."""
+    """Run the verb. `retry` raises for a single id that it cannot retry; here every verb skips such an id."""
     if not ids:
         return OperatorResult(())
     try:
@@ -234,50 +239,52 @@ def _refusal(target: Target, request: Any, skipped: tuple[str, str]) -> InvalidR
 def _by_filter(
     target: Target, request: Any, *, yes: bool, only: Callable[[Target, str], set[str]] | None
 ) -> OperatorResult:
-    def selected() -> OperatorResult:
-        told: OperatorResult = target.do(replace(request, ids=None, dry_run=True))
+    def select() -> OperatorResult:
+        found: OperatorResult = target.do(replace(request, ids=None, dry_run=True))
         if only is None:
-            return told
+            return found
         wanted = only(target, request.queue)
-        return OperatorResult(tuple(found for found in told.changed if found in wanted), (), told.more)
+        return OperatorResult(tuple(each for each in found.changed if each in wanted), (), found.more)
 
-    told = selected()
-    if request.dry_run or not told.changed:
-        return told
+    preview = select()
+    if request.dry_run or not preview.changed:
+        return preview
     for_good = " for good" if request.final else ""
     act = request.act or request.verb_name
-    confirm(f"{act} {_number(told)} of queue {request.queue!r}{for_good}", yes=yes)
-    # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
-    # not agreed to.
-    still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
-    result = _do_by_id(target, request, still)
-    return OperatorResult(result.changed, result.skipped, told.more)
+    confirm(f"{act} {_number(preview)} of queue {request.queue!r}{for_good}", yes=yes)
+    chosen = list(preview.changed)
+    if not yes:
+        # The answer may have taken a while: change only messages that were counted and that still fit.
+        counted = set(chosen)
+        chosen = [message_id for message_id in select().changed if message_id in counted]
+    result = _do_by_id(target, request, chosen)
+    return OperatorResult(result.changed, result.skipped, preview.more)
 
 
 def _failed_ids(target: Target, queue: str) -> set[str]:
     return {info.id for info in messages_of(target, queue, "failed")}
 
 
-def _number(told: OperatorResult) -> str:
-    """The engine acts on at most 10,000 at a time, and says when there are more."""
-    return count_of(len(told.changed), "message") + (", the first of more than that," if told.more else "")
+def _number(preview: OperatorResult) -> str:
+    """The engine changes at most 10,000 messages at a time, and reports whether more match."""
+    number = count_of(len(preview.changed), "message")
+    return f"{number}, the first of more than that," if preview.more else number
 
 
 def _report(kind: type[Operation[Any]], queue: str, result: OperatorResult, *, dry_run: bool = False) -> None:
     did = f"would be {kind.past}" if dry_run else kind.past
     lines = []
-    if len(result.changed) <= _LISTED:
+    if len(result.changed) <= _MAX_LISTED:
         lines += [f"{short(message_id)}  {did}" for message_id in result.changed]
-    lines += [f"{_short(given)}  skipped: {clean(why)}" for given, why in result.skipped[:_LISTED]]
-    if len(result.skipped) > _LISTED:
-        lines.append(f"{len(result.skipped) - _LISTED:,} more skipped")
-    lines.append(
-        f"{count_of(len(result.changed), 'message')} of queue {queue!r} {did}"
-        if result.changed
-        else "nothing to do"
-    )
+    lines += [f"{_short(given)}  skipped: {clean(why)}" for given, why in result.skipped[:_MAX_LISTED]]
+    if len(result.skipped) > _MAX_LISTED:
+        lines.append(f"{len(result.skipped) - _MAX_LISTED:,} more skipped")
+    if result.changed:
+        lines.append(f"{count_of(len(result.changed), 'message')} of queue {queue!r} {did}")
+    else:
+        lines.append("nothing to do")
     if result.more:
-        lines.append("more match; run it again to go on")
+        lines.append("more messages match; run the command again to continue")
     show(result, "\n".join(lines))
 
 

@@ -1,5 +1,4 @@
-"""The one place that prints: Rich tables for people, JSON for programs, and nothing a message could use to
-fool a terminal.
+"""All printing: Rich tables for people, JSON for programs. Text from messages cannot control the terminal.
 
 JSON has the field names of the Python values, times as epoch milliseconds, failure reasons as words, and
 bytes as text where they are UTF-8, else as `{"base64": "..."}`.
@@ -30,7 +29,7 @@ from fairlead.clock import SystemClock
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
 
-#: More than any message has characters, so that nothing is wrapped.
+#: The width without a terminal: more than any message has characters, so that no line is wrapped.
 _WIDE = 1_000_000_000
 _PIECE = 16 * 1024
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
@@ -38,13 +37,13 @@ _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process here; the root command does that, in one place for all that is printed."""
+        """Rich would end the process here. The root command ends it, for all output alike."""
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Text is taken as it is: no markup, no emoji codes. Without a terminal nothing is coloured, wrapped or
-    cut.
+    """A console that prints text unchanged: no markup, no emoji codes. Without a terminal it does not colour,
+    wrap or cut.
     """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
@@ -52,8 +51,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(value: object, table: RenderableType | Callable[[], RenderableType] | None = None) -> None:
-    """Print a result: `value` as JSON with `-o json`, else `table`, or the fields of `value` when there is
-    none.
+    """Print a result: with `-o json` the value as JSON, else the table, or the fields of the value without
+    one.
     """
     if wants_json():
         show_json(value)
@@ -68,18 +67,18 @@ def show(value: object, table: RenderableType | Callable[[], RenderableType] | N
         return
     with out.capture() as captured:
         out.print(table)
-    # Columns are padded to their width, also the last; in a file that is only noise.
+    # Rich pads every column to its width, also the last; a file needs no trailing spaces.
     _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def show_json(value: object) -> None:
-    """One document and a line break; indented for a terminal, one line for a pipe."""
+    """Print one document and a line break: indented at a terminal, on one line for a pipe."""
     indent = 2 if sys.stdout.isatty() else None
     _write(as_json(plain(value), indent=indent) + "\n")
 
 
 def as_json(shown: object, *, indent: int | None = None) -> str:
-    """With everything that a terminal would obey or hide as an escape, which means the same; the rest stays
+    """Write JSON with escapes for all characters that a terminal would interpret or hide; the rest stays
     readable.
     """
     return _NOT_PLAIN.sub(_escape_in_json, json.dumps(shown, indent=indent, ensure_ascii=False))
@@ -91,40 +90,42 @@ def _escape_in_json(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    """In pieces that a pipe takes whole: where Python does not buffer, it would not tell that only part of a
-    long one was read.
-    """
+    """Write in pieces that a pipe accepts whole: unbuffered, Python does not report a partial write."""
     for start in range(0, len(text), _PIECE):
         sys.stdout.write(text[start : start + _PIECE])
     sys.stdout.flush()
 
 
 def print_note(text: str) -> None:
-    """Something beside the result, for people only: on stderr, and not with `-o json`."""
+    """Print text beside the result, for people only: on stderr, and not with `-o json`."""
     if not wants_json():
         console(stderr=True).print(text, soft_wrap=True)
 
 
 def plain(value: object) -> Any:
-    """What JSON can hold. Anything else that a command wants to print is a mistake, and raises."""
-    if isinstance(value, FailureReason):
-        return value.word
-    if isinstance(value, Flag):
-        return value.value
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _bytes(bytes(value))
-    if isinstance(value, FailureRecord):
-        return {**msgspec.structs.asdict(value), "reason": FailureReason(value.reason).word}
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(part) for name, part in msgspec.structs.asdict(value).items()}
+    """Convert a value to what JSON can hold. Raises `TypeError` for any other value.
+
+    Its complexity is that of one table of cases.
+    """
+    match value:
+        case FailureReason():
+            return value.word
+        case Flag():
+            return value.value
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray() | memoryview():
+            return _bytes(bytes(value))
+        case FailureRecord():
+            return {**msgspec.structs.asdict(value), "reason": FailureReason(value.reason).word}
+        case msgspec.Struct():
+            return {name: plain(part) for name, part in msgspec.structs.asdict(value).items()}
+        case Mapping():
+            return {str(plain(name)): plain(part) for name, part in value.items()}
+        case Sequence():
+            return [plain(part) for part in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(plain(name)): plain(part) for name, part in value.items()}
-    if isinstance(value, Sequence):
-        return [plain(part) for part in value]
     raise TypeError(f"expected a value that has a JSON form, got {type(value).__name__}")
 
 
@@ -135,16 +136,12 @@ def _bytes(raw: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(raw).decode("ascii")}
 
 
-# For people
-
-
 def table(
     *headers: str, right: Sequence[str] = (), flexible: Sequence[str] = (), title: str | None = None
 ) -> Table:
-    """Aligned columns without a frame; those named in `right` hold numbers. Cells are text, taken as it is.
+    """Make a table of aligned columns without a frame. Columns in `right` hold numbers.
 
-    On a narrow terminal the `flexible` columns give way, so that ids stay whole; their cells are made with
-    `cut`.
+    On a narrow terminal the `flexible` columns shrink, so that ids stay whole; make their cells with `cut`.
     """
     made = Table(
         box=None,
@@ -166,12 +163,12 @@ def table(
 
 
 def cut(text: str) -> Text:
-    """A cell of a flexible column: what does not fit on its line is cut off."""
+    """Make a cell of a flexible column, which is cut to the width of the column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def pairs(rows: Sequence[tuple[str, RenderableType]]) -> Table:
-    """Names and values, one a line."""
+    """Lay out names and values, one pair a line."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
@@ -183,19 +180,18 @@ def pairs(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 def fields_of(value: object) -> RenderableType:
     shown = plain(value)
     if not isinstance(shown, dict):
-        return clean(shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False))
-    return pairs(
-        [
-            (name, clean(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)))
-            for name, part in shown.items()
-        ]
-    )
+        return _field_text(shown)
+    return pairs([(name, _field_text(part)) for name, part in shown.items()])
+
+
+def _field_text(value: Any) -> str:
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def clean(text: str, *, most: int = 0) -> str:
-    """Text from messages made harmless on one line: control and formatting characters are shown, not obeyed.
+    """Make text from messages harmless, on one line: control and formatting characters become escapes.
 
-    `most` cuts it to so many characters.
+    `most` cuts the text to that many characters; 0 keeps all.
     """
     if most and len(text) > most:
         text = text[: most - 1] + "…"
@@ -205,12 +201,12 @@ def clean(text: str, *, most: int = 0) -> str:
 
 
 def unless_piped(most: int) -> int:
-    """For `most` of a page about one thing: its lines are cut for a terminal only."""
+    """The bound `most` at a terminal, and none (0) in a pipe."""
     return most if sys.stdout.isatty() else 0
 
 
 def first_line(text: str) -> str:
-    """Of an error, which may have a traceback below it."""
+    """The first line of an error text, which may have a traceback below it."""
     head, _, more = text.strip().partition("\n")
     return f"{head.rstrip()} …" if more else head
 
@@ -221,11 +217,15 @@ def _escape(char: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def payload_text(raw: bytes, *, most: int = 60) -> str:
-    """A glimpse of a payload: text where it is text, else its size and first bytes. `most=0` is all of it."""
+    """Show the beginning of a payload: text if it is text, else its size and first bytes. `most=0` shows all
+    text.
+    """
     head = raw[: 4 * most + 4] if most else raw
     try:
         return clean(
@@ -236,7 +236,7 @@ def payload_text(raw: bytes, *, most: int = 60) -> str:
 
 
 def short(message_id: str) -> str:
-    """As lists show it; every command takes it back, within its queue."""
+    """The short id that lists show; every command accepts it within the queue."""
     return short_id(message_id)
 
 
@@ -256,7 +256,7 @@ def now_ms() -> int:
 
 
 def age(ms: int | None) -> str:
-    """How long ago, or how far ahead, coarse enough to read: `3m ago`, `in 2h`."""
+    """Show how long ago or how far ahead a time is: `3m ago`, `in 2h`."""
     if ms is None:
         return "-"
     gone = now_ms() - ms

@@ -1,4 +1,4 @@
-"""A plan as people and programs read it."""
+"""The plan of `fairlead apply`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGNS = {
 
 
 def plan_page(plan: RunbookPlan) -> Text:
-    """As a diff: what comes, what changes field by field, what goes, and what is left alone."""
+    """Show the plan as a diff: additions, changes field by field, removals, and what stays as it is."""
     lines: list[Text] = []
     for action in _SIGNS:
         for entry in plan.of(action):  # type: ignore[arg-type]
@@ -39,7 +39,8 @@ def _entry_lines(entry: PlanEntry) -> Iterator[Text]:
     head = f"{sign} {entry.kind} {entry.name}"
     if entry.action == "orphan":
         yield Text(
-            f"{head}: no longer defined; it stays with its messages, to remove it: {entry.note}", style=style
+            f"{head}: no longer defined; the queue stays with its messages; delete it with: {entry.note}",
+            style=style,
         )
         return
     yield Text(head + (": no longer defined" if entry.action == "remove" else ""), style=style)
@@ -77,9 +78,8 @@ def _summary(plan: RunbookPlan) -> str:
     project = f"project {plan.runbook.project}: " if plan.runbook.project else ""
     if plan.nothing_to_do:
         orphans = len(plan.of("orphan"))
-        return f"{project}nothing to do" + (
-            f", {count_of(orphans, 'queue')} no longer defined" if orphans else ""
-        )
+        more = f", {count_of(orphans, 'queue')} no longer defined" if orphans else ""
+        return f"{project}nothing to do{more}"
     counts = {
         "to create": "create",
         "to change": "change",
@@ -88,17 +88,15 @@ def _summary(plan: RunbookPlan) -> str:
         "no longer defined": "orphan",
     }
     found = [(len(plan.of(action)), words) for words, action in counts.items()]  # type: ignore[arg-type]
-    return project + (
-        ", ".join(f"{number} {words}" for number, words in found if number)
-        or "the runbook in force is written anew"
-    )
+    text = ", ".join(f"{number} {words}" for number, words in found if number)
+    return project + (text or "only the stored runbook changes")
 
 
 def what_happens(plan: RunbookPlan) -> str:
-    """For the question: `create 2 and change 1 in project 'shop'`."""
+    """What the question says: `create 2, change 1 in project 'shop'`."""
     counts = [(len(plan.of(action)), action) for action in ("create", "change", "remove")]
-    said = ", ".join(f"{action} {number}" for number, action in counts if number) or "store the runbook"
-    return f"{said} in project {plan.runbook.project!r}" if plan.runbook.project else said
+    text = ", ".join(f"{action} {number}" for number, action in counts if number) or "store the runbook"
+    return f"{text} in project {plan.runbook.project!r}" if plan.runbook.project else text
 
 
 def plan_record(plan: RunbookPlan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`fairlead redrive`: bring dead letters back, many at once, and watch them go."""
+"""`fairlead redrive`: return dead letters to their queue, many at once, and show the progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairlead.model.intent import Intent
 from fairlead.model.names import DEAD_LETTER_SUFFIX
 from fairlead.model.views import RedriveResult
 
-_LOOK_EVERY_S = 0.2
+_POLL_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -44,41 +44,50 @@ def register(app: typer.Typer) -> None:
 def redrive(
     request: Any,
     detach: Annotated[
-        bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")
+        bool, typer.Option("--detach", help="With --rate: end the command while the redrive continues.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Bring dead letters back to their queue, many at once or at a rate.
+    """Return dead letters to their queue. Handles any number, at once or at a limited rate.
 
-    The longest dead go first, each with a new life of attempts. A command that watches a redrive may be left
-    with Ctrl-C: the redrive goes on, and the command says how to stop it.
+    The longest dead go first, each with a failure count of 0. Ctrl-C ends the command, not the redrive; the
+    command then prints how to stop the redrive.
     """
-    queue, rate, by_id = request.queue, request.rate, bool(request.ids)
-    if by_id and rate is not None:
-        wrong_usage("expected ids or --rate, not both: those go at once")
-    if detach and rate is None:
-        wrong_usage("expected --rate with --detach")
+    queue, by_id = request.queue, bool(request.ids)
+    _check_usage(request, detach=detach)
     with open_target() as target:
-        ids = _read_ids(target, queue, request.ids) if by_id else None
-        request = replace(request, ids=ids)
-        told = target.do(replace(request, rate=None, dry_run=True))
-        if request.dry_run or not told.matched:
-            would = f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back"
-            show(told, would if told.matched else "nothing to do")
+        request = replace(request, ids=_read_ids(target, queue, request.ids) if by_id else None)
+        preview = target.do(replace(request, rate=None, dry_run=True))
+        if request.dry_run or not preview.matched:
+            text = f"{count_of(preview.matched, 'dead letter')} of queue {queue!r} would return"
+            show(preview, text if preview.matched else "nothing to do")
             return
-        if not by_id:
-            pace = f" at {rate:g} a second" if rate is not None else ""
-            confirm(f"bring back {count_of(told.matched, 'dead letter')} of queue {queue!r}{pace}", yes=yes)
-        if by_id or detach:
+        if by_id:
             result = target.do(request)
         else:
-            result = _RedriveProgress(target, told.matched).run(lambda: target.do(request))
+            result = _redrive_many(target, request, preview.matched, detach=detach, yes=yes)
     if result.intent_id is not None and detach:
-        going = f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}"
-        show(result, f"{going}; {_how_to_stop(result.intent_id)}")
+        text = f"returning {count_of(result.matched, 'dead letter')}; the redrive continues {_where()}"
+        show(result, f"{text}; {_how_to_stop(result.intent_id)}")
     else:
         source = queue.removesuffix(DEAD_LETTER_SUFFIX)
-        show(result, f"brought back {count_of(result.moved, 'dead letter')} to queue {source!r}")
+        show(result, f"returned {count_of(result.moved, 'dead letter')} to queue {source!r}")
+
+
+def _check_usage(request: Any, *, detach: bool) -> None:
+    if request.ids and request.rate is not None:
+        wrong_usage("expected ids or --rate, not both: messages given by id return at once")
+    if detach and request.rate is None:
+        wrong_usage("expected --rate with --detach")
+
+
+def _redrive_many(target: Target, request: Any, matched: int, *, detach: bool, yes: bool) -> RedriveResult:
+    pace = "" if request.rate is None else f" at {request.rate:g} a second"
+    confirm(f"return {count_of(matched, 'dead letter')} of queue {request.queue!r}{pace}", yes=yes)
+    if not detach:
+        return _RedriveProgress(target, matched).run(lambda: target.do(request))
+    result: RedriveResult = target.do(request)
+    return result
 
 
 def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:
@@ -91,7 +100,7 @@ def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:
 
 
 class _RedriveProgress:
-    """Follows a redrive by what the broker says about its intent; the work itself needs nobody to watch it."""
+    """Shows the progress of a redrive, from the intent of the broker. The redrive does not depend on it."""
 
     def __init__(self, target: Target, matched: int) -> None:
         self._target = target
@@ -119,53 +128,51 @@ class _RedriveProgress:
                         progress.update(bar, completed=intent.done)
                     elif not caller.is_alive():
                         break
-                    # Without a rate the call lasts as long as the work; with one it returns at once.
+                    # Without a rate the call lasts as long as the work; with a rate it returns at once.
                     if caller.is_alive():
-                        caller.join(_LOOK_EVERY_S)
+                        caller.join(_POLL_S)
                     else:
-                        sleep(_LOOK_EVERY_S)
+                        sleep(_POLL_S)
             except KeyboardInterrupt:
                 progress.stop()
-                self._say_that_it_goes_on()
+                self._print_that_it_continues()
                 raise typer.Exit(INTERRUPTED) from None
         if self._error:
             raise self._error[0]
         result = self._result[0]
-        # At a rate, the broker counts in the intent, which is gone when all of it is done; and it had begun
-        # before it answered.
-        return (
-            result
-            if result.intent_id is None
-            else RedriveResult(self._matched, self._matched, result.intent_id)
-        )
+        if result.intent_id is None:
+            return result
+        # With a rate the answer comes before the work; the intent, which has the counts, is removed at the
+        # end.
+        return RedriveResult(self._matched, self._matched, result.intent_id)
 
     def _call(self, begin: Callable[[], RedriveResult]) -> None:
         try:
             result = begin()
             self._intent_id = result.intent_id
             self._result.append(result)
-        except BaseException as error:  # told by the thread that waits
+        except BaseException as error:  # Raised again by the thread that waits.
             self._error.append(error)
 
     def _intent(self) -> Intent | None:
         for intent in self._target.intents():
-            ours = (
-                intent.intent_id == self._intent_id
-                if self._intent_id is not None
-                else intent.intent_id not in self._before
-            )
-            if intent.kind == "redrive" and ours:
+            if intent.kind == "redrive" and self._is_ours(intent):
                 self._intent_id = intent.intent_id
                 return intent
         return None
 
-    def _say_that_it_goes_on(self) -> None:
+    def _is_ours(self, intent: Intent) -> bool:
+        if self._intent_id is not None:
+            return intent.intent_id == self._intent_id
+        return intent.intent_id not in self._before
+
+    def _print_that_it_continues(self) -> None:
         if wants_json():
             show(RedriveResult(self._matched, self._done, self._intent_id))
         elif self._intent_id is None:
-            print_note(f"stopped watching; what was begun goes on {_where()}")
+            print_note(f"the command ends; the redrive continues {_where()}")
         else:
-            print_note(f"stopped watching; it goes on {_where()}; {_how_to_stop(self._intent_id)}")
+            print_note(f"the command ends; the redrive continues {_where()}; {_how_to_stop(self._intent_id)}")
 
 
 def _where() -> str:
@@ -177,4 +184,4 @@ def _where() -> str:
 
 
 def _how_to_stop(intent_id: int) -> str:
-    return f"see it with: fairlead intent list, stop it with: fairlead intent cancel {intent_id}"
+    return f"show it with: fairlead intent list, stop it with: fairlead intent cancel {intent_id}"

@@ -19,9 +19,10 @@ from fairlead.salvage.repair import repair as repair_directory
 from fairlead.salvage.report import DroppedEnd, RepairReport
 from fairlead.store.rocks.salvage import Damage, Gap
 
-#: The exit code when something is gone and the rest was saved. A repair that fails has the code of its error.
+#: The exit code when confirmed data is lost and the rest was saved. A failed repair has the code of its
+#: error.
 SAVED_IN_PART = 13
-#: More ids than this are only counted; `-o json` has all of them.
+#: Lines of each list; `-o json` has all of them.
 _MAX_LINES = 50
 
 
@@ -31,24 +32,22 @@ def register(app: typer.Typer) -> None:
 
 def repair(
     damaged: Annotated[
-        Path, typer.Argument(metavar="DAMAGED", help="The data directory. It is not written to.")
+        Path, typer.Argument(metavar="DAMAGED", help="The damaged data directory, which is only read.")
     ],
-    new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="A new or empty directory for what can be saved.")
-    ],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="A new or empty directory for the saved data.")],
     cut_unsynced: Annotated[
         bool,
         typer.Option(
             "--cut-unsynced",
-            help="After a power failure: drop what no sync confirmed, from the first defect on.",
+            help="After a power failure: drop commits that no sync confirmed, from the first defect on.",
         ),
     ] = False,
 ) -> None:
-    """Save what can be read of a damaged data directory into a new one, and list what is gone.
+    """Save the readable data of a damaged data directory into a new one, and list the losses.
 
-    The new directory gets its name when it is complete and checked: interrupted or killed, there is none. The
-    exit code is 0 if nothing that was confirmed is gone, and 13 if something is gone and the rest was saved.
-    With any other code there is no new directory.
+    The new directory gets its name when it is complete and checked; an interrupted repair leaves none. The
+    exit code is 0 if no confirmed data is lost, and 13 if some is lost and the rest was saved. With any other
+    code there is no new directory.
     """
     refuse_if_open(damaged)
     out = console(stderr=True)
@@ -64,11 +63,11 @@ def repair(
     ) as progress:
         task = progress.add_task("", total=None, rows="")
 
-        def told(what: str, total: int, done: int) -> None:
+        def show_progress(what: str, total: int, done: int) -> None:
             rows = f"{done:,} rows" if done and not total else ""
             progress.update(task, description=what, total=total or None, completed=done, rows=rows)
 
-        report = repair_directory(damaged, new, cut_unsynced=cut_unsynced, progress=told)
+        report = repair_directory(damaged, new, cut_unsynced=cut_unsynced, progress=show_progress)
     show(
         {"damaged": str(damaged), "new": str(new), "ok": report.ok, **dataclasses.asdict(report)},
         lambda: _view(damaged, new, report),
@@ -78,16 +77,16 @@ def repair(
 
 
 def _view(damaged: Path, new: Path, report: RepairReport) -> RenderableType:
-    verdict = ("all there ", "bold green") if report.ok else ("something is gone ", "bold red")
+    verdict = ("nothing lost ", "bold green") if report.ok else ("data lost ", "bold red")
     saved = f"saved {count_of(report.messages, 'message')} of {clean(str(damaged))} to {clean(str(new))}"
     parts: list[RenderableType] = [Text.assemble(verdict, saved)]
     if report.queues:
         parts.append(_queues(report))
     parts += _list("files that cannot be read", [_damage(damage) for damage in report.damages])
-    parts += _list("commits that are gone", [_gap(gap) for gap in report.gaps])
-    parts += _list("dropped, confirmed by no sync", [_dropped(end) for end in report.dropped])
+    parts += _list("lost commits", [_gap(gap) for gap in report.gaps])
+    parts += _list("dropped, not confirmed by a sync", [_dropped(end) for end in report.dropped])
     parts += _list(
-        "messages that are gone",
+        "lost messages",
         [f"{gone.id} in {gone.queue}, key {gone.key}, {gone.where}" for gone in report.gone],
     )
     parts += _list("messages that may be delivered again", report.redelivered)
@@ -97,7 +96,7 @@ def _view(damaged: Path, new: Path, report: RepairReport) -> RenderableType:
 
 
 def _queues(report: RepairReport) -> Table:
-    table = Table("queue", "counted", "saved", "known to be gone")
+    table = Table("queue", "counted", "saved", "known to be lost")
     for queue in report.queues:
         counted = "?" if queue.counted is None else str(queue.counted)
         table.add_row(clean(queue.queue), counted, str(queue.saved), str(queue.gone))
@@ -113,7 +112,7 @@ def _gap(gap: Gap) -> str:
     rows = f"sequence numbers {gap.first_sequence} to {gap.last_sequence}"
     first = str(gap.first_commit) if gap.first_commit else "an unknown one"
     last = str(gap.last_commit) if gap.last_commit else "an unknown one"
-    return f"commits {first} to {last} ({rows}): messages they enqueued are gone, messages they completed may come back"
+    return f"commits {first} to {last} ({rows}): messages that they enqueued are lost, messages that they completed may come back"
 
 
 def _dropped(end: DroppedEnd) -> str:
@@ -129,7 +128,7 @@ def _list(title: str, lines: list[str]) -> list[RenderableType]:
         text.append(f"\n  - {clean(line)}", style="not bold")
     if len(lines) > _MAX_LINES:
         text.append(
-            f"\n  and {len(lines) - _MAX_LINES} more: fairlead -o json repair ... lists all",
+            f"\n  and {len(lines) - _MAX_LINES} more; list all with: fairlead -o json repair ...",
             style="not bold",
         )
     return [text]

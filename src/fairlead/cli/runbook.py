@@ -1,4 +1,4 @@
-"""`fairlead runbook`: check a runbook, show it in its normal form, and the schema for editors."""
+"""`fairlead runbook`: check a runbook, show its normal form, and print the schema for editors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fairlead.cli.output import clean, console, count_of, print_note, show, show
 from fairlead.cli.target import open_target
 from fairlead.runbook.apply import find_in_force
 from fairlead.runbook.check import CheckedRunbook, read_runbook
+from fairlead.runbook.keys import runbook_schema
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.normal_form import as_toml, normal_form
-from fairlead.runbook.schema import runbook_schema
 from fairlead.runbook.source import Problem
 
 RunbookFiles = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILE", help="Runbooks in TOML, HCL or JSON, by how their names end; all make up one."
+        metavar="FILE", help="Files of one runbook: TOML, HCL or JSON, by the endings of their names."
     ),
 ]
 
@@ -36,9 +36,9 @@ def register(app: typer.Typer) -> None:
 
 
 def check(files: RunbookFiles) -> None:
-    """Check runbooks without a server; every mistake is named at once, with its line.
+    """Check a runbook without a server, and print every mistake with its line.
 
-    What is only doubtful is a warning. Hooks are compiled when they are applied.
+    Doubtful settings are warnings. Hooks are compiled when the runbook is applied.
     """
     checked = read_files(files)
     tell_warnings(checked)
@@ -57,13 +57,13 @@ def show_normal_form(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE", help="Runbooks to show. Without any, the one in force at the server or directory."
+            metavar="FILE", help="Files of the runbook. Default: the runbook in force in the broker."
         ),
     ] = None,
 ) -> None:
-    """Show a runbook in its normal form: as TOML, or with -o json as JSON. Both can be applied again.
+    """Show a runbook in its normal form, which can be applied again: as TOML, or with -o json as JSON.
 
-    What is at its default is left out, hooks are written out.
+    Values at their defaults are left out; the text of hooks is included.
     """
     if files:
         checked = read_files(files)
@@ -74,9 +74,10 @@ def show_normal_form(
         with open_target() as target:
             in_force = find_in_force(target, project)
         if in_force is None:
-            wrong_usage(
-                f"there is no runbook in force {f'in project {project!r}' if project else 'outside of projects; name one with --project'}"
-            )
+            where = "outside of projects; give --project NAME"
+            if project:
+                where = f"in project {project!r}"
+            wrong_usage(f"there is no runbook in force {where}")
         found = in_force
     if wants_json():
         show_json(normal_form(found))
@@ -85,15 +86,12 @@ def show_normal_form(
 
 
 def schema() -> None:
-    """Print the JSON Schema of runbooks, for editors.
-
-    It is made from the table that `check` reads by.
-    """
+    """Print the JSON Schema of runbooks, for editors. It has the rules that `check` uses."""
     show_json(runbook_schema())
 
 
 def read_files(files: Sequence[Path]) -> CheckedRunbook:
-    """The project that is chosen stands above that of the files."""
+    """Read files as one runbook. The chosen project takes precedence over the project in the files."""
     return read_runbook(files, project=current_options().project or None)
 
 

@@ -1,6 +1,4 @@
-"""The checks of `fairlead doctor` that ask who could do harm: over the network, on this machine, or with what
-is in a file.
-"""
+"""The checks of `fairlead doctor` on access: over the network, on this machine, and to files with secrets."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.cli.findings import Finding
-from fairlead.cli.global_options import CredentialFiles
+from fairlead.cli.findings import Finding, Level
+from fairlead.cli.global_options import GlobalOptions
 from fairlead.cli.server_checks import connect_briefly, why_refused
 from fairlead.client.addresses import Endpoint
 from fairlead.config.load import SETTINGS, load_with_sources
@@ -29,10 +27,10 @@ _finding = partial(Finding, "security")
 
 
 def security(
-    data: Path | None, at: Endpoint, tls: Tls | None, given: CredentialFiles, environ: Mapping[str, str]
+    data: Path | None, at: Endpoint, tls: Tls | None, given: GlobalOptions, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     if not why_refused(at):
-        yield from stranger(at, tls)
+        yield from anonymous_access(at, tls)
     if data is not None and data.is_dir():
         yield from secret_file("bootstrap key", data / BOOTSTRAP_FILE)
     for name, file in (("API key", given.api_key_file), ("TLS key", given.tls_key)):
@@ -43,33 +41,27 @@ def security(
         yield from settings_here(data, environ)
 
 
-def stranger(at: Endpoint, tls: Tls | None) -> Iterator[Finding]:
-    """What somebody without a key gets from the server."""
-    near = not at.host or is_loopback_host(at.host)
+def anonymous_access(at: Endpoint, tls: Tls | None) -> Iterator[Finding]:
+    """Check whether the server asks for a key, and whether it speaks TLS."""
+    is_local = not at.host or is_loopback_host(at.host)
+    level: Level = "info" if is_local else "warn"
     try:
         with connect_briefly(at, tls) as client:
             client.queues()
     except Unauthenticated:
         yield _finding("keys", "ok", f"{at} asks for an API key")
     except (ImportError, FairleadError):
-        return  # what is wrong there is said of the door
+        return  # The check of the door reports the problem.
     else:
-        where = "on this machine" if near else "who reaches it"
-        advice = 'set auth.mode = "keys" before others may reach it'
-        yield _finding(
-            "keys",
-            "info" if near else "warn",
-            f"{at} asks for no key: everybody {where} may do everything",
-            advice,
-        )
+        who = "every user of this machine" if is_local else "everybody who reaches it"
+        advice = 'set auth.mode = "keys" before other people can reach it'
+        yield _finding("keys", level, f"{at} asks for no key: {who} may do everything", advice)
     if tls is None:
-        advice = "set tls.cert and tls.key; `fairlead tls init` makes some to begin with"
-        yield _finding(
-            "TLS",
-            "info" if near else "warn",
-            f"{at} speaks plaintext" + ("" if near else ", keys and messages can be read"),
-            advice,
-        )
+        advice = "set tls.cert and tls.key; `fairlead tls init` makes certificates to start with"
+        found = f"{at} speaks plaintext"
+        if not is_local:
+            found += ": others on the network can read keys and messages"
+        yield _finding("TLS", level, found, advice)
     else:
         yield _finding("TLS", "ok", f"{at} speaks TLS")
 
@@ -84,17 +76,17 @@ def secret_file(name: str, file: Path) -> Iterator[Finding]:
         yield _finding(
             name,
             "warn",
-            f"{file} can be read by others (mode {mode})",
-            f"chmod 600 {file}, and have another key made",
+            f"other users can read {file} (mode {mode})",
+            f"chmod 600 {file}, and replace the key",
         )
     elif os.access(file, os.R_OK):
         yield _finding(name, "ok", f"only its owner can read {file}")
     else:
-        yield _finding(name, "info", f"{file} is somebody else's, and cannot be read here")
+        yield _finding(name, "info", f"{file} belongs to another user, and this user cannot read it")
 
 
 def settings_here(data: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What a server would be that is started with this environment."""
+    """Check the settings that a server would have if it were started with this environment."""
     try:
         loaded = load_with_sources(None, environ, {} if data is None else {"data": data})
         why = why_unusable()
@@ -103,7 +95,7 @@ def settings_here(data: Path | None, environ: Mapping[str, str]) -> Iterator[Fin
     except SettingInvalid as wrong:
         if data is not None or wrong.path != "data":
             yield _finding(
-                "settings", "bad", wrong.message, "a server that is started with this environment refuses to"
+                "settings", "bad", wrong.message, "correct it: a server does not start with this environment"
             )
         return
     yield from exposure(settings)
@@ -115,26 +107,20 @@ def exposure(settings: ServerSettings) -> Iterator[Finding]:
         for door, address in settings.addresses().items()
         if not listens_on_loopback(address)
     ]
-    kept = ", ".join(
-        [
-            "keys" if settings.auth.mode == "keys" else "no keys",
-            "TLS with client certificates"
-            if settings.tls.client_ca
-            else "TLS"
-            if settings.tls.on
-            else "plaintext",
-            f"{len(settings.redact.headers)} headers and {len(settings.redact.json_paths)} paths redacted",
-        ]
-    )
+    keys = "keys" if settings.auth.mode == "keys" else "no keys"
+    redacted = f"{len(settings.redact.headers)} headers and {len(settings.redact.json_paths)} paths redacted"
+    protection = f"{keys}, {_transport(settings)}, {redacted}"
+    reachable = f"other machines can reach {', '.join(public)}"
     if public and settings.insecure_public:
-        advice = "set auth.mode and tls, and take insecure_public away"
-        yield _finding(
-            "settings",
-            "warn",
-            f"others may reach {', '.join(public)}, which insecure_public allows: {kept}",
-            advice,
-        )
+        advice = "set auth.mode and tls, and remove insecure_public"
+        yield _finding("settings", "warn", f"{reachable}, which insecure_public allows: {protection}", advice)
     elif public:
-        yield _finding("settings", "ok", f"others may reach {', '.join(public)}: {kept}")
+        yield _finding("settings", "ok", f"{reachable}: {protection}")
     else:
-        yield _finding("settings", "ok", f"only this machine reaches it: {kept}")
+        yield _finding("settings", "ok", f"only this machine can reach the server: {protection}")
+
+
+def _transport(settings: ServerSettings) -> str:
+    if settings.tls.client_ca:
+        return "TLS with client certificates"
+    return "TLS" if settings.tls.on else "plaintext"

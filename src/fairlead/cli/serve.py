@@ -38,56 +38,84 @@ def _default(setting: str) -> str:
 
 def serve(
     data: Annotated[
-        Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Data directory, created if it does not exist.", show_default=False),
     ] = None,
     resp: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help=f"Door for small calls, which speaks Redis, or off. {_default('resp')}"
+            metavar="HOST:PORT",
+            help=f"Address of the Redis protocol door, for small calls, or off. {_default('resp')}",
         ),
     ] = None,
     flight: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Arrow Flight door, or off. {_default('flight')}")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help=f"Address of the Arrow Flight door, or off. {_default('flight')}"
+        ),
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help=f"gRPC door for fila.v1 clients, or off. {_default('grpc')}"),
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"Address of the gRPC door, for fila.v1 clients, or off. {_default('grpc')}",
+        ),
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Health and metrics, or off. {_default('http')}")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"Address of the HTTP door, for health and metrics, or off. {_default('http')}",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Settings file in TOML. Default: the file in FAIRLEAD_CONFIG.",
+            show_default=False,
+        ),
     ] = None,
     durability: Annotated[
         str | None,
         typer.Option(
-            metavar="fsync|os", help=f"What a confirmed call has survived. {_default('durability')}"
+            metavar="fsync|os",
+            help=f"What a confirmed call survives: a power cut, or a crash of the server. {_default('durability')}",
         ),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="debug|info|warning|error", help=_default("log.level"))
+        str | None,
+        typer.Option(
+            metavar="debug|info|warning|error", help=f"Least important events to log. {_default('log.level')}"
+        ),
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(metavar="text|json", help=f"Form of the log on stderr. {_default('log.format')}"),
+        typer.Option(metavar="text|json", help=f"Format of the log on stderr. {_default('log.format')}"),
     ] = None,
     insecure_public: Annotated[
-        bool, typer.Option("--insecure-public", help="Let others reach it although keys or TLS are missing.")
+        bool,
+        typer.Option(
+            "--insecure-public", help="Allow other machines to connect although keys or TLS are missing."
+        ),
     ] = False,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set any other setting, such as limits.max_calls=64; may be repeated.",
+        ),
     ] = None,
 ) -> None:
-    """Serve a data directory until SIGTERM or Ctrl-C; port 0 picks a free port and prints it.
+    """Serve a data directory until SIGTERM or Ctrl-C. Port 0 picks a free port and prints it.
 
-    A stop takes no more work, lets calls in flight finish, and exits with 0; leases stay. Settings come from
-    flags, then the environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
+    A stop accepts no more calls, lets calls in flight finish, and exits with 0; leases stay. Flags take
+    precedence over the environment (FAIRLEAD_*), which takes precedence over the file.
+    docs/reference/settings.md lists all settings.
     """
     flags: dict[str, object] = {
-        "data": data or current_options().data,
+        "data": data or current_options().flag("data"),
         "resp": resp,
         "flight": flight,
         "grpc": grpc,
@@ -100,12 +128,12 @@ def serve(
     loaded = load_with_sources(config, os.environ, flags | _split(setting or []))
     settings = loaded.settings
     bootstrap_key = key_in_environment(os.environ, settings.auth)
-    # RocksDB lets everybody read its files unless the process says otherwise.
+    # RocksDB makes files that other users can read, unless the umask of the process forbids it.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log, repeats=Repeats())
     if "flight" in settings.addresses():
-        # First of all: pyarrow reads its ceiling when it is loaded, and never again. Where it is not
-        # installed, its door says so.
+        # Before pyarrow is imported: pyarrow reads the limit only then. The Flight door reports a missing
+        # pyarrow.
         with suppress(ModuleNotFoundError):
             limit_arrow_memory(settings.limits.max_arrow_bytes)
     import_arrow_alone()
@@ -113,7 +141,7 @@ def serve(
 
 
 def _with_doors_that_open(loaded: LoadedSettings) -> ServerSettings:
-    """Imports gRPC only where its door is wanted."""
+    """The settings, without the gRPC door if it cannot open. Imports gRPC only where the door is wanted."""
     why = "" if loaded.settings.grpc == "off" else fila_packages.why_unusable()
     if not why:
         return loaded.settings
@@ -121,14 +149,14 @@ def _with_doors_that_open(loaded: LoadedSettings) -> ServerSettings:
     logs.event(
         logging.getLogger("fairlead.serve"),
         logging.INFO,
-        f"the gRPC door, for clients of fila.v1, is off; to open it: {fila_packages.INSTALL}",
+        f"the gRPC door, for clients of fila.v1, is off; to open the door: {fila_packages.INSTALL}",
         why=why,
     )
     return settings
 
 
 def run_and_exit(server: Server) -> NoReturn:
-    """From here on the process ends with `_exit`, whatever happens."""
+    """Run the server; the process ends with `os._exit` in every case."""
     try:
         run(server, ready=lambda: _announce(server))
     except FairleadError as error:
@@ -140,8 +168,8 @@ def run_and_exit(server: Server) -> NoReturn:
         )
         _exit(1)
     except Exception:
-        # Also a defect must end the process, for a supervisor to see it.
-        logging.getLogger("fairlead.serve").exception("the server has failed in a way that nobody foresaw")
+        # A defect must end the process too, so that a supervisor notices it.
+        logging.getLogger("fairlead.serve").exception("the server failed unexpectedly")
         _exit(1)
     _exit(0)
 
@@ -157,19 +185,16 @@ def _split(given: list[str]) -> dict[str, object]:
 
 
 def _announce(server: Server) -> None:
-    """The first lines on stdout: where to connect, with the ports that were picked."""
+    """Print the first lines on stdout: the addresses, with the ports that were picked."""
     data = server.settings.data
     if wants_json():
-        typer.echo(
-            json.dumps(
-                {
-                    "fairlead": fairlead.__version__,
-                    "data": str(data),
-                    "pid": os.getpid(),
-                    "addresses": server.addresses,
-                }
-            )
-        )
+        record = {
+            "fairlead": fairlead.__version__,
+            "data": str(data),
+            "pid": os.getpid(),
+            "addresses": server.addresses,
+        }
+        typer.echo(json.dumps(record))
     else:
         typer.echo(f"fairlead {fairlead.__version__} serving {data}")
         for name, address in server.addresses.items():
@@ -181,6 +206,6 @@ def _exit(code: int) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is closed by now. Not sys.exit: pyarrow's Flight server cannot always be shut down while a
-    # client keeps an idle stream open, and the interpreter would wait for its threads for ever.
+    # Everything is closed. sys.exit could hang: pyarrow's Flight server cannot always be shut down while a
+    # client keeps an idle stream open, and the interpreter would wait for its threads.
     os._exit(code)

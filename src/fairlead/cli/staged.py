@@ -1,4 +1,4 @@
-"""`fairlead staged`: writes that are prepared and not published yet."""
+"""`fairlead staged`: staged writes, which are not published yet."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ def register(app: typer.Typer) -> None:
         Command("list", "staging.list", _listed),
         Command("discard", "staging.discard", _discarded, asks=_what_goes),
     )
-    add_group(
-        app, "staged", "Writes that are prepared and not published yet, and those published lately.", commands
-    )
+    add_group(app, "staged", "Staged writes and recently published ones.", commands)
 
 
 def _listed(_: Any, found: Sequence[StagedWrite]) -> tuple[object, RenderableType]:
     numbers = ("chunks", "messages", "bytes")
     lines = table(
-        "token", "queue", "state", *numbers, "since", "goes", right=numbers, flexible=("token", "queue")
+        "token", "queue", "state", *numbers, "since", "expires", right=numbers, flexible=("token", "queue")
     )
     for write in found:
         state = "published" if write.published else "staged"
@@ -35,13 +33,13 @@ def _listed(_: Any, found: Sequence[StagedWrite]) -> tuple[object, RenderableTyp
         lines.add_row(
             cut(clean(write.token)), write.queue, state, *counts, age(write.staged_at), age(write.expires_at)
         )
-    return found, lines if found else "nothing is staged"
+    return found, lines if found else "there are no staged writes"
 
 
 def _what_goes(_: Target, request: Any) -> str:
-    return f"drop all that is staged for {request.queue} under {request.token!r}"
+    return f"drop the staged write {request.token!r} of {request.queue}"
 
 
 def _discarded(request: Any, chunks: int) -> tuple[object, RenderableType]:
-    told = f"dropped {count_of(chunks, 'chunk')} of {clean(request.token)!r} for {request.queue}"
-    return {"queue": request.queue, "token": request.token, "chunks": chunks}, told
+    text = f"dropped {count_of(chunks, 'chunk')} of staged write {clean(request.token)!r} of {request.queue}"
+    return {"queue": request.queue, "token": request.token, "chunks": chunks}, text

@@ -1,4 +1,4 @@
-"""`fairlead stats`: counts of queues, once or again and again."""
+"""`fairlead stats`: the counts of queues, once or at intervals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def register(app: typer.Typer) -> None:
 
 
 Interval = Annotated[
-    str, typer.Option("--interval", metavar="DURATION", help="Time between two looks, such as 500ms or 5s.")
+    str,
+    typer.Option("--interval", metavar="DURATION", help="Time between two samples, such as 500ms."),
 ]
 
 
@@ -43,35 +44,35 @@ def stats(
         list[str] | None,
         typer.Argument(
             metavar="QUEUE",
-            help="All but dead-letter queues when none is named.",
+            help="Queues to show. Default: all but dead-letter queues.",
             autocompletion=complete_queue,
         ),
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it."),
+        typer.Option("--watch", "-w", help="Repeat at each interval, with rates per second, until Ctrl-C."),
     ] = False,
     interval: Interval = "1s",
     keys: Annotated[
-        bool, typer.Option("--keys", "-k", help="Add the fairness keys of each queue and their shares.")
+        bool, typer.Option("--keys", "-k", help="Show the fairness keys of each queue and their shares.")
     ] = False,
     looks: Annotated[
-        int | None, typer.Option("--looks", min=1, help="With --watch: end after so many looks.")
+        int | None, typer.Option("--looks", metavar="N", min=1, help="With --watch: end after N samples.")
     ] = None,
 ) -> None:
-    """Show how many messages of each queue are where.
+    """Show the message counts of queues: ready, waiting, leased and dead.
 
-    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch
-    one per line.
+    With --watch, rates are per second between two samples. -o json prints one document, with --watch one per
+    line.
     """
     pause_s = read_interval(interval)
     named = [in_project(name) for name in queues or ()]
     with open_target() as target:
         if not watch:
-            look = take_sample(target, named, keys=keys)
+            sample = take_sample(target, named, keys=keys)
             show(
-                document(None, look, keys),
-                lambda: stats_view(look, {}, shares_of(None, look) if keys else {}),
+                document(None, sample, keys),
+                lambda: stats_view(sample, {}, shares_of(None, sample) if keys else {}),
             )
             return
         try:
@@ -81,7 +82,7 @@ def stats(
 
 
 def read_interval(interval: str) -> float:
-    """Seconds."""
+    """Return the interval in seconds. Raises `InvalidRequest`."""
     ms = to_ms(interval, "interval")
     if ms < _MIN_INTERVAL_MS:
         raise InvalidRequest("interval", f"at least {_MIN_INTERVAL_MS}ms", interval)
@@ -89,8 +90,9 @@ def read_interval(interval: str) -> float:
 
 
 def take_sample(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> StatsSample:
-    """One call for the list, of the project that is chosen, and one per queue. A queue that is deleted
-    meanwhile is left out, unless it was named.
+    """Sample the named queues, or all queues of the chosen project: one call for the list, and one per queue.
+
+    A queue that is deleted meanwhile is left out, unless it was named.
     """
     found = []
     for name in names or [info.name for info in target.queues(in_project("")) if info.source is None]:
@@ -105,7 +107,7 @@ def take_sample(target: Target, names: Sequence[str] = (), *, keys: bool = False
 def take_samples(
     target: Target, names: Sequence[str], pause_s: float, *, keys: bool, most: int | None
 ) -> Iterator[StatsSample]:
-    """The time between looks does not include what a look takes."""
+    """Yield samples; the time between two samples does not include the time that a sample takes."""
     for number in count(1):
         yield take_sample(target, names, keys=keys)
         if number == most:
@@ -113,57 +115,59 @@ def take_samples(
         time.sleep(pause_s)
 
 
-def _watch(looks: Iterator[StatsSample], keys: bool) -> None:
+def _watch(samples: Iterator[StatsSample], keys: bool) -> None:
     out = console()
     before: StatsSample | None = None
     if wants_json():
-        for look in looks:
-            show_json(document(before, look, keys))
-            before = look
+        for sample in samples:
+            show_json(document(before, sample, keys))
+            before = sample
         return
     if not out.is_terminal:
-        for look in looks:
-            out.print(_watched(before, look, keys))
+        for sample in samples:
+            out.print(_watch_view(before, sample, keys))
             out.print()
-            before = look
+            before = sample
         return
     with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
-        for look in looks:
-            live.update(_watched(before, look, keys), refresh=True)
-            before = look
+        for sample in samples:
+            live.update(_watch_view(before, sample, keys), refresh=True)
+            before = sample
 
 
-def _watched(before: StatsSample | None, look: StatsSample, keys: bool) -> RenderableType:
+def _watch_view(before: StatsSample | None, sample: StatsSample, keys: bool) -> RenderableType:
     return stats_view(
-        look, rates_between(before, look), shares_of(before, look) if keys else {}, watching=True
+        sample, rates_between(before, sample), shares_of(before, sample) if keys else {}, watching=True
     )
 
 
-def document(before: StatsSample | None, look: StatsSample, keys: bool) -> dict[str, object]:
-    return stats_document(look, rates_between(before, look), keys=shares_of(before, look) if keys else None)
+def document(before: StatsSample | None, sample: StatsSample, keys: bool) -> dict[str, object]:
+    return stats_document(
+        sample, rates_between(before, sample), keys=shares_of(before, sample) if keys else None
+    )
 
 
-def shares_of(before: StatsSample | None, look: StatsSample) -> dict[str, list[KeyShare]]:
-    seconds = look.at_s - before.at_s if before else 0.0
+def shares_of(before: StatsSample | None, sample: StatsSample) -> dict[str, list[KeyShare]]:
+    seconds = sample.at_s - before.at_s if before else 0.0
     return {
         stats.queue: key_shares(before.find(stats.queue) if before else None, stats, seconds)
-        for stats in look.queues
+        for stats in sample.queues
     }
 
 
 def stats_view(
-    look: StatsSample,
+    sample: StatsSample,
     rates: Mapping[str, Rates],
     shares: Mapping[str, Sequence[KeyShare]],
     *,
     watching: bool = False,
 ) -> RenderableType:
-    if not look.queues:
-        return Text("no queues yet; make one with: fairlead queue create NAME")
+    if not sample.queues:
+        return Text("there are no queues yet; create one with: fairlead queue create NAME")
     columns = _FLOW if watching else ()
     numbers = ("ready", "waiting", "leased", "dead", "bytes", "consumers", *(header for _, header in columns))
     made = table("queue", *numbers, "state", right=numbers)
-    for stats in look.queues:
+    for stats in sample.queues:
         found = rates.get(stats.queue)
         passed: Mapping[str, float] = {} if found is None else found.flow
         made.add_row(
@@ -177,7 +181,7 @@ def stats_view(
             Text(state_of(stats), style="yellow"),
         )
     parts: list[RenderableType] = [made]
-    for stats in look.queues:
+    for stats in sample.queues:
         if stats.queue in shares:
             parts += ["", keys_view(stats, shares[stats.queue])]
     return Group(*parts)
@@ -192,7 +196,7 @@ def state_of(stats: QueueStats) -> str:
 
 def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
     if not shares:
-        return Text(f"{clean(stats.queue)}: no key has anything ready", style="dim")
+        return Text(f"{clean(stats.queue)}: no fairness key has ready messages", style="dim")
     made: Table = table(
         "key", "weight", "due", "got", "out/s", "", "ready", right=("weight", "due", "got", "out/s", "ready")
     )
@@ -213,7 +217,7 @@ def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
 
 
 def _alive(stats: QueueStats) -> tuple[Text, Text]:
-    """What is ready and what waits. A dead-letter queue has neither: its messages are counted as dead."""
+    """Ready and waiting messages. A dead-letter queue has neither: its messages count as dead."""
     if is_dead_letter_name(stats.queue):
         return Text("-", style="dim"), Text("-", style="dim")
     return _number(stats.ready, "cyan"), _number(stats.waiting, "yellow")

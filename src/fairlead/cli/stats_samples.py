@@ -1,6 +1,4 @@
-"""What was seen at one moment, and what two moments say about the time between them. Nothing here talks to a
-broker.
-"""
+"""Samples of the counts of queues, and rates and shares between two samples. Pure: no broker, no clock."""
 
 from __future__ import annotations
 
@@ -10,16 +8,16 @@ from typing import Any
 
 from fairlead.cli.charts import shares
 from fairlead.cli.output import plain
-from fairlead.model.views import KeyStats, QueueStats
+from fairlead.model.views import QueueStats
 
-#: Counts that only grow while a broker runs, as far as it keeps them, and counts of the moment.
+#: Counts that only grow while a broker runs, and counts of the current state.
 TOTALS = ("enqueued", "delivered", "completed", "failed")
 COUNTS = ("ready", "waiting", "leased", "dead")
 
 
 @dataclass(frozen=True, slots=True)
 class StatsSample:
-    """`at_s` is monotonic: only differences mean something."""
+    """The counts of some queues at one time. `at_s` is monotonic time: use differences only."""
 
     at_s: float
     queues: tuple[QueueStats, ...]
@@ -30,9 +28,7 @@ class StatsSample:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, between two looks. `flow` is what passed by total, empty where the broker keeps none;
-    `change` is net.
-    """
+    """Rates per second between two samples: `flow` of each total, `change` of each count."""
 
     flow: Mapping[str, float] = field(default_factory=dict)
     change: Mapping[str, float] = field(default_factory=dict)
@@ -40,8 +36,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """`fair` is the part its weight gives a key among those shown, `got` the part it had of what went out
-    (None: nothing did).
+    """The share of a fairness key. `fair` is its part of the weights of all shown keys, `got` its part of the
+    deliveries (None: there were none).
     """
 
     key: str
@@ -54,7 +50,9 @@ class KeyShare:
 
 
 def rates_between(before: StatsSample | None, now: StatsSample) -> dict[str, Rates]:
-    """By queue. Empty for the first look, and without queues that were not there before."""
+    """Return the rates by queue, without queues that the earlier sample lacks. Empty without an earlier
+    sample.
+    """
     if before is None or now.at_s <= before.at_s:
         return {}
     seconds = now.at_s - before.at_s
@@ -75,54 +73,49 @@ def totals_of(stats: QueueStats) -> dict[str, int]:
 
 
 def _grown(before: int, now: int) -> int:
-    """A total that shrank belongs to a broker that was started anew since: all of it is new."""
+    """The growth of a total. A total that shrank belongs to a restarted broker: all of it is new."""
     return now - before if now >= before else now
 
 
 def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> list[KeyShare]:
-    """Heaviest first. The whole is what went out of the queue: keys that have run dry since are not shown,
-    and had their part of it.
+    """Return the shares of the keys, the heaviest first.
+
+    `got` is a part of all deliveries of the queue, also those of keys that have no ready messages any more
+    and are not shown.
     """
-    earlier = {entry.key: entry for entry in before.keys} if before is not None and seconds > 0 else {}
-    out = [_went_out(earlier[entry.key], entry) if entry.key in earlier else None for entry in now.keys]
-    whole = sum(part or 0.0 for part in out)
+    delivered = _delivered_by_key(before, now) if before is not None and seconds > 0 else {}
+    whole = sum(delivered.values())
     if before is not None:
         whole = max(whole, _grown(before.totals.delivered, now.totals.delivered))
     fair = shares([float(entry.weight) for entry in now.keys])
     found = []
-    for entry, went, due in zip(now.keys, out, fair, strict=True):
-        got = (went or 0.0) / whole if whole else None
-        found.append(
-            KeyShare(
-                entry.key,
-                entry.weight,
-                entry.pending,
-                entry.more,
-                None if went is None else went / seconds,
-                due,
-                got,
-            )
-        )
+    for entry, due in zip(now.keys, fair, strict=True):
+        count = delivered.get(entry.key)
+        per_s = None if count is None else count / seconds
+        got = (count or 0) / whole if whole else None
+        found.append(KeyShare(entry.key, entry.weight, entry.pending, entry.more, per_s, due, got))
     return sorted(found, key=lambda share: (-share.fair, -share.pending, share.key))
 
 
-def _went_out(before: KeyStats, now: KeyStats) -> float:
-    return float(_grown(before.delivered, now.delivered))
+def _delivered_by_key(before: QueueStats, now: QueueStats) -> dict[str, int]:
+    """Deliveries between two samples, of the keys that both have."""
+    earlier = {entry.key: entry.delivered for entry in before.keys}
+    return {
+        entry.key: _grown(earlier[entry.key], entry.delivered) for entry in now.keys if entry.key in earlier
+    }
 
 
 def stats_document(
-    look: StatsSample, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None
+    sample: StatsSample, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None
 ) -> dict[str, Any]:
-    """For programs. `rates` is null at the first look; `shares` is there when keys were asked for."""
+    """The sample as JSON. `rates` is null at the first sample; `shares` is there when `keys` is given."""
     queues = []
-    for stats in look.queues:
+    for stats in sample.queues:
         entry: dict[str, Any] = plain(stats)
-        found = rates.get(stats.queue)
-        entry["rates"] = (
-            None
-            if found is None
-            else {**found.flow, **{f"{name}_change": rate for name, rate in found.change.items()}}
-        )
+        entry["rates"] = None
+        if (found := rates.get(stats.queue)) is not None:
+            changes = {f"{name}_change": rate for name, rate in found.change.items()}
+            entry["rates"] = {**found.flow, **changes}
         if keys is not None:
             entry["shares"] = plain(keys.get(stats.queue, ()))
         queues.append(entry)

@@ -1,4 +1,4 @@
-"""`fairlead throttle`: throttle keys that are closed, because their provider takes no calls."""
+"""`fairlead throttle`: closed throttle keys, whose messages are not delivered."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _closed(_: Any, one: ClosedThrottle) -> tuple[object, RenderableType]:
 
 
 def _opened(made: Any, was_closed: bool) -> tuple[object, RenderableType]:
-    told = "is open" if was_closed else "was not closed"
-    return {"key": made.key, "was_closed": was_closed}, f"throttle {clean(made.key)!r} {told}"
+    state = "is open" if was_closed else "was not closed"
+    return {"key": made.key, "was_closed": was_closed}, f"throttle {clean(made.key)!r} {state}"
 
 
 def register(app: typer.Typer) -> None:
@@ -56,4 +56,4 @@ def register(app: typer.Typer) -> None:
         ),
         Command("open", "open_throttle", _opened, {"key": typer.Argument()}),
     )
-    add_group(app, "throttle", "Throttle keys that are closed: list, close and open them.", commands)
+    add_group(app, "throttle", "Closed throttle keys: list, close and open them.", commands)

@@ -1,10 +1,9 @@
-"""`fairlead top`: a live view of all queues and one of them in detail. What a frame looks like is in
-`top_frame.py`.
-"""
+"""`fairlead top`: a live view of all queues, and of one queue in detail. `top_frame.py` draws a frame."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import sys
@@ -20,7 +19,7 @@ from typing import Annotated, Literal
 import typer
 from rich.live import Live
 
-from fairlead.cli.arguments import complete_queue, meant
+from fairlead.cli.arguments import complete_queue, queue_in_project
 from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.output import console, now_ms, plain, show_json
 from fairlead.cli.stats import Interval, read_interval, take_sample
@@ -31,17 +30,17 @@ from fairlead.errors import FairleadError, QueueNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.views import FailureMetrics, QueueStats
 
-#: Looks that shares and little columns reach back.
-_KEPT = 60
+#: Samples kept for shares and sparklines.
+_MAX_SAMPLES = 60
 _MAX_KEYS = 40
-#: Details make the broker count: they may take a twentieth of its time, no more.
-_SPARING = 20
+#: Details make the broker count messages: the pause between two requests is this many times their duration.
+_DETAILS_PAUSE = 20
 _REDRAW_S = 0.25
 _SILENCE_S = 2.0
-_PATIENCE_S = 0.5
+_JOIN_S = 0.5
 
-Press = Literal["up", "down", "leave"]
-_PRESSES: dict[bytes, Press] = {
+KeyPress = Literal["up", "down", "leave"]
+_KEY_PRESSES: dict[bytes, KeyPress] = {
     b"q": "leave",
     b"Q": "leave",
     b"\x03": "leave",
@@ -57,6 +56,10 @@ _PRESSES: dict[bytes, Press] = {
 }
 
 
+#: One key: a character, or an escape sequence up to its last byte.
+_KEY = re.compile(rb"\x1b[\[O][^\x40-\x7e]*[\x40-\x7e]?|[\x00-\xff]")
+
+
 def register(app: typer.Typer) -> None:
     app.command("top")(top)
 
@@ -66,46 +69,47 @@ def top(
         str | None,
         typer.Argument(
             metavar="QUEUE",
-            help="The queue to show in detail at first.",
+            help="Queue to show in detail at first. Default: the queue with the most messages.",
             autocompletion=complete_queue,
-            callback=meant,
+            callback=queue_in_project,
         ),
     ] = None,
     interval: Interval = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")
+        bool, typer.Option("--once", help="Take two samples, an interval apart, print one frame and end.")
     ] = False,
 ) -> None:
     """Watch queues live: rates, shares of fairness keys, failures, hooks and throttles, blocked streams.
 
-    Arrow keys, j, k or tab choose a queue; q or Ctrl-C leaves.
+    Arrow keys, j, k and tab select a queue; q or Ctrl-C ends the command.
     """
     pause_s = read_interval(interval)
     if not once and wants_json():
         wrong_usage("expected --once with -o json; for a stream of documents: fairlead stats --watch -o json")
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         wrong_usage(
-            "expected a terminal to draw on; elsewhere use: fairlead stats --watch, or fairlead top --once"
+            "expected a terminal; without a terminal use: fairlead stats --watch, or fairlead top --once"
         )
     with open_target() as target:
         if queue is not None:
             target.stats(queue)
-        watcher = QueueMonitor(
+        monitor = QueueMonitor(
             target, where=str(current_options().target()), pause_s=pause_s, wanted=queue or ""
         )
         try:
             if once:
-                _print_once(watcher)
+                _print_once(monitor)
             else:
-                _live(watcher)
+                _live(monitor)
         except KeyboardInterrupt:
             return
 
 
 class QueueMonitor:
-    """Looks at a broker, and remembers enough of the looks before to say what has passed.
+    """Samples a broker, and keeps earlier samples for rates and shares.
 
-    One thread looks; any other may read `scene` and set `wanted`, the queue to look at closely.
+    One thread calls `sample`; any other thread may read `state`, and set `wanted`, the queue to show in
+    detail.
     """
 
     def __init__(self, target: Target, *, where: str, pause_s: float, wanted: str = "") -> None:
@@ -113,11 +117,11 @@ class QueueMonitor:
         self.wanted = wanted
         self._target = target
         self._selected = ""
-        self._trail: dict[str, deque[float | None]] = {}
-        self._details: deque[tuple[float, QueueStats]] = deque(maxlen=_KEPT)
+        self._delivery_rates: dict[str, deque[float | None]] = {}
+        self._details: deque[tuple[float, QueueStats]] = deque(maxlen=_MAX_SAMPLES)
         self._failures: FailureMetrics | None = None
-        self._details_at_s = 0.0
-        self.scene = TopState(
+        self._next_details_s = 0.0
+        self.state = TopState(
             where,
             now_ms(),
             _clock(),
@@ -125,27 +129,28 @@ class QueueMonitor:
             interval=show_ms(round(pause_s * 1000)),
         )
 
-    def look(self) -> None:
-        """A broker that does not answer leaves the last picture in place, with a word about it."""
+    def sample(self) -> None:
+        """Take a sample. When the broker does not answer, the last state stays, with the error."""
         try:
-            look = take_sample(self._target)
-            rates = rates_between(self.scene.look, look)
-            for name, passed in rates.items():
-                self._trail.setdefault(name, deque(maxlen=_KEPT)).append(passed.flow.get("delivered"))
-            if look.find(self.wanted) is None:
-                self.wanted = _fullest(look)
+            sample = take_sample(self._target)
+            rates = rates_between(self.state.sample, sample)
+            for name, found in rates.items():
+                history = self._delivery_rates.setdefault(name, deque(maxlen=_MAX_SAMPLES))
+                history.append(found.flow.get("delivered"))
+            if sample.find(self.wanted) is None:
+                self.wanted = _fullest(sample)
             self._select(self.wanted)
-            self._look_closer()
+            self._sample_details()
         except FairleadError as error:
-            self.scene = replace(self.scene, trouble=f"{error.message} (this is what was seen last)")
+            self.state = replace(self.state, trouble=f"{error.message} (this is the last sample)")
             return
-        self.scene = replace(
-            self.scene,
+        self.state = replace(
+            self.state,
             now_ms=now_ms(),
             clock=_clock(),
-            look=look,
+            sample=sample,
             rates=rates,
-            trail={name: tuple(passed) for name, passed in self._trail.items()},
+            delivery_rates={name: tuple(history) for name, history in self._delivery_rates.items()},
             selected=self._selected,
             shares=self._shares(),
             failures=self._failures,
@@ -157,12 +162,12 @@ class QueueMonitor:
             self._selected = name
             self._details.clear()
             self._failures = None
-            self._details_at_s = 0.0
+            self._next_details_s = 0.0
 
-    def _look_closer(self) -> None:
-        """At the keys and failures of the selected queue, when it is time for that."""
+    def _sample_details(self) -> None:
+        """Read the keys and failures of the selected queue, after the pause since the last time."""
         began = time.monotonic()
-        if not self._selected or began < self._details_at_s:
+        if not self._selected or began < self._next_details_s:
             return
         try:
             stats = self._target.stats(self._selected, keys=True, key_limit=_MAX_KEYS)
@@ -171,7 +176,7 @@ class QueueMonitor:
             return
         ended = time.monotonic()
         self._details.append((ended, stats))
-        self._details_at_s = ended + _SPARING * (ended - began)
+        self._next_details_s = ended + _DETAILS_PAUSE * (ended - began)
 
     def _shares(self) -> list[KeyShare]:
         if not self._details:
@@ -180,85 +185,73 @@ class QueueMonitor:
         return key_shares(first if last_s > first_s else None, last, last_s - first_s)
 
 
-def _fullest(look: StatsSample) -> str:
-    """Where most is going on, to begin with."""
-    return (
-        max(look.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue
-        if look.queues
-        else ""
-    )
+def _fullest(sample: StatsSample) -> str:
+    """The queue with the most messages, or ""."""
+    if not sample.queues:
+        return ""
+    return max(sample.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue
 
 
 def _clock() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-def _print_once(watcher: QueueMonitor) -> None:
-    for pause_s in (watcher.pause_s, 0.0):
-        watcher.look()
+def _print_once(monitor: QueueMonitor) -> None:
+    for pause_s in (monitor.pause_s, 0.0):
+        monitor.sample()
         time.sleep(pause_s)
-    scene = watcher.scene
+    state = monitor.state
     if wants_json():
-        document = stats_document(scene.look, scene.rates)
-        show_json(
-            {
-                **document,
-                "selected": scene.selected,
-                "shares": plain(scene.shares),
-                "failures": plain(scene.failures),
-            }
-        )
+        details = {"shares": plain(state.shares), "failures": plain(state.failures)}
+        show_json({**stats_document(state.sample, state.rates), "selected": state.selected, **details})
         return
     size = shutil.get_terminal_size((80, 24))
-    console().print(frame(scene, size.columns, size.lines), width=size.columns, height=size.lines)
+    console().print(frame(state, size.columns, size.lines), width=size.columns, height=size.lines)
 
 
-def _live(watcher: QueueMonitor) -> None:
+def _live(monitor: QueueMonitor) -> None:
     out, terminal = console(), sys.stdin.fileno()
-    watcher.look()
-    lookout = MonitorThread(watcher)
-    with _key_by_key(terminal), Live(console=out, screen=True, auto_refresh=False) as live, lookout:
+    monitor.sample()
+    thread = MonitorThread(monitor)
+    with _unbuffered_keys(terminal), Live(console=out, screen=True, auto_refresh=False) as live, thread:
         while True:
-            live.update(frame(lookout.picture(), *out.size), refresh=True)
-            for press in _pressed(terminal, min(_REDRAW_S, watcher.pause_s)):
+            live.update(frame(thread.current(), *out.size), refresh=True)
+            for press in _pressed(terminal, min(_REDRAW_S, monitor.pause_s)):
                 if press == "leave":
                     return
-                lookout.select(1 if press == "down" else -1)
+                thread.select(1 if press == "down" else -1)
 
 
 class MonitorThread:
-    """Looks in a thread of its own, so that keys are heard while a server is slow or away."""
+    """Samples in its own thread, so that the keyboard works while a server is slow or away."""
 
-    def __init__(self, watcher: QueueMonitor) -> None:
-        self._watcher = watcher
+    def __init__(self, monitor: QueueMonitor) -> None:
+        self._monitor = monitor
         self._ended = False
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
-    def picture(self) -> TopState:
-        """What was seen last, turned to the queue that is wanted now. Raises what ended the looking."""
+    def current(self) -> TopState:
+        """Return the last state with the wanted queue selected. Raises the exception that ended the thread."""
         if self._failure is not None:
             raise self._failure
-        scene, wanted = self._watcher.scene, self._watcher.wanted
-        if wanted != scene.selected and scene.look.find(wanted) is not None:
-            scene = replace(scene, selected=wanted, shares=(), failures=None)
-        silent_s = time.monotonic() - scene.look.at_s - self._watcher.pause_s
-        if silent_s > _SILENCE_S and not scene.trouble:
-            scene = replace(
-                scene,
-                trouble=f"no answer from {scene.where} for {silent_s:.0f} s (this is what was seen last)",
-            )
-        return scene
+        state, wanted = self._monitor.state, self._monitor.wanted
+        if wanted != state.selected and state.sample.find(wanted) is not None:
+            state = replace(state, selected=wanted, shares=(), failures=None)
+        silent_s = time.monotonic() - state.sample.at_s - self._monitor.pause_s
+        if silent_s > _SILENCE_S and not state.trouble:
+            trouble = f"no answer from {state.where} for {silent_s:.0f} s (this is the last sample)"
+            state = replace(state, trouble=trouble)
+        return state
 
     def select(self, step: int) -> None:
-        """Move on in the list, around its ends."""
-        scene = self.picture()
-        names = [stats.queue for stats in scene.look.queues]
+        """Select the next or previous queue of the list, which wraps around."""
+        state = self.current()
+        names = [stats.queue for stats in state.sample.queues]
         if names:
-            self._watcher.wanted = names[
-                (names.index(scene.selected) + step) % len(names) if scene.selected in names else 0
-            ]
+            at = names.index(state.selected) + step if state.selected in names else 0
+            self._monitor.wanted = names[at % len(names)]
             self._wake.set()
 
     def __enter__(self) -> MonitorThread:
@@ -266,24 +259,26 @@ class MonitorThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A call that is under way is left behind; it ends when the broker or client is closed."""
+        """Ask the thread to end. A call in progress is not awaited; it ends when the broker or client is
+        closed.
+        """
         self._ended = True
         self._wake.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         try:
             while not self._ended:
                 self._wake.clear()
-                self._watcher.look()
-                self._wake.wait(self._watcher.pause_s)
+                self._monitor.sample()
+                self._wake.wait(self._monitor.pause_s)
         except BaseException as failure:
             self._failure = failure
 
 
 @contextmanager
-def _key_by_key(terminal: int) -> Iterator[None]:
-    # Here, so that the other commands work where there is no such thing.
+def _unbuffered_keys(terminal: int) -> Iterator[None]:
+    # Imported here, so that other commands work on systems without these modules.
     import termios
     import tty
 
@@ -295,31 +290,15 @@ def _key_by_key(terminal: int) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _pressed(terminal: int, timeout_s: float) -> list[Press]:
+def _pressed(terminal: int, timeout_s: float) -> list[KeyPress]:
     readable, _, _ = select.select([terminal], [], [], timeout_s)
     if not readable:
         return []
     raw = os.read(terminal, 1024)
-    # The terminal is gone.
+    # No bytes: the terminal is closed.
     return read_keys(raw) if raw else ["leave"]
 
 
-def read_keys(raw: bytes) -> list[Press]:
-    """What was pressed, in order; what means nothing here is passed over, a whole escape sequence at a time."""
-    found: list[Press] = []
-    at = 0
-    while at < len(raw):
-        length = next((size for size in (3, 1) if raw[at : at + size] in _PRESSES), 0)
-        if length:
-            found.append(_PRESSES[raw[at : at + length]])
-            at += length
-        elif raw[at : at + 1] == b"\x1b":
-            at += 1
-            if raw[at : at + 1] in (b"[", b"O"):
-                at += 1
-                while at < len(raw) and not 0x40 <= raw[at] <= 0x7E:
-                    at += 1
-                at += 1
-        else:
-            at += 1
-    return found
+def read_keys(raw: bytes) -> list[KeyPress]:
+    """Return the known keys in order. Other keys are skipped, an escape sequence as a whole."""
+    return [_KEY_PRESSES[key] for key in _KEY.findall(raw) if key in _KEY_PRESSES]

@@ -1,6 +1,7 @@
-"""One frame of `fairlead top`: a scene in, something that fills exactly so many columns and lines out.
+"""Draws one frame of `fairlead top`: a state in, a layout of a given width and height out.
 
-Nothing here reads a clock, a terminal or a broker. Lists are cut to the room there is, and say so.
+Pure: reads no clock, terminal or broker. Lists are cut to the available lines, and show how many rows are
+hidden.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.charts import show_bytes, show_count, show_rate, spark
+from fairlead.cli.charts import show_bytes, show_count, show_rate, sparkline
 from fairlead.cli.output import clean, count_of
 from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample
 from fairlead.cli.top_panels import failures_panel, gates_panel, panel, shares_panel, stuck_panel
@@ -25,16 +26,16 @@ _NARROW = 76
 
 @dataclass(frozen=True, slots=True)
 class TopState:
-    """`trail` has, by queue, what went out per second at the latest looks. `trouble` is why there is no
-    fresher look.
+    """The values of a frame. `delivery_rates` has the rates of the last samples by queue, `trouble` why there
+    is no later sample.
     """
 
     where: str
     now_ms: int
     clock: str
-    look: StatsSample
+    sample: StatsSample
     rates: Mapping[str, Rates] = field(default_factory=dict)
-    trail: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    delivery_rates: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     selected: str = ""
     shares: Sequence[KeyShare] = ()
     failures: FailureMetrics | None = None
@@ -42,47 +43,47 @@ class TopState:
     trouble: str = ""
 
 
-def frame(scene: TopState, width: int, height: int) -> Layout:
-    selected = scene.look.find(scene.selected)
-    queue_rows = max(1, min(len(scene.look.queues), (height - 4) // 3))
+def frame(state: TopState, width: int, height: int) -> Layout:
+    selected = state.sample.find(state.selected)
+    queue_rows = max(1, min(len(state.sample.queues), (height - 4) // 3))
     root = Layout()
     root.split_column(
-        Layout(_header(scene, width), size=1),
-        Layout(_queues(scene, width, queue_rows), size=queue_rows + 3),
-        Layout(_details(scene, selected, width, height - queue_rows - 5)),
-        Layout(_footer(scene, width), size=1),
+        Layout(_header(state, width), size=1),
+        Layout(_queues(state, width, queue_rows), size=queue_rows + 3),
+        Layout(_details(state, selected, width, height - queue_rows - 5)),
+        Layout(_footer(state, width), size=1),
     )
     return root
 
 
-def _header(scene: TopState, width: int) -> RenderableType:
+def _header(state: TopState, width: int) -> RenderableType:
     bar = Table.grid(expand=True)
     bar.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     bar.add_column(no_wrap=True, justify="right")
-    title = Text.assemble((" fairlead ", "bold black on cyan"), (f" {clean(scene.where)}", "bold"))
-    held = sum(stats.ready + stats.waiting + stats.leased for stats in scene.look.queues)
-    dead = sum(stats.dead for stats in scene.look.queues)
+    title = Text.assemble((" fairlead ", "bold black on cyan"), (f" {clean(state.where)}", "bold"))
+    held = sum(stats.ready + stats.waiting + stats.leased for stats in state.sample.queues)
+    dead = sum(stats.dead for stats in state.sample.queues)
     title.append(
-        f"  {count_of(len(scene.look.queues), 'queue')}, {show_count(held)} messages", style="default"
+        f"  {count_of(len(state.sample.queues), 'queue')}, {show_count(held)} messages", style="default"
     )
     if dead:
         title.append(f", {show_count(dead)} dead", style="red")
-    bar.add_row(title, Text.assemble((f"every {scene.interval}  ", "dim"), (f"{scene.clock} ", "bold")))
+    bar.add_row(title, Text.assemble((f"every {state.interval}  ", "dim"), (f"{state.clock} ", "bold")))
     return bar
 
 
-def _footer(scene: TopState, width: int) -> RenderableType:
-    if scene.trouble:
-        return Text(f" {clean(scene.trouble)}", style="bold white on red", no_wrap=True, overflow="ellipsis")
-    keys = (("↑↓ j k tab", "choose a queue"), ("q", "leave"))
+def _footer(state: TopState, width: int) -> RenderableType:
+    if state.trouble:
+        return Text(f" {clean(state.trouble)}", style="bold white on red", no_wrap=True, overflow="ellipsis")
+    keys = (("↑↓ j k tab", "select a queue"), ("q", "quit"))
     return Text("  ").join(
         Text.assemble((f" {key} ", "black on grey62"), (f" {what}", "dim")) for key, what in keys
     )
 
 
-def _queues(scene: TopState, width: int, rows: int) -> RenderableType:
-    queues, first = _window(scene.look.queues, scene.selected, rows)
-    trail = max(0, min(30, width - 92))
+def _queues(state: TopState, width: int, rows: int) -> RenderableType:
+    queues, first = _window(state.sample.queues, state.selected, rows)
+    chart_width = max(0, min(30, width - 92))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("", width=1)
     table.add_column("queue", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -90,28 +91,29 @@ def _queues(scene: TopState, width: int, rows: int) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("in/s", "out/s", "fail/s"):
         table.add_column(name, justify="right", no_wrap=True, min_width=6)
-    if trail:
-        table.add_column("out", width=trail, no_wrap=True)
+    if chart_width:
+        table.add_column("out", width=chart_width, no_wrap=True)
     for stats in queues:
         table.add_row(
-            *_queue_row(scene, stats, trail, width),
-            style="white on grey19" if stats.queue == scene.selected else "",
+            *_queue_row(state, stats, chart_width, width),
+            style="white on grey19" if stats.queue == state.selected else "",
         )
-    hidden = len(scene.look.queues) - len(queues)
-    title = (
-        "queues" if not hidden else f"queues {first + 1} to {first + len(queues)} of {len(scene.look.queues)}"
-    )
     if not queues:
-        return panel(title, Text("no queues yet; make one with: fairlead queue create NAME", style="dim"))
+        text = "there are no queues yet; create one with: fairlead queue create NAME"
+        return panel("queues", Text(text, style="dim"))
+    total = len(state.sample.queues)
+    title = "queues"
+    if len(queues) < total:
+        title = f"queues {first + 1} to {first + len(queues)} of {total}"
     return panel(title, table)
 
 
-def _queue_row(scene: TopState, stats: QueueStats, trail: int, width: int) -> list[RenderableType]:
-    chosen = stats.queue == scene.selected
+def _queue_row(state: TopState, stats: QueueStats, chart_width: int, width: int) -> list[RenderableType]:
+    chosen = stats.queue == state.selected
     name = Text(clean(stats.queue), style="bold cyan" if chosen else "")
     if stats.paused:
         name.append(" paused", style="yellow")
-    rates = scene.rates.get(stats.queue)
+    rates = state.rates.get(stats.queue)
     row: list[RenderableType] = [
         Text("▸" if chosen else "", style="bold cyan"),
         name,
@@ -130,8 +132,9 @@ def _queue_row(scene: TopState, stats: QueueStats, trail: int, width: int) -> li
         Text(show_rate(flow.get(name)), style=style)
         for name, style in (("enqueued", "cyan"), ("delivered", "green"), ("failed", "red"))
     ]
-    if trail:
-        row.append(Text(spark(scene.trail.get(stats.queue, ()), trail), style="green"))
+    if chart_width:
+        rates_so_far = state.delivery_rates.get(stats.queue, ())
+        row.append(Text(sparkline(rates_so_far, chart_width), style="green"))
     return row
 
 
@@ -140,24 +143,24 @@ def _number(count: int, style: str) -> Text:
 
 
 def _window(queues: Sequence[QueueStats], selected: str, rows: int) -> tuple[Sequence[QueueStats], int]:
-    """The part of the list that holds the selected one."""
+    """Return the part of the list around the selected queue, and the index of its first queue."""
     at = next((place for place, stats in enumerate(queues) if stats.queue == selected), 0)
     first = max(0, min(at - rows // 2, len(queues) - rows))
     return queues[first : first + rows], first
 
 
-def _details(scene: TopState, stats: QueueStats | None, width: int, height: int) -> RenderableType:
+def _details(state: TopState, stats: QueueStats | None, width: int, height: int) -> RenderableType:
     if stats is None or height < 8:
-        # Not an empty text: a layout without content draws a picture of itself.
+        # Not an empty text: Rich draws a placeholder for a layout without content.
         return Text(" ")
     area = Layout()
     columns = 3 if width >= WIDE else 2
     below = max(4, height // 2) if columns == 3 else min(6, height // 2)
     tall, low = height - 2 if columns == 3 else height - below - 2, below - 2
-    each, queue, now_ms = width // columns, stats.queue, scene.now_ms
-    shares = shares_panel(queue, scene.shares, width=each, lines=tall)
-    failures = failures_panel(queue, scene.failures, now_ms, width=each, lines=tall)
-    stuck = Layout(stuck_panel(queue, scene.failures, now_ms, lines=low), size=below)
+    each, queue, now_ms = width // columns, stats.queue, state.now_ms
+    shares = shares_panel(queue, state.shares, width=each, lines=tall)
+    failures = failures_panel(queue, state.failures, now_ms, width=each, lines=tall)
+    stuck = Layout(stuck_panel(queue, state.failures, now_ms, lines=low), size=below)
     if columns == 3:
         gates = Layout(gates_panel(stats, now_ms, width=each, lines=height - below - 2))
         area.split_row(Layout(shares), Layout(failures), Layout(name="rest"))

@@ -1,4 +1,4 @@
-"""The panels below the list of queues in `fairlead top`, for one queue. Values in, something of so many lines
+"""The panels of `fairlead top` for one queue, below the list of queues. Values in, panels of a given height
 out.
 """
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import Bar, show_age, show_count, show_rate, show_until
-from fairlead.cli.failures_view import attempts_rows, bar_rows, retries
+from fairlead.cli.failures import attempts_rows, bar_rows, retries
 from fairlead.cli.output import clean
 from fairlead.cli.stats_samples import KeyShare
 from fairlead.model.ids import short_id
@@ -26,10 +26,10 @@ _Row = TypeVar("_Row")
 
 
 def shares_panel(queue: str, shares: Sequence[KeyShare], *, width: int, lines: int) -> RenderableType:
-    """What each key got of the deliveries, with a tick where its weight says it should be."""
+    """Draw the share of deliveries of each fairness key, with a tick at the share that its weight gives it."""
     shown, hidden = _cut(shares, lines - 1)
     if not shown:
-        return panel(f"shares of {queue}", Text("no key has anything ready", style="dim"))
+        return panel(f"shares of {queue}", Text("no key has ready messages", style="dim"))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("key", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("w", justify="right")
@@ -37,7 +37,7 @@ def shares_panel(queue: str, shares: Sequence[KeyShare], *, width: int, lines: i
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("ready", justify="right", no_wrap=True)
     bar = max(8, (width - 14) * 2 // 5)
-    # The largest fills its bar: with many keys every share of the whole is small.
+    # The largest share fills its bar: with many keys, every share of the whole is small.
     most = max(max(share.got or 0.0, share.fair) for share in shown)
     for share in shown:
         got = share.got
@@ -52,9 +52,7 @@ def shares_panel(queue: str, shares: Sequence[KeyShare], *, width: int, lines: i
 
 
 def _share_style(got: float | None, fair: float) -> str:
-    """Green near what its weight says; else yellow. Without a backlog a key may well want less than its
-    share.
-    """
+    """Green near the share of the weight, else yellow: without a backlog a key may use less than its share."""
     if got is None:
         return BORDER
     return "green" if abs(got - fair) <= max(0.02, fair * 0.15) else "yellow"
@@ -65,9 +63,9 @@ def failures_panel(
 ) -> RenderableType:
     title = f"failures of {queue}"
     if metrics is None or metrics.queue != queue:
-        return panel(title, Text("looking", style="dim"))
+        return panel(title, Text("loading", style="dim"))
     if not metrics.by_reason and not metrics.scheduled:
-        return panel(title, Text("nothing alive has failed", style="green"))
+        return panel(title, Text("no live message has failed", style="green"))
     parts: list[RenderableType] = [Text(_backlog(metrics, now_ms), no_wrap=True, overflow="ellipsis")]
     reasons = list(metrics.by_reason.items())
     room = max(1, lines - 1)
@@ -85,16 +83,14 @@ def failures_panel(
 def _backlog(metrics: FailureMetrics, now_ms: int) -> str:
     if not metrics.scheduled:
         return "no retries scheduled"
-    last = (
-        ""
-        if metrics.latest_due in (None, metrics.next_due)
-        else f", last {show_until(metrics.latest_due, now_ms)}"
-    )
-    return f"{retries(metrics.scheduled)}, next {show_until(metrics.next_due, now_ms)}{last}"
+    text = f"{retries(metrics.scheduled)}, next {show_until(metrics.next_due, now_ms)}"
+    if metrics.latest_due not in (None, metrics.next_due):
+        text += f", last {show_until(metrics.latest_due, now_ms)}"
+    return text
 
 
 def gates_panel(stats: QueueStats, now_ms: int, *, width: int, lines: int) -> RenderableType:
-    """What may hold deliveries back: hooks of the queue with their breakers, then throttles."""
+    """Draw what can delay deliveries: the hooks of the queue with their breakers, then throttles."""
     rows: list[RenderableType] = [_hook_line(hook, now_ms) for hook in stats.hooks]
     rows += [_closed_line(closed, now_ms) for closed in stats.closed_throttles]
     rows += [_throttle_line(throttle, width) for throttle in sorted(stats.throttles, key=_fullness)]
@@ -150,7 +146,7 @@ def _fullness(throttle: ThrottleStats) -> float:
 def stuck_panel(queue: str, metrics: FailureMetrics | None, now_ms: int, *, lines: int) -> RenderableType:
     title = "blocked streams, poison"
     if metrics is None or metrics.queue != queue:
-        return panel(title, Text("looking", style="dim"))
+        return panel(title, Text("loading", style="dim"))
     rows: list[RenderableType] = []
     if metrics.poison_candidates:
         count = len(metrics.poison_candidates)

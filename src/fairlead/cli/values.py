@@ -1,7 +1,7 @@
-"""What was typed, as the values that the fields of a request take.
+"""Reads typed text as the values of the fields of a request.
 
-A list of texts is typed text by text, everything else that has parts as JSON. JSON and bytes can also come from
-a file (`@FILE`) or from standard input (`-`). Single values are not checked here: the engine refuses them.
+A list of texts is typed text by text, other structured values as JSON. JSON and bytes can also come from a
+file (`@FILE`) or from standard input (`-`). The engine checks single values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.wire.typed import from_text, is_json, is_text_list
 
 
 def read_value(field: Field, typed: Any) -> Any:
-    """Raises `InvalidRequest`, which names the field, or the part of it, that is wrong."""
+    """Read one value. Raises `InvalidRequest`, which names the field or its wrong part."""
     if is_text_list(field) and len(typed) == 1 and typed[0].startswith("["):
         return from_text(field, typed[0])
     if isinstance(typed, str) and bytes in field.kinds:
@@ -26,8 +26,10 @@ def read_value(field: Field, typed: Any) -> Any:
 
 
 def read_bytes(typed: str) -> bytes:
-    """The text itself, a file (`@FILE`) or standard input (`-`). No more than it takes to be refused: a file may
-    be larger than memory.
+    """Read the text itself, a file (`@FILE`) or standard input (`-`).
+
+    Reads at most one byte more than a request may have, which the engine refuses: a file may be larger than
+    memory.
     """
     if typed == "-":
         return sys.stdin.buffer.read(MAX_REQUEST_BYTES + 1)

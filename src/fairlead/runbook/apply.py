@@ -1,4 +1,4 @@
-"""Making a plan so, with the verbs that a broker and a client share."""
+"""Applies a plan, with the verbs that a broker and a client share."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 from fairlead.errors import FairleadError, RunbookNotFound
 from fairlead.model.views import QueueInfo
-from fairlead.runbook.model import Runbook
+from fairlead.runbook.model import Runbook, dump_runbook, load_runbook
 from fairlead.runbook.plan import PlanEntry, RunbookPlan, make_plan
-from fairlead.runbook.stored import dump_runbook, load_runbook
 
 
-class Verbs(Protocol):
-    """What is needed of a `Broker` or `Client`."""
+class RunbookTarget(Protocol):
+    """The part of a `Broker` or `Client` that a runbook needs."""
 
     @property
     def runbooks(self) -> Any: ...
@@ -22,33 +21,29 @@ class Verbs(Protocol):
     def update_queue(self, name: str, **options: Any) -> QueueInfo: ...
 
 
-def find_in_force(target: Verbs, project: str | None) -> Runbook | None:
+def find_in_force(target: RunbookTarget, project: str | None) -> Runbook | None:
     try:
         return load_runbook(target.runbooks.get(project or ""))
     except RunbookNotFound:
         return None
 
 
-def plan_for(target: Verbs, runbook: Runbook) -> RunbookPlan:
-    """Against what is running now."""
+def plan_for(target: RunbookTarget, runbook: Runbook) -> RunbookPlan:
+    """Compare a runbook with the queues and the runbook in force of a broker."""
     prefix = f"{runbook.project}/" if runbook.project else ""
     return make_plan(runbook, target.queues(prefix), find_in_force(target, runbook.project))
 
 
-def apply_plan(plan: RunbookPlan, target: Verbs) -> Iterator[PlanEntry]:
-    """Each entry once it is done. A queue is made or changed in one commit; the runbook is stored last.
+def apply_plan(plan: RunbookPlan, target: RunbookTarget) -> Iterator[PlanEntry]:
+    """Apply a plan; yield each entry when it is done.
 
-    Interrupted anywhere, a new plan has what is missing and nothing else. An error leaves what was done
-    before it, and says in a note what that is.
+    Each queue is created or changed in one commit, and the runbook is stored last. After an interruption, a
+    new plan has exactly what is missing. After an error, a note of the error lists what was done before.
     """
     done: list[str] = []
     try:
         for entry in plan.entries:
-            if entry.kind == "queue" and entry.action == "create" and entry.options is not None:
-                target.create_queue(entry.name, **entry.options)
-                done.append(entry.name)
-            elif entry.kind == "queue" and entry.action == "change" and entry.options:
-                target.update_queue(entry.name, **entry.options)
+            if _apply_to_queue(entry, target):
                 done.append(entry.name)
             if entry.action in ("create", "change", "remove"):
                 yield entry
@@ -56,6 +51,19 @@ def apply_plan(plan: RunbookPlan, target: Verbs) -> Iterator[PlanEntry]:
             target.runbooks.save(plan.runbook.project or "", dump_runbook(plan.runbook))
     except FairleadError as error:
         error.add_note(
-            f"done before that: {', '.join(done) or 'nothing'}; the runbook in force is still the old one. Apply again to go on from here"
+            f"done before the error: {', '.join(done) or 'nothing'}; the previous runbook is still in force. Apply again to continue"
         )
         raise
+
+
+def _apply_to_queue(entry: PlanEntry, target: RunbookTarget) -> bool:
+    """Create or change the queue of an entry; False when there is nothing to tell the engine."""
+    if entry.kind != "queue" or entry.options is None:
+        return False
+    if entry.action == "create":
+        target.create_queue(entry.name, **entry.options)
+        return True
+    if entry.action == "change" and entry.options:
+        target.update_queue(entry.name, **entry.options)
+        return True
+    return False

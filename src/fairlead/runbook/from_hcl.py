@@ -1,8 +1,8 @@
-"""HCL with line numbers. A runbook is data: expressions, functions and `${...}` are refused, each where it
-stands.
+"""Reads HCL with line numbers. A runbook is data: expressions, functions and `${...}` are refused with their
+lines.
 
-`queue "orders" { ... }` is the table `queue.orders`, `retry { ... }` the table `retry`, whether written as a
-block or as `retry = { ... }`.
+`queue "orders" { ... }` is the table `queue.orders`; the block `retry { ... }` and `retry = { ... }` are both
+the table `retry`.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ def read_hcl(text: str, file: str, problems: Problems) -> Node | None:
                 file,
                 None,
                 "",
-                "expected the package python-hcl2, which reads HCL; it comes with fairlead[server]",
+                "expected the package python-hcl2, which reads HCL; install it with: pip install 'fairlead[server]'",
             )
         )
         return None
     try:
         tree = parses_to_tree(text)
     except UnexpectedInput as error:
-        line = error.line if isinstance(error.line, int) and error.line > 0 else text.count("\n") + 1
         got = ""
         if isinstance(error, UnexpectedToken):
             got = "the end of the file" if error.token.type == "$END" else shown(str(error.token))
         elif isinstance(error, UnexpectedCharacters):
-            got = shown(
-                text[error.pos_in_stream]
-                if error.pos_in_stream is not None and error.pos_in_stream < len(text)
-                else ""
-            )
-        problems.errors.append(
-            Problem(
-                file, line, "", f"expected HCL, got {got}, column {error.column}" if got else "expected HCL"
-            )
-        )
+            at = error.pos_in_stream
+            got = shown("" if at is None else text[at : at + 1])
+        problems.errors.append(_syntax_error(file, text, error.line, error.column, got))
         return None
     return Node(_HclReader(file, problems).body(tree.children[0], ""), file, 1)
+
+
+def _syntax_error(file: str, text: str, line: Any, column: Any, got: str) -> Problem:
+    is_known = isinstance(line, int) and line > 0
+    what = f"expected HCL, got {got}, column {column}" if got else "expected HCL"
+    return Problem(file, line if is_known else text.count("\n") + 1, "", what)
 
 
 class _Refused(Exception):
@@ -63,7 +61,7 @@ class _Refused(Exception):
 
 
 class _HclReader:
-    """Walks the tree of the grammar, in which every rule knows its line."""
+    """Reads the syntax tree, in which every rule has its line."""
 
     def __init__(self, file: str, problems: Problems) -> None:
         self.file = file
@@ -82,7 +80,7 @@ class _HclReader:
         return table
 
     def _block(self, block: Any, table: dict[str, Node], path: str) -> None:
-        """All but the last label lead to tables that further blocks may add to."""
+        """Add a block to a table. All labels but the last name tables, to which further blocks may add."""
         names = [
             self._label(child)
             for child in block.children
@@ -125,6 +123,7 @@ class _HclReader:
             return Node(_REFUSED, self.file, line)
 
     def _value(self, tree: Any, path: str) -> Any:
+        """The value of an expression. Its complexity is that of one table of cases."""
         if tree.data == "expr_term" and len(tree.children) == 1:
             tree = tree.children[0]
         match tree.data:
@@ -169,7 +168,7 @@ class _HclReader:
         return table
 
 
-#: Stands for what was refused already, so that the checker does not complain a second time.
+#: Stands for a value that was refused, so that the checker does not report the value again.
 _REFUSED: Any = type("Refused", (), {"__repr__": lambda self: "refused"})()
 
 
@@ -224,16 +223,14 @@ def _unescaped(raw: str, line: int) -> str:
             return _SIMPLE[found[3]]
         raise _Refused(
             line,
-            f'expected an escape that HCL knows (\\n \\r \\t \\" \\\\ \\uNNNN \\UNNNNNNNN), got {found[0]}',
+            f'expected an escape of HCL (\\n \\r \\t \\" \\\\ \\uNNNN \\UNNNNNNNN), got {found[0]}',
         )
 
     return _ESCAPE.sub(one, raw)
 
 
 def _heredoc(tree: Any) -> str:
-    """Its lines as they are, with the last line break, as HCL says; `<<-` takes off the indentation all lines
-    share.
-    """
+    """The lines of a heredoc with the last line break, as HCL defines; `<<-` removes the common indentation."""
     found = _HEREDOC.match(str(tree.children[0]))
     assert found is not None
     body = found[3]

@@ -1,6 +1,4 @@
-"""JSON with line numbers, and with a word for keys that are there twice: of those Python's own reader keeps
-the last, silently.
-"""
+"""Reads JSON with line numbers. A repeated key is an error; Python's own reader would keep the last one."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ def read_json(text: str, file: str, problems: Problems) -> Node | None:
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 class _JsonReader:
-    """Trusts the text to be JSON."""
+    """Reads text that is known to be valid JSON."""
 
     def __init__(self, text: str, file: str, problems: Problems) -> None:
         self.text = text
@@ -79,7 +77,7 @@ class _JsonReader:
         return items
 
     def _next(self, closing: str) -> bool:
-        """Past the bracket or comma, to the next thing; False past the end."""
+        """Move past the bracket or comma to the next item; at the end, move past the end and return False."""
         self._skip()
         if self.text[self.at] != closing:
             self.at += 1

@@ -1,6 +1,4 @@
-"""TOML with line numbers. `tomllib` reads the values; a scanner over text that it accepted says where each of
-them stands.
-"""
+"""Reads TOML with line numbers. `tomllib` reads the values; a scanner of the same text finds the lines."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _DOT = re.compile(r"[ \t]*\.[ \t]*")
 _STRING = re.compile(
     r"""\"{3}(?:[^\\]|\\.)*?"{3,5}(?!")|'{3}.*?'{3,5}(?!')|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL
 )
-#: Between the day and the hour a blank may stand.
+#: A date and time may have a space between the day and the hour.
 _BARE = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:[^\s,\]}#]+|[^\s,\]}#\[{\"'=]+")
 _WHERE = re.compile(r" \(at line (\d+), column (\d+)\)$| \(at end of document\)$")
 _TWICE = re.compile(r"Cannot declare (\(.*\)) twice")
@@ -29,17 +27,21 @@ def read_toml(text: str, file: str, problems: Problems) -> Node | None:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = _WHERE.search(str(error))
-        line = int(found[1]) if found and found[1] else text.count("\n") + 1 if found else None
-        what = _WHERE.sub("", str(error))
-        twice = _TWICE.fullmatch(what)
-        path = ".".join(ast.literal_eval(twice[1])) if twice else ""
-        problems.errors.append(
-            Problem(file, line, path, "defined twice" if twice else f"expected TOML: {what}")
-        )
+        problems.errors.append(_problem(error, text, file))
         return None
     lines = _TomlScanner(text).scan()
     return _nodes(tree, (), file, 1, lines)
+
+
+def _problem(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
+    """The line is in the message of the error."""
+    line = None
+    if found := _WHERE.search(str(error)):
+        line = int(found[1]) if found[1] else text.count("\n") + 1
+    what = _WHERE.sub("", str(error))
+    if twice := _TWICE.fullmatch(what):
+        return Problem(file, line, ".".join(ast.literal_eval(twice[1])), "defined twice")
+    return Problem(file, line, "", f"expected TOML: {what}")
 
 
 def _nodes(value: Any, path: _Path, file: str, line: int, lines: dict[_Path, int]) -> Node:
@@ -56,8 +58,9 @@ def _nodes(value: Any, path: _Path, file: str, line: int, lines: dict[_Path, int
 
 
 class _TomlScanner:
-    """Trusts the text to be TOML. Where it does not understand it stops, and what follows has the line of
-    what it is in.
+    """Finds the lines in text that is known to be valid TOML.
+
+    If the scanner does not understand a place, it stops; later values get the line of their table.
     """
 
     def __init__(self, text: str) -> None:
@@ -93,7 +96,7 @@ class _TomlScanner:
         return path
 
     def _inside(self, key: tuple[str, ...]) -> _Path:
-        """`[a.b]` after `[[a]]` stands in the last item of `a`."""
+        """`[a.b]` after `[[a]]` belongs to the last item of `a`."""
         path: _Path = ()
         for part in key:
             if path in self._array_lengths:
@@ -146,7 +149,7 @@ class _TomlScanner:
                 return tuple(parts)
 
     def _note(self, path: _Path, line: int) -> None:
-        """Tables that were only mentioned on the way begin where they were first mentioned."""
+        """Note the line of a path; tables above it begin where they are first mentioned."""
         for length in range(1, len(path) + 1):
             self.lines.setdefault(path[:length], line)
 

@@ -1,7 +1,7 @@
-"""An item of a runbook queue: a JSON object with the fields that its queue asks for.
+"""An item of a runbook queue: a JSON object with the fields that its queue requires.
 
-It is stored in one canonical form, so that equal data gives equal bytes, and an equal dedup key: while an
-item is live, its equal is the same item.
+An item is stored in a canonical form: equal data gives equal bytes and an equal dedup key, so a second item
+with the data of a live item is the same message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.runbook.model import QueueSpec
 
 
 class QueueItem(NamedTuple):
-    """`dedup_key` is None where the queue takes equal data twice."""
+    """`dedup_key` is None for a queue that accepts equal data twice."""
 
     payload: bytes
     dedup_key: str | None
@@ -26,10 +26,11 @@ class QueueItem(NamedTuple):
 def make_item(
     queue: QueueSpec, name: str, data: str | bytes | None, variables: Mapping[str, Any]
 ) -> QueueItem:
-    """`variables` come over the fields of `data`, and `defaults` fill in what neither has. Further fields are
-    the user's own.
+    """Make an item from the fields of `data`, overridden by `variables`, and the queue's defaults for the
+    others.
 
-    Raises `ItemInvalid` with everything that is wrong. `name` is the queue as the user knows it.
+    Fields that the queue does not declare are kept. `name` is the name of the queue in errors. Raises
+    `ItemInvalid` with every mistake.
     """
     fields = {} if data is None else read_object(name, data)
     merged = {**queue.defaults, **fields, **variables}
@@ -48,18 +49,20 @@ def read_object(name: str, data: str | bytes) -> dict[str, Any]:
     try:
         found = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as wrong:
-        raise ItemInvalid(name, [f"a JSON object is needed, and this is no JSON: {wrong}"]) from None
+        raise ItemInvalid(name, [f"the data must be a JSON object, got invalid JSON: {wrong}"]) from None
     if not isinstance(found, dict):
         raise ItemInvalid(
-            name, [f'a JSON object is needed, such as {{"field": "value"}}, and this is {_kind(found)}']
+            name, [f'the data must be a JSON object, such as {{"field": "value"}}, got {_kind(found)}']
         )
     return found
 
 
 def read_variables(name: str, given: Sequence[str]) -> dict[str, Any]:
-    """`key=value` as typed. A value that is JSON (a number, true, null, "quoted") is that; any other is text."""
+    """Read `key=value`. A value that is JSON (a number, true, null, "quoted") is read as JSON, any other as
+    text.
+    """
     problems = [
-        f"a variable is written key=value, and this is {text!r}"
+        f"a variable must be key=value, got {text!r}"
         for text in given
         if not text.partition("=")[0] or "=" not in text
     ]
@@ -69,17 +72,17 @@ def read_variables(name: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def canonical(value: object) -> bytes:
-    """The same bytes for the same data: keys sorted, no spaces, UTF-8. Raises ValueError for what JSON cannot
-    say.
+    """Write equal data as equal bytes: sorted keys, no spaces, UTF-8. Raises ValueError for values without
+    JSON.
     """
     try:
         return json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         ).encode()
     except UnicodeEncodeError:
-        raise ValueError("text must be writable as UTF-8, and a lone surrogate is not") from None
+        raise ValueError("text must be valid UTF-8, got a lone surrogate") from None
     except (ValueError, TypeError, RecursionError):
-        raise ValueError("numbers must be finite, and nesting within reason") from None
+        raise ValueError("numbers must be finite, and values not nested too deeply") from None
 
 
 def content_key(payload: bytes) -> str:
@@ -88,9 +91,9 @@ def content_key(payload: bytes) -> str:
 
 def _missing(field: str, spare: Iterable[str]) -> str:
     near = get_close_matches(field, list(spare), n=1, cutoff=0.6)
-    return f"{field!r} is missing" + (
-        f"; did you mean it by {near[0]!r}?" if near else f"; give it with --var {field}=VALUE"
-    )
+    if near:
+        return f"{field!r} is missing; is {near[0]!r} a mistake for it?"
+    return f"{field!r} is missing; give it with --var {field}=VALUE"
 
 
 def _value(text: str) -> Any:
@@ -101,7 +104,7 @@ def _value(text: str) -> Any:
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _kind(value: object) -> str:

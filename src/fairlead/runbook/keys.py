@@ -1,5 +1,5 @@
-"""Every key a runbook may have, in one table: the checker reads by it, the schema for editors and the
-reference page derive from it.
+"""The table of all keys of a runbook. The checker uses it; the schema for editors and the reference page
+derive from it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from fairlead.runbook.kinds import (
     Text,
     WholeNumber,
     refuse,
+    value_schema,
 )
 from fairlead.runbook.model import BATCH_SIZE, MAX_BATCH_SIZE, MAX_STEPS
-from fairlead.runbook.policies import Policy
+from fairlead.runbook.policies import Policy, policy_schema
 from fairlead.runbook.source import Node, Problems, shown, subpath, suggestion
 
 _MIB = 1 << 20
@@ -39,7 +40,7 @@ _REASON = Choice(tuple(reason.word for reason in FailureReason))
 _REASON_NAME = Text("a failure reason: " + ", ".join(_REASON.options), "|".join(_REASON.options))
 _COMMAND = ListOf(
     Text("text without a NUL"),
-    'a program and its arguments as a list, such as ["./mail.sh", "{customer}"]; no shell reads it',
+    'a program and its arguments as a list, such as ["./mail.sh", "{customer}"]; runs without a shell',
     at_least=1,
 )
 _VARIABLE = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 200)
@@ -67,9 +68,9 @@ class Dedup:
 
 _BREAKER = TableOf(
     {
-        "failures": KeySpec(WholeNumber(1, 10_000), "so many failures of one reason", required=True),
-        "within": KeySpec(Duration(low_ms=1), "within this time", required=True),
-        "pause": KeySpec(Duration(low_ms=1), "make more of them wait so long", required=True),
+        "failures": KeySpec(WholeNumber(1, 10_000), "number of failures of one reason", required=True),
+        "within": KeySpec(Duration(low_ms=1), "time within which they are counted", required=True),
+        "pause": KeySpec(Duration(low_ms=1), "how long further failures then wait", required=True),
     },
     'a table such as { failures = 50, within = "1m", pause = "5m" }',
 )
@@ -77,25 +78,27 @@ _BREAKER = TableOf(
 HOOK_KEYS = {
     "on_enqueue": KeySpec(
         Text("a Lua file, or the text of a Lua script"),
-        "assigns key, weight, throttle keys and stream of a new item",
+        "assigns fairness key, weight, throttle keys and stream of a new item",
     ),
     "on_failure": KeySpec(
-        Text("a Lua file, or the text of a Lua script"), "decides between retry and dead letter"
+        Text("a Lua file, or the text of a Lua script"), "decides between a retry and a dead letter"
     ),
 }
 
 _ITEM_KEYS = {
     "vars": KeySpec(
-        ListOf(FIELD, "a list of field names", unique=True), "fields an item must have", "none: anything goes"
+        ListOf(FIELD, "a list of field names", unique=True),
+        "fields that an item must have",
+        "none: any fields",
     ),
     "defaults": KeySpec(
         MapOf(FIELD, JsonValue(), "a table of values by field"),
-        "values of `vars` for items that come without them",
+        "values of fields in `vars` for items without them",
         "none",
     ),
     "dedup": KeySpec(
         Dedup(),
-        "when equal data is one item: while the first is live, or still kept after it, within a window, or never",
+        "when an item with equal data is the same item: while the first is live, also while it is retained, within a window, or never",
         '`"live"`',
     ),
 }
@@ -104,58 +107,66 @@ _ITEM_KEYS = {
 OPTION_KEYS = {
     "retry": KeySpec(
         Policy(),
-        "what follows a failure",
-        '`"none"`: the first failure kills; with a hook `on_failure`: `"immediate"`',
+        "retry policy",
+        '`"none"`: dead on the first failure; with a hook `on_failure`: `"immediate"`',
     ),
-    "retry_in_stream": KeySpec(Policy(), "the policy for messages of a stream", "as `retry`"),
+    "retry_in_stream": KeySpec(Policy(), "retry policy for items of a stream", "as `retry`"),
     "retry_on": KeySpec(
         MapOf(_REASON_NAME, Policy(), "a table of policies by failure reason"),
-        "a policy per failure reason, before `retry`",
+        "retry policy per failure reason, which takes precedence over `retry`",
         "none",
     ),
     "visibility_timeout": KeySpec(
         Duration(MIN_LEASE_MS, MAX_LEASE_MS),
-        "how long a worker holds an item without a sign of life",
+        "how long a worker may hold an item without a heartbeat",
         '`"30s"`',
     ),
-    "failure_breaker": KeySpec(_BREAKER, "failures of one reason that pile up make more wait", "off"),
-    "max_attempts": KeySpec(_COUNT, "hard ceiling: dead on this failure, whatever a policy says", "off"),
-    "max_deliveries": KeySpec(_COUNT, "dead instead of one more delivery", "off"),
-    "max_messages": KeySpec(_COUNT, "bound on items in the queue", "off"),
-    "max_bytes": KeySpec(_COUNT, "bound on their bytes", "off"),
-    "max_unsettled_per_consumer": KeySpec(_COUNT, "how many items one worker may hold", "off"),
-    "max_unsettled_per_key": KeySpec(
-        _COUNT, "how many items of one fairness key may be out at a time", "off"
+    "failure_breaker": KeySpec(
+        _BREAKER, "after many failures of one reason, further ones wait longer", "off"
     ),
+    "max_attempts": KeySpec(_COUNT, "dead on this failure, whatever a policy decides", "off"),
+    "max_deliveries": KeySpec(_COUNT, "dead instead of being delivered more often", "off"),
+    "max_messages": KeySpec(_COUNT, "maximum of items in the queue", "off"),
+    "max_bytes": KeySpec(_COUNT, "maximum bytes of headers and payloads in the queue", "off"),
+    "max_unsettled_per_consumer": KeySpec(_COUNT, "maximum of items that one worker holds", "off"),
+    "max_unsettled_per_key": KeySpec(_COUNT, "maximum of leased items of one fairness key", "off"),
     "poison_after": KeySpec(_COUNT, "attempts from which a live item is reported as poison", "10"),
-    "quantum": KeySpec(WholeNumber(1, 100_000), "items a key of weight 1 gets per turn", "1"),
-    "ttl": KeySpec(Duration(), "time to live of an item that nobody holds", "off"),
+    "quantum": KeySpec(WholeNumber(1, 100_000), "items that a fairness key of weight 1 gets per turn", "1"),
+    "ttl": KeySpec(Duration(), "time to live of an item that is not leased", "off"),
     "expired_to_dead": KeySpec(
-        Flag(), "an item past its time to live becomes a dead letter instead of being dropped", "`false`"
+        Flag(),
+        "an item becomes a dead letter when its time to live ends, instead of being dropped",
+        "`false`",
     ),
-    "dead_retention": KeySpec(Duration(), "how long a dead letter is kept", "for ever"),
+    "dead_retention": KeySpec(Duration(), "how long dead letters are kept", "no limit"),
     "retain_completed": KeySpec(
-        Duration(), 'how long a completed item stays visible; `"0s"`: not at all', '`"12h"`'
+        Duration(), 'how long completed items are kept for inspection; `"0s"`: not at all', '`"12h"`'
     ),
-    "ordering": KeySpec(Choice(("release", "strict", "none")), "how streams order", '`"release"`'),
+    "ordering": KeySpec(
+        Choice(("release", "strict", "none")),
+        "order in streams: a released item may pass one that waits, or may not, or there is no order",
+        '`"release"`',
+    ),
 }
 
-_LIST = KeySpec(_COMMAND, "prints the items as a JSON array", required=True)
+_LIST = KeySpec(_COMMAND, "command that prints the items as a JSON array", required=True)
 _TAKE = KeySpec(
     _COMMAND,
-    "runs before an item is worked, with its fields as `{field}`; if it fails, the item is left alone",
+    "command that runs before the steps, with fields of the item as `{field}`; if it fails, the item is skipped",
     required=True,
 )
-_POLL = KeySpec(Duration(low_ms=100), "how often `list` runs", "only when a worker starts or is woken")
+_POLL = KeySpec(
+    Duration(low_ms=100),
+    "time between two runs of `list`",
+    "`list` runs only when a worker starts or is woken",
+)
 _TYPE = KeySpec(
     Choice(("persisted", "external")),
-    "`persisted`: kept by fairlead. `external`: kept elsewhere, seen through `list` and `take`",
+    "`persisted`: fairlead keeps the items. `external`: another system keeps them; `list` and `take` reach it",
     '`"persisted"`',
 )
 
-_NOT_EXTERNAL = (
-    "only for persisted queues: what becomes of the items of an external queue is decided where they live"
-)
+_NOT_EXTERNAL = "only for persisted queues: another system decides about the items of an external queue"
 _NOT_PERSISTED = 'only for external queues; add type = "external", or remove it'
 _HOOKS = KeySpec(
     TableOf(HOOK_KEYS, 'a table such as { on_enqueue = "hooks/orders.lua" }'),
@@ -194,25 +205,27 @@ class QueueTable:
 _STEP_KEYS = {
     "run": KeySpec(CallablePath(), "a Python callable; either this or `command`"),
     "command": KeySpec(
-        _COMMAND, "a program and its arguments, with fields of the item as `{field}`; no shell reads them"
+        _COMMAND, "a program and its arguments, with fields of the item as `{field}`; runs without a shell"
     ),
     "timeout": KeySpec(
-        Duration(low_ms=1), "after so long the step is stopped and has failed; for a batch: the call", "none"
+        Duration(low_ms=1),
+        "after this time the step, or the call of a batch step, is stopped and fails",
+        "none",
     ),
     "batch": KeySpec(
-        Flag(), "the callable takes many items at a time, and says how each of them fared", "`false`"
+        Flag(), "the callable takes many items at a time, and reports an outcome for each", "`false`"
     ),
     "batch_size": KeySpec(
         WholeNumber(1, MAX_BATCH_SIZE),
-        "how many items at a time at most, with `batch = true`",
+        "maximum of items in a call, with `batch = true`",
         str(BATCH_SIZE),
     ),
     "stdin": KeySpec(
-        Choice(("json", "none")), "what a command reads: the item as JSON, or nothing", '`"json"`'
+        Choice(("json", "none")), "standard input of a command: the item as JSON, or nothing", '`"json"`'
     ),
     "env": KeySpec(
         MapOf(_VARIABLE, Text("text"), "a table of texts by variable"),
-        "more environment for a command; fields as `{field}`",
+        "additional environment variables of a command, with fields of the item as `{field}`",
         "none",
     ),
 }
@@ -225,7 +238,7 @@ _BECAUSE = {
 
 @dataclass(frozen=True)
 class StepTable:
-    """A step with its name inside, or under its name in a map."""
+    """A step: in a list with its name, or in a map under its name."""
 
     table: TableOf
     words: str = "a table with the keys of a step"
@@ -239,7 +252,7 @@ class StepTable:
             problems.error(
                 node.value["batch_size"],
                 subpath(path, "batch_size"),
-                "expected batch = true beside it, or neither of the two",
+                "expected batch = true beside batch_size, or neither",
             )
         return found
 
@@ -254,7 +267,7 @@ class StepTable:
 
 NAMED_STEP = StepTable(
     TableOf(
-        {"name": KeySpec(PART, "its name, once in a pipeline", required=True), **_STEP_KEYS},
+        {"name": KeySpec(PART, "name of the step, unique in the pipeline", required=True), **_STEP_KEYS},
         only_with=_ONLY_WITH,
         because=_BECAUSE,
     )
@@ -264,7 +277,7 @@ _STEP = StepTable(TableOf(_STEP_KEYS, only_with=_ONLY_WITH, because=_BECAUSE))
 
 @dataclass(frozen=True)
 class PipelineTable:
-    """Steps as a list, or as tables by name in the order they stand. Read into a list either way."""
+    """Steps as a list, or as tables by name in the order of the file. Both are read into a list."""
 
     table: TableOf
     words: str = "a table with the steps of a pipeline"
@@ -274,31 +287,14 @@ class PipelineTable:
         if found is None:
             return None
         if ("steps" in found) == ("step" in found):
-            wanted = (
-                "expected steps as a list"
-                if "steps" not in found
-                else "expected steps as a list or step by name, not both"
-            )
-            problems.error(
-                node, path, wanted + ', such as steps = [{ name = "parse", run = "shop.steps:parse" }]'
-            )
+            what = "expected steps as a list"
+            if "steps" in found:
+                what = "expected steps as a list or step by name, not both"
+            example = 'such as steps = [{ name = "parse", run = "shop.steps:parse" }]'
+            problems.error(node, path, f"{what}, {example}")
             return None
-        read: list[tuple[Node, str, dict[str, Any]]] = []
-        if found.get("steps"):
-            nodes, here = node.value["steps"].value, subpath(path, "steps")
-            read = [
-                (nodes[index], subpath(here, index), step)
-                for index, step in enumerate(found["steps"])
-                if step
-            ]
-        elif found.get("step"):
-            nodes, here = node.value["step"].value, subpath(path, "step")
-            read = [
-                (nodes[name], subpath(here, name), {"name": name, **step})
-                for name, step in found["step"].items()
-                if step
-            ]
-        if "step" in found and found["step"] == {}:
+        read = _listed_steps(node, path, found) if "steps" in found else _named_steps(node, path, found)
+        if found.get("step") == {}:
             problems.error(node.value["step"], subpath(path, "step"), "expected at least one step")
         if len(read) > MAX_STEPS:
             problems.error(
@@ -310,6 +306,21 @@ class PipelineTable:
 
     def schema(self) -> Schema:
         return {**self.table.schema(), "oneOf": [{"required": ["steps"]}, {"required": ["step"]}]}
+
+
+_ReadStep = tuple[Node, str, dict[str, Any]]
+
+
+def _listed_steps(node: Node, path: str, found: dict[str, Any]) -> list[_ReadStep]:
+    nodes, here = node.value["steps"].value, subpath(path, "steps")
+    steps = enumerate(found["steps"] or ())
+    return [(nodes[index], subpath(here, index), step) for index, step in steps if step]
+
+
+def _named_steps(node: Node, path: str, found: dict[str, Any]) -> list[_ReadStep]:
+    nodes, here = node.value["step"].value, subpath(path, "step")
+    steps = (found["step"] or {}).items()
+    return [(nodes[name], subpath(here, name), {"name": name, **step}) for name, step in steps if step]
 
 
 class _Steps(ListOf):
@@ -326,42 +337,48 @@ PIPELINE = TableOf(
     {
         "steps": KeySpec(
             _Steps(NAMED_STEP, "a list of at least one step, each a table", at_least=1),
-            "its steps in order, each with a `name`",
+            "the steps in order, each with a `name`",
         ),
         "step": KeySpec(
             _StepMap(PART, _STEP, "a table of steps by name"),
-            "the same as tables by name, in the order they stand; in HCL as blocks",
+            "the steps as tables by name, in the order of the file; in HCL as blocks",
         ),
     }
 )
 
 WORKER = TableOf(
     {
-        "queue": KeySpec(Text("the name of a queue of the runbook"), "the queue it works", required=True),
-        "pipeline": KeySpec(
-            Text("the name of a pipeline of the runbook"), "what it does with each item", required=True
+        "queue": KeySpec(
+            Text("the name of a queue of the runbook"),
+            "the queue whose items the worker processes",
+            required=True,
         ),
-        "concurrency": KeySpec(WholeNumber(1, 1024), "how many items at a time", "1"),
-        "engine": KeySpec(Choice(("local", "spark")), "where it runs", '`"local"`'),
+        "pipeline": KeySpec(
+            Text("the name of a pipeline of the runbook"),
+            "the pipeline that runs on each item",
+            required=True,
+        ),
+        "concurrency": KeySpec(WholeNumber(1, 1024), "items processed at a time", "1"),
+        "engine": KeySpec(Choice(("local", "spark")), "where the steps run", '`"local"`'),
         "on_stream_failure": KeySpec(
             Choice(("wait", "continue")),
-            "after a failure in a stream: the rest waits for it, or goes on without it",
+            "after a failure in a stream, later items wait for the failed one, or continue without it",
             '`"wait"`',
         ),
         "isolate": KeySpec(
             Choice(("process", "thread")),
-            "where steps run: a crash of a process harms only its item, a thread is lighter",
+            "steps run in processes, where a crash affects only its item, or in threads, which need less memory",
             '`"process"`',
         ),
-        "memory_limit": KeySpec(Size(16 * _MIB), "most memory of one step process", "none"),
+        "memory_limit": KeySpec(Size(16 * _MIB), "maximum memory of one step process", "none"),
         "prefetch": KeySpec(
             WholeNumber(0, 10_000),
-            "how many items to hold ready beyond those in work",
+            "items claimed ahead of those in progress",
             "chosen by the worker",
         ),
         "reasons": KeySpec(
             MapOf(EXCEPTION, _REASON, "a table of failure reasons by exception name"),
-            "failure reasons by exception, beside the usual ones",
+            "failure reasons by exception, in addition to the built-in ones",
             "none",
         ),
     }
@@ -374,8 +391,8 @@ def _named(kind: Kind, what: str) -> MapOf:
 
 RUNBOOK = TableOf(
     {
-        "$schema": KeySpec(Text(), "for editors; says nothing here"),
-        "project": KeySpec(PART, "scope: equal names in two projects never mix", "none"),
+        "$schema": KeySpec(Text(), "for editors; fairlead ignores the key"),
+        "project": KeySpec(PART, "scope of all names: equal names in two projects are different", "none"),
         "queue": KeySpec(_named(QueueTable(), "queues"), "queues by name", "none"),
         "pipeline": KeySpec(_named(PipelineTable(PIPELINE), "pipelines"), "pipelines by name", "none"),
         "worker": KeySpec(_named(WORKER, "workers"), "workers by name", "none"),
@@ -385,3 +402,21 @@ RUNBOOK = TableOf(
 
 def unknown_reference(node: Node, kind: str, known: list[str]) -> str:
     return f"there is no {kind} {shown(node)} in the runbook{suggestion(str(node.value), known)}"
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def runbook_schema() -> dict[str, Any]:
+    """The JSON Schema of runbooks, for editors.
+
+    A schema cannot check that names refer to something, that files exist, or how long a duration may be;
+    `runbook check` does.
+    """
+    return {
+        "$schema": DIALECT,
+        "title": "fairlead runbook",
+        "description": "Queues, pipelines and workers. `fairlead runbook check` also checks what a schema cannot.",
+        **RUNBOOK.schema(),
+        "$defs": {"policy": policy_schema(), "value": value_schema()},
+    }

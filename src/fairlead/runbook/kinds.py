@@ -1,9 +1,9 @@
-"""The kinds of value a runbook is made of. Each kind reads a node, describes itself in words, and gives its
-JSON Schema.
+"""The kinds of values in a runbook. Each kind reads a node, describes itself in words, and gives its JSON
+Schema.
 
-One object does all three, so that the checker, the page and the schema for editors cannot tell different
-stories. What a schema cannot say (that a name refers to something, how long ten years are) the checker says
-on top. A reader that refuses returns None and has said why; None is never a value.
+One object does all three, so that the checker, the reference page and the schema for editors agree. The
+checker adds rules that a schema cannot express, such as references and the range of durations. A reader that
+refuses a value reports an error and returns None; None is never a value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
 from fairlead.config.reading import read_value
@@ -38,7 +39,7 @@ class Kind(Protocol):
 
 
 def refuse(node: Node, path: str, problems: Problems, expected: str) -> Any:
-    """Say what was expected, unless something was said already. Returns None, for the reader that refuses."""
+    """Report what was expected, unless the value was refused already. Returns None, as the reader must."""
     if not is_refused(node.value):
         hint = "; leave the key out instead" if node.value is None else ""
         problems.error(node, path, f"expected {expected}, got {shown(node)}{hint}")
@@ -47,7 +48,7 @@ def refuse(node: Node, path: str, problems: Problems, expected: str) -> Any:
 
 @dataclass(frozen=True)
 class Text:
-    """Text, by a pattern if one is given. `words` completes *expected ...*."""
+    """Text that matches a pattern, if there is one. `words` completes *expected ...*."""
 
     words: str = "text"
     pattern: str = ""
@@ -75,12 +76,12 @@ class Text:
 
 
 def is_clean(text: str) -> bool:
-    """No NUL, which no argument or environment can hold, and nothing that has no UTF-8 form."""
+    """Whether text has a UTF-8 form and no NUL, which no argument or environment variable can hold."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-PART = Text("a name: letters, digits, '_', '-', '.', not beginning with '-' or '.'", NAME_PART, 100)
-FIELD = Text("the name of a field: letters, digits and '_', not beginning with a digit", _IDENTIFIER, 100)
+PART = Text("a name of letters, digits, '_', '-' and '.' that does not begin with '-' or '.'", NAME_PART, 100)
+FIELD = Text("a field name of letters, digits and '_' that does not begin with a digit", _IDENTIFIER, 100)
 EXCEPTION = Text(
     "the name of an exception, such as ValueError or requests.Timeout",
     rf"{_IDENTIFIER}(\.{_IDENTIFIER})*",
@@ -118,11 +119,9 @@ class Choice:
         if isinstance(node.value, str) and node.value in self.options:
             return node.value
         if isinstance(node.value, str):
-            problems.error(
-                node,
-                path,
-                f"expected {self.words}, got {shown(node)}{suggestion(node.value, self.options).split('; there are')[0]}",
-            )
+            # The words list the options already: keep a similar one only.
+            hint = suggestion(node.value, self.options).partition("; there are")[0]
+            problems.error(node, path, f"expected {self.words}, got {shown(node)}{hint}")
             return None
         return refuse(node, path, problems, self.words)
 
@@ -216,13 +215,10 @@ class Size:
         if type(value) is not int and not (isinstance(value, str) and re.fullmatch(_SIZE, value)):
             return refuse(node, path, problems, self.words)
         size: int = read_value("size_bytes", int, value)
-        if not self.low <= size <= _MAX_INT:
-            return refuse(
-                node,
-                path,
-                problems,
-                f"a size of at least {self.low} bytes" if size < self.low else self.words,
-            )
+        if size < self.low:
+            return refuse(node, path, problems, f"a size of at least {self.low} bytes")
+        if size > _MAX_INT:
+            return refuse(node, path, problems, self.words)
         return size
 
     def schema(self) -> Schema:
@@ -267,9 +263,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A table whose keys are names that the author chooses. Of an entry that is refused only its name is
-    known.
-    """
+    """A table whose keys are names that the author chooses. A refused entry keeps its name, with None."""
 
     name: Text
     value: Kind
@@ -297,33 +291,37 @@ class MapOf:
 
 @dataclass(frozen=True)
 class JsonValue:
-    """Any value that JSON can hold, as it is."""
+    """Any value that JSON can hold, unchanged."""
 
     words: str = "a value: text, a number, true, false, a list or a table"
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
-        value = node.value
-        if isinstance(value, list):
-            items = [self.read(item, subpath(path, index), problems) for index, item in enumerate(value)]
-            return None if None in items else items
-        if isinstance(value, dict):
-            parts = {
-                key: self.read(part, subpath(path, key), problems)
-                for key, part in value.items()
-                if is_clean(key)
-            }
-            return None if None in parts.values() or len(parts) != len(value) else parts
-        if isinstance(value, bool) or (isinstance(value, str) and is_clean(value)):
-            return value
-        if isinstance(value, int):
-            return (
-                value
-                if abs(value) <= _MAX_INT
-                else refuse(node, path, problems, "a whole number of at most 64 bits")
-            )
-        if isinstance(value, float) and abs(value) != float("inf") and value == value:
-            return value
+        match node.value:
+            case list() as items:
+                return self._read_list(items, path, problems)
+            case dict() as table:
+                return self._read_table(table, path, problems)
+            case bool():
+                return node.value
+            case str() as text if is_clean(text):
+                return text
+            case int() as number:
+                if abs(number) <= _MAX_INT:
+                    return number
+                return refuse(node, path, problems, "a whole number of at most 64 bits")
+            case float() as number if isfinite(number):
+                return number
         return refuse(node, path, problems, self.words)
+
+    def _read_list(self, items: list[Node], path: str, problems: Problems) -> Any:
+        read = [self.read(item, subpath(path, index), problems) for index, item in enumerate(items)]
+        return None if None in read else read
+
+    def _read_table(self, table: dict[str, Node], path: str, problems: Problems) -> Any:
+        read = {
+            key: self.read(part, subpath(path, key), problems) for key, part in table.items() if is_clean(key)
+        }
+        return None if None in read.values() or len(read) != len(table) else read
 
     def schema(self) -> Schema:
         return {"$ref": "#/$defs/value"}
@@ -343,7 +341,7 @@ def value_schema() -> Schema:
 
 @dataclass(frozen=True)
 class KeySpec:
-    """One key of a table. `default` is words for the page, never a value."""
+    """One key of a table. `default` describes the default for the reference page; it is not a value."""
 
     kind: Kind
     meaning: str
@@ -353,19 +351,19 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class TableOf:
-    """A table with known keys. `only_with` says of a key that it needs another one, and `because` why, where
-    that helps.
+    """A table with known keys. `only_with` names the key that a key needs beside it, and `because` the
+    reason.
     """
 
     keys: Mapping[str, KeySpec]
     words: str = "a table"
     only_with: Mapping[str, str] = field(default_factory=dict)
-    #: Keys that mean something in a table of another kind, and why they do not here.
+    #: Keys that belong to a table of another kind, with the error for them here.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     because: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
-        """The values of the keys that are there; one that is refused is None."""
+        """Return the values of the keys that the table has; a refused value is None."""
         if not isinstance(node.value, dict):
             return refuse(node, path, problems, self.words)
         found: dict[str, Any] = {}
@@ -373,17 +371,21 @@ class TableOf:
             here = subpath(path, name)
             if name in self.keys:
                 found[name] = self.keys[name].kind.read(part, here, problems)
-                if name in self.only_with and self.only_with[name] not in node.value:
-                    why = f": {self.because[name]}" if name in self.because else ""
-                    problems.error(part, here, f"expected together with {self.only_with[name]}{why}")
-            elif name in self.elsewhere:
-                problems.error(part, here, self.elsewhere[name])
-            else:
-                problems.error(part, here, f"unknown key{suggestion(name, self.keys)}")
+            if misplaced := self._misplaced(name, node.value):
+                problems.error(part, here, misplaced)
         for name, key in self.keys.items():
             if key.required and name not in node.value:
                 problems.error(node, subpath(path, name), f"missing; expected {key.kind.words}")
         return found
+
+    def _misplaced(self, name: str, table: Mapping[str, Node]) -> str:
+        """Why a key must not be in this table, or ""."""
+        if name not in self.keys:
+            return self.elsewhere.get(name) or f"unknown key{suggestion(name, self.keys)}"
+        if name in self.only_with and self.only_with[name] not in table:
+            why = f": {self.because[name]}" if name in self.because else ""
+            return f"expected together with {self.only_with[name]}{why}"
+        return ""
 
     def schema(self) -> Schema:
         found: Schema = {

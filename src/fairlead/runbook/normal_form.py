@@ -1,7 +1,7 @@
-"""A runbook written out again, in its own keys: what is at its default left out, everything else in its
-shortest form.
+"""Writes a runbook in its normal form: the keys of a runbook file, without defaults, values in their shortest
+form.
 
-What is written here reads back as the same runbook. Hooks are in it as scripts, not as names of files.
+The normal form reads back as the same runbook. Hooks are included as scripts, not as file names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEFAULT_WORKER = WorkerSpec("", "", "")
 
 
 def normal_form(runbook: Runbook) -> dict[str, Any]:
-    """As a tree of JSON values with the keys of a runbook file."""
+    """Return the normal form as a tree of JSON values."""
     found: dict[str, Any] = {} if runbook.project is None else {"project": runbook.project}
     found["queue"] = {name: queue_form(queue) for name, queue in sorted(runbook.queues.items())}
     found["pipeline"] = {
@@ -32,11 +32,9 @@ def normal_form(runbook: Runbook) -> dict[str, Any]:
 
 
 def queue_form(queue: QueueSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": queue.kind}
     if queue.kind == "external":
-        found |= {"list": queue.list and list(queue.list), "take": queue.take and list(queue.take)}
-        found["poll"] = None if queue.poll_ms is None else show_ms(queue.poll_ms)
-        return {key: value for key, value in found.items() if value is not None}
+        return _external_form(queue)
+    found: dict[str, Any] = {"type": queue.kind}
     if queue.vars:
         found["vars"] = list(queue.vars)
     if queue.defaults:
@@ -48,11 +46,24 @@ def queue_form(queue: QueueSpec) -> dict[str, Any]:
     return found
 
 
+def _external_form(queue: QueueSpec) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": queue.kind}
+    if queue.list is not None:
+        found["list"] = list(queue.list)
+    if queue.take is not None:
+        found["take"] = list(queue.take)
+    if queue.poll_ms is not None:
+        found["poll"] = show_ms(queue.poll_ms)
+    return found
+
+
 def _in_order(option: str, value: Any) -> Any:
-    """The keys of a policy as one writes them; the stored form has them sorted."""
+    """The keys of a policy in their usual order; the stored form has them sorted."""
     if option == "retry_on":
         return {reason: _in_order("retry", policy) for reason, policy in value.items()}
-    return {key: value[key] for key in POLICY_KEYS if key in value} if option.startswith("retry") else value
+    if not option.startswith("retry"):
+        return value
+    return {key: value[key] for key in POLICY_KEYS if key in value}
 
 
 def pipeline_form(pipeline: PipelineSpec) -> dict[str, Any]:
@@ -94,7 +105,7 @@ def worker_form(worker: WorkerSpec) -> dict[str, Any]:
 
 
 def as_toml(form: Mapping[str, Any]) -> str:
-    """The normal form as TOML: one table for each queue, pipeline and worker, a step a line."""
+    """Write the normal form as TOML: one table for each queue, pipeline and worker, one line for each step."""
     return "\n".join(_toml_lines(form)) + "\n"
 
 
@@ -124,12 +135,10 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
+    if value == {}:
+        return "{}"
     if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{_key(name)} = {_value(part)}" for name, part in value.items()) + " }"
-            if value
-            else "{}"
-        )
+        return "{ " + ", ".join(f"{_key(name)} = {_value(part)}" for name, part in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, float):
@@ -138,7 +147,9 @@ def _value(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """What a terminal would obey or hide is escaped; the rest stays readable."""
+    """Write text with escapes for characters that a terminal would interpret or hide; the rest stays
+    readable.
+    """
     return "".join(
         char if char.isprintable() else _escape(ord(char)) for char in json.dumps(value, ensure_ascii=False)
     )
@@ -149,7 +160,7 @@ def _escape(code: int) -> str:
 
 
 def _script(script: str) -> str:
-    """Lua reads best as it was written, where a literal text of TOML can hold it."""
+    """Write a Lua script with its lines where a literal string of TOML can hold it, else as escaped text."""
     if (
         "\n" in script
         and "'''" not in script

@@ -1,7 +1,7 @@
-"""Fields of an item in the arguments and environment of a command: `{customer}`. `{{customer}}` stands for
-itself.
+"""Fields of an item in the arguments and environment of a command: `{customer}`. `{{customer}}` is the
+literal text `{customer}`.
 
-Only braces around a name mean anything, so JSON and awk programs pass as they are.
+Only braces around a name are replaced, so JSON and awk programs pass unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def fill(text: str, fields: Mapping[str, str]) -> str:
-    """One argument stays one argument, whatever is in it. Raises KeyError with the name of a field that is
-    not there.
+    """Replace the fields. One argument stays one argument, whatever the value. Raises KeyError with the name
+    of a field that the item lacks.
     """
     return _FOUND.sub(lambda found: fields[found[2]] if found[2] else "{" + found[1] + "}", text)

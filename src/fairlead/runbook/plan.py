@@ -1,4 +1,4 @@
-"""What applying a runbook would do: a comparison of values. Nothing here touches a broker."""
+"""Compares a runbook with the state of a broker, as values. Pure: does not reach a broker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from fairlead.model.names import is_dead_letter_name, taken_name
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.keys import OPTION_KEYS
-from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, full_name
+from fairlead.runbook.model import TAKEN_OPTIONS, PipelineSpec, QueueSpec, Runbook, full_name
 from fairlead.runbook.normal_form import pipeline_form, queue_form, worker_form
 from fairlead.runbook.policies import options_of
 from fairlead.runbook.progress_bits import with_progress_bits
-from fairlead.runbook.taken import TAKEN_OPTIONS
 
 Action = Literal["create", "change", "keep", "orphan", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """None is "not there"."""
+    """A changed field; None means that the field is absent."""
 
     field: str
     old: Any
@@ -32,11 +31,11 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """One queue, pipeline or worker. `name` is the engine's for a queue, the runbook's for the others.
+    """One queue, pipeline or worker. `name` is the engine's name of a queue, else the runbook's name.
 
-    `orphan` is a queue of the engine that is no longer defined: it is left as it is. `remove` is what only a
-    runbook knows and goes with it: a pipeline, a worker, an external queue. `options` is what the engine has
-    to be told, and only that.
+    The action `orphan` is for a queue of the engine that the runbook no longer defines: it stays unchanged.
+    `remove` is for a pipeline, a worker or an external queue, which exist only in the runbook. `options` has
+    exactly the options to send to the engine.
     """
 
     kind: Literal["queue", "pipeline", "worker"]
@@ -49,7 +48,7 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunbookPlan:
-    """`runbook` is the one to store: with the progress bits that steps had before."""
+    """A plan. `runbook` is the runbook to store, in which steps have the progress bits that they had before."""
 
     runbook: Runbook
     entries: tuple[PlanEntry, ...]
@@ -64,8 +63,8 @@ class RunbookPlan:
 
 
 def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook | None) -> RunbookPlan:
-    """`queues` is what the engine has (of the project is enough), `in_force` the stored runbook of the same
-    project.
+    """Compare a runbook with the queues of the engine, at least those of the project, and the stored runbook
+    of the same project.
     """
     runbook = with_progress_bits(runbook, in_force)
     running = {info.name: info for info in queues if not is_dead_letter_name(info.name)}
@@ -86,33 +85,40 @@ def _queue_entry(
     name = full_name(runbook.project, queue.name)
     before = in_force.queues.get(queue.name) if in_force else None
     old_fields = _fields_beside_options(before) if before else {}
-    spec_changes = list(_differences(old_fields, _fields_beside_options(queue)))
+    spec_changes = tuple(_differences(old_fields, _fields_beside_options(queue)))
     if queue.kind == "external":
-        return PlanEntry(
-            "queue",
-            name,
-            "create" if before is None else "change" if spec_changes else "keep",
-            tuple(spec_changes),
-        )
+        return PlanEntry("queue", name, _action(before is not None, spec_changes), spec_changes)
     wanted = options_of(read_queue_options(queue.options, QueueConfig()))
     if name not in running:
-        default = options_of(QueueConfig())
-        shown = {
-            option: value
-            for option, value in wanted.items()
-            if option in queue.options or value != default[option]
-        }
-        made = _differences({}, {**_fields_beside_options(queue), **shown})
-        return PlanEntry("queue", name, "create", tuple(made), queue.options)
+        return PlanEntry("queue", name, "create", _new_fields(queue, wanted), queue.options)
     has = options_of(running[name].config)
     options = {option: value for option, value in wanted.items() if value != has[option]}
-    changes = [*_differences({option: has[option] for option in options}, options), *spec_changes]
-    return PlanEntry("queue", name, "change" if changes else "keep", tuple(changes), options)
+    old_options = {option: has[option] for option in options}
+    changes = (*_differences(old_options, options), *spec_changes)
+    return PlanEntry("queue", name, _action(True, changes), changes, options)
+
+
+def _action(exists: bool, changes: Sequence[FieldChange]) -> Action:
+    if not exists:
+        return "create"
+    return "change" if changes else "keep"
+
+
+def _new_fields(queue: QueueSpec, wanted: Mapping[str, Any]) -> tuple[FieldChange, ...]:
+    """The fields of a new queue, without options at their defaults that the runbook does not have."""
+    default = options_of(QueueConfig())
+    shown = {
+        option: value
+        for option, value in wanted.items()
+        if option in queue.options or value != default[option]
+    }
+    return tuple(_differences({}, {**_fields_beside_options(queue), **shown}))
 
 
 def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterator[PlanEntry]:
-    """Where the items of external queues go, so that workers need not make it. One that is there may have
-    been changed by hand.
+    """The queues for taken items of external queues, so that workers need not create them.
+
+    An existing queue is kept, because an operator may have changed it.
     """
     for _, queue in sorted(runbook.queues.items()):
         if queue.kind == "external":
@@ -126,7 +132,7 @@ def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterato
 
 
 def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
-    """What the engine does not know of a queue: it is kept with the runbook alone."""
+    """The fields of a queue that only the runbook has; the engine does not know them."""
     form = queue_form(queue)
     found = {
         key: value for key, value in form.items() if key not in OPTION_KEYS and key not in ("hooks", "dedup")
@@ -137,24 +143,22 @@ def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
 def _orphans(
     runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbook | None
 ) -> Iterator[PlanEntry]:
-    """In the project, or made by the runbook in force; of queues in no project only the latter are known to
-    be ours.
+    """The queues that the runbook does not define, in its project or from the runbook in force.
+
+    Without a project, only queues of the runbook in force are known to belong to the runbook.
     """
-    defined = {
-        full_name(runbook.project, queue.name)
-        for queue in runbook.queues.values()
-        if queue.kind == "persisted"
-    }
-    defined |= {
-        taken_name(full_name(runbook.project, queue.name))
-        for queue in runbook.queues.values()
-        if queue.kind == "external"
-    }
-    once = {full_name(runbook.project, name) for name in in_force.queues} if in_force else set()
+    defined = {_engine_name(runbook, queue) for queue in runbook.queues.values()}
+    ours = {full_name(runbook.project, name) for name in in_force.queues} if in_force else set()
     for name in sorted(running):
         in_project = bool(runbook.project) and name.startswith(f"{runbook.project}/")
-        if name not in defined and (in_project or name in once):
+        if name not in defined and (in_project or name in ours):
             yield PlanEntry("queue", name, "orphan", note=f"fairlead queue delete {name}")
+
+
+def _engine_name(runbook: Runbook, queue: QueueSpec) -> str:
+    """The engine's queue of a persisted queue, or the queue for taken items of an external one."""
+    name = full_name(runbook.project, queue.name)
+    return taken_name(name) if queue.kind == "external" else name
 
 
 def _external_no_more(runbook: Runbook, in_force: Runbook | None) -> Iterator[PlanEntry]:
@@ -167,27 +171,27 @@ def _entries_of(
     kind: Any, wanted: Mapping[str, Any], before: Mapping[str, Any], fields: Any
 ) -> Iterator[PlanEntry]:
     for name, spec in sorted(wanted.items()):
-        changes = tuple(_differences(fields(before[name]) if name in before else {}, fields(spec)))
-        yield PlanEntry(
-            kind, name, "create" if name not in before else "change" if changes else "keep", changes
-        )
+        old_fields = fields(before[name]) if name in before else {}
+        changes = tuple(_differences(old_fields, fields(spec)))
+        yield PlanEntry(kind, name, _action(name in before, changes), changes)
     for name in sorted(set(before) - set(wanted)):
         yield PlanEntry(kind, name, "remove")
 
 
 def _pipeline_fields(pipeline: PipelineSpec) -> dict[str, Any]:
-    """By the names of the steps, so that one put in front does not look like a change of all."""
+    """The steps by name, so that a step inserted in front is not a change of all steps."""
     form = pipeline_form(pipeline)["steps"]
     steps = {step["name"]: {key: value for key, value in step.items() if key != "name"} for step in form}
     return {"steps": [step["name"] for step in form], "step": steps}
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[FieldChange]:
-    """Field by field, down to values that are no tables."""
+    """Compare field by field, down to values that are not tables."""
     if isinstance(old, Mapping) or isinstance(new, Mapping):
         before, after = (value if isinstance(value, Mapping) else {} for value in (old, new))
         for key in [*after, *(key for key in before if key not in after)]:
-            yield from _differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
+            here = f"{path}.{key}" if path else str(key)
+            yield from _differences(before.get(key), after.get(key), here)
     elif _plain(old) != _plain(new):
         yield FieldChange(path, _plain(old), _plain(new))
 

@@ -1,5 +1,5 @@
-"""Retry policies and options of a queue, between what a runbook says, what `create_queue` takes and what the
-engine keeps.
+"""Converts retry policies and queue options between a runbook, the arguments of `create_queue` and the
+engine's configuration.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _JITTER = Choice(("none", "full"))
 POLICY_KEYS: dict[str, tuple[Kind, str]] = {
     "policy": (
         Choice(("none", "immediate", "fixed", "exponential")),
-        "what happens after a failure; without it the table is the short form",
+        "kind of the policy; a table without it is the short form",
     ),
     "attempts": (
         _ATTEMPTS,
-        "dead on this failure, 0 and 1 alike; without it there is no limit, but 0 in the short form",
+        "dead on this failure; 0 and 1 mean the first. Default: no limit; in the short form: 0",
     ),
-    "cooldown": (Duration(), "`fixed`: how long to wait"),
+    "cooldown": (Duration(), "`fixed`: the wait"),
     "base": (
         Duration(),
-        "`exponential`: waits base x factor after the first failure, x factor again after each further one",
+        "`exponential`: the wait after the first failure is base x factor, and each further wait is x factor longer",
     ),
-    "factor": (Number(1, 100), "`exponential`: by how much each wait grows"),
+    "factor": (Number(1, 100), "`exponential`: the growth of each wait"),
     "cap": (Duration(), "`exponential`: the longest wait"),
-    "jitter": (_JITTER, '`"full"`: a wait drawn evenly between nothing and that'),
+    "jitter": (_JITTER, '`"full"`: the wait is drawn evenly from 0 up to the full wait'),
 }
 _FIELDS: dict[str, tuple[str, ...]] = {
     "none": ("attempts",),
@@ -41,14 +41,14 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "fixed": ("attempts", "cooldown", "jitter"),
     "exponential": ("attempts", "base", "factor", "cap", "jitter"),
 }
-#: Without `policy`: so often, with such a pause.
+#: The keys of the short form, which has no `policy`.
 _SHORT = ("attempts", "cooldown", "jitter")
 _SHORT_FORM = '{ attempts = 3, cooldown = "30s" }'
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Read into what `create_queue` takes, every field written out."""
+    """A retry policy, read into the argument of `create_queue` with every field written out."""
 
     words: str = f'a policy such as "none" or {{ policy = "exponential", base = "30s", attempts = 10 }}, or in short {_SHORT_FORM}'
 
@@ -79,7 +79,7 @@ class Policy:
             problems.warn(
                 node,
                 subpath(path, "attempts"),
-                "missing, so it is 0: the first failure kills; say attempts, or a policy",
+                "missing, so it is 0: a message dies on its first failure; give attempts, or a policy",
             )
         return policy_option(read_policy({"attempts": 0, **given}))
 
@@ -93,9 +93,8 @@ class Policy:
             if name in allowed:
                 value = POLICY_KEYS[name][0].read(part, here, problems)
                 good = good and value is not None
-                given[name] = (
-                    show_ms(value) if name in ("cooldown", "base", "cap") and value is not None else value
-                )
+                is_duration = name in ("cooldown", "base", "cap") and value is not None
+                given[name] = show_ms(value) if is_duration else value
                 continue
             good = False
             owners = [f'"{kind}"' for kind, fields in _FIELDS.items() if name in fields]
@@ -110,7 +109,7 @@ class Policy:
 
 
 def policy_schema() -> Schema:
-    """Said once, because five keys have a policy."""
+    """The schema of a policy, defined once because five keys have a policy."""
     forms: list[Schema] = [
         {"enum": list(_FIELDS)},
         {**_object(_SHORT), "dependentRequired": {"jitter": ["cooldown"]}},
@@ -130,7 +129,7 @@ def _object(names: tuple[str, ...]) -> Schema:
 
 
 def policy_option(policy: RetryPolicy) -> dict[str, Any]:
-    """What `create_queue` takes for it, with nothing left implicit."""
+    """The argument of `create_queue` for a policy, with every field written out."""
     found: dict[str, Any] = {"policy": policy.kind}
     if policy.attempts is not None:
         found["attempts"] = policy.attempts
@@ -147,41 +146,51 @@ def policy_option(policy: RetryPolicy) -> dict[str, Any]:
 
 
 def options_of(config: QueueConfig) -> dict[str, Any]:
-    """Every option of a queue as `create_queue` takes it. A duration that is off is "0s", a script that is
-    not there None.
+    """Return every option of a queue as `create_queue` takes it. A duration that is off is "0s", and an
+    absent script None.
     """
     found: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(config).items():
         if name == "dedup_window_ms":
-            found["dedup"] = show_ms(value) if value else "kept" if config.dedup_kept else "live"
-        elif name == "dedup_kept":
-            continue
-        elif isinstance(value, RetryPolicy):
-            found[name] = policy_option(value)
-        elif isinstance(value, FailureBreaker):
-            breaker = {
-                "failures": value.failures,
-                "within": show_ms(value.window_ms),
-                "pause": show_ms(value.pause_ms),
-            }
-            found[name] = breaker if value.failures else None
-        elif isinstance(value, dict):
-            found[name] = {reason: policy_option(policy) for reason, policy in sorted(value.items())}
+            found["dedup"] = _dedup(config)
         elif name.endswith("_ms"):
             found[name.removesuffix("_ms")] = show_ms(value)
-        else:
-            found[name] = None if value == "" else value
+        elif name != "dedup_kept":
+            found[name] = _option(value)
     return found
 
 
-#: Kept in a spec even where the engine would do the same by itself: they are what a runbook queue has of its
-#: own.
+def _dedup(config: QueueConfig) -> str:
+    if config.dedup_window_ms:
+        return show_ms(config.dedup_window_ms)
+    return "kept" if config.dedup_kept else "live"
+
+
+def _option(value: Any) -> Any:
+    if isinstance(value, RetryPolicy):
+        return policy_option(value)
+    if isinstance(value, FailureBreaker):
+        return _breaker(value) if value.failures else None
+    if isinstance(value, dict):
+        return {reason: policy_option(policy) for reason, policy in sorted(value.items())}
+    return None if value == "" else value
+
+
+def _breaker(breaker: FailureBreaker) -> dict[str, Any]:
+    return {
+        "failures": breaker.failures,
+        "within": show_ms(breaker.window_ms),
+        "pause": show_ms(breaker.pause_ms),
+    }
+
+
+#: Stored also where they equal the engine's defaults: a runbook queue has defaults of its own for them.
 _ALWAYS = ("retry", "dedup", "retain_completed")
 
 
 def short_options(config: QueueConfig) -> dict[str, Any]:
-    """The options that make this configuration out of the engine's default, and those that make a runbook
-    queue what it is.
+    """The options that differ from the engine's defaults, and those for which runbooks have their own
+    defaults.
     """
     default = options_of(QueueConfig())
     return {

@@ -1,6 +1,4 @@
-"""The raw tree that all three syntaxes are read into: values that know where they stand, and the mistakes
-found on the way.
-"""
+"""The tree into which all three syntaxes are read: values with their lines, and the mistakes found so far."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`value` is a scalar, a list of nodes, or a dict of nodes by key. `line` is that of the key, or of the
-    item of a list.
-    """
+    """A value: a scalar, a list of nodes, or a dict of nodes by key. `line` is that of its key or list item."""
 
     value: Any
     file: str
@@ -33,9 +29,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Problems:
-    """Everything wrong with a runbook, so that its author hears of all of it at once; and what is only
-    doubtful.
-    """
+    """All mistakes in a runbook, which are reported at once, and warnings of doubtful settings."""
 
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
@@ -48,7 +42,7 @@ class Problems:
 
 
 def subpath(path: str, key: str | int) -> str:
-    """`queue.orders` and `retry` make `queue.orders.retry`; an index stands in brackets."""
+    """Join a path and a key: `queue.orders` and `retry` make `queue.orders.retry`; an index is in brackets."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     shown = key if _PLAIN_KEY.fullmatch(key) else repr(key)
@@ -56,7 +50,7 @@ def subpath(path: str, key: str | int) -> str:
 
 
 def shown(value: object) -> str:
-    """What was found, in words short enough for one line."""
+    """Show a value on one line, shortened to 80 characters."""
     plain = bare(value)
     if plain is None:
         return "null"
@@ -78,7 +72,7 @@ def bare(value: object) -> Any:
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """`; did you mean 'orders'?`, or which there are, or nothing."""
+    """Return `; did you mean orders?`, or the list of up to 12 known names, or ""."""
     names = list(known)
     folded = {name.lower(): name for name in reversed(names)}
     near = difflib.get_close_matches(given.lower(), list(folded), 1)

@@ -20,7 +20,7 @@ from fairlead.errors import FairleadError, FormatTooNew, InvalidRequest, StoreCo
 from fairlead.salvage.cut import find_cuts
 from fairlead.salvage.rebuild import LAYOUT, rebuild
 from fairlead.salvage.report import QueueReport, RepairReport
-from fairlead.salvage.unfinished import copy_file, give_name, unfinished
+from fairlead.salvage.unfinished import UnfinishedDirectory, copy_file
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, read_format, sync_directory
 from fairlead.store.rocks.marks import hold_unchanged
@@ -53,7 +53,8 @@ def repair(
     damaged_format = _check_source(source)
     with hold_unchanged(source):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished(target) as folder:
+        unfinished = UnfinishedDirectory(target, "repair", "new")
+        with unfinished.work_directory() as folder:
             finished = folder / "data"
             if cut_unsynced or _is_sound(source, told):
                 report = _copy(source, finished, told, cut_unsynced=cut_unsynced)
@@ -66,7 +67,7 @@ def repair(
                     str(source),
                     f"the repaired data breaks {len(checked.problems)} laws: {checked.problems[0]}",
                 )
-            give_name(finished, target)
+            unfinished.finish(finished)
     report.damages[:0] = damaged_format
     report.messages, report.leases = checked.messages, checked.leases
     return report

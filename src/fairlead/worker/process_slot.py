@@ -46,9 +46,7 @@ _decode = msgspec.msgpack.Decoder(FromChild).decode
 
 
 class ProcessSlot:
-    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the
-    thread.
-    """
+    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the thread."""
 
     def __init__(
         self,
@@ -108,7 +106,7 @@ class ProcessSlot:
     def pid(self) -> int:
         return self._process.pid
 
-    def give(self, works: Sequence[Work]) -> None:
+    def hand(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         first = self._next_ticket

@@ -35,8 +35,7 @@ from fairlead.model.views import (
     ThrottleStats,
 )
 from fairlead.request import LOCAL, Caller, Request
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import QueueSpec, Runbook, dump_runbook
 from fairlead.testing import ManualClock
 from fairlead.verbs.browse import Browse, BrowseSplits
 from fairlead.verbs.claim import Claim

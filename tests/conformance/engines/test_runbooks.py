@@ -7,8 +7,7 @@ import pytest
 from fairlead.engine.engine import Engine
 from fairlead.engine.laws import broken_laws
 from fairlead.errors import ExternalQueue, InvalidRequest, QueueNotFound, RunbookNotFound, StoreFull
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.runbook.model import QueueSpec, Runbook, dump_runbook
 from fairlead.store.kv.dictionary import DictionaryData, DictionaryStore
 from fairlead.testing import ManualClock
 from fairlead.testing.faulty import FaultyStore

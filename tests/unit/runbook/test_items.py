@@ -36,7 +36,7 @@ def test_everything_that_is_missing_is_named_with_what_may_have_been_meant() -> 
         make_item(queue, "shop/orders", '{"custmer": "ann"}', {"amount": 1})
     assert refused.value.queue == "shop/orders"
     assert refused.value.problems == [
-        "'customer' is missing; did you mean it by 'custmer'?",
+        "'customer' is missing; is 'custmer' a mistake for it?",
         "'city' is missing; give it with --var city=VALUE",
     ]
 

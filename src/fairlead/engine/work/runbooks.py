@@ -13,8 +13,7 @@ from fairlead.model.limits import MAX_RUNBOOK_BYTES
 from fairlead.model.names import check_project
 from fairlead.records.facts import RecordsChanged
 from fairlead.request import Caller
-from fairlead.runbook.model import external_queues
-from fairlead.runbook.stored import load_runbook
+from fairlead.runbook.model import external_queues, load_runbook
 from fairlead.store.kv.port import Table
 from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.cli.failures_view import attempts_rows, failures_view
+from fairlead.cli.failures import attempts_rows, failures_view
 from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, poison
 
 
@@ -76,8 +76,8 @@ def test_a_stream_that_is_held_says_so() -> None:
 
 
 def test_figures_of_a_part_are_called_that() -> None:
-    assert "a part of it" in text(metrics(complete=False))
-    assert "a part of it" not in text(metrics())
+    assert "a part of them" in text(metrics(complete=False))
+    assert "a part of them" not in text(metrics())
 
 
 def test_of_many_poison_candidates_the_first_are_listed_with_their_errors_and_all_are_counted() -> None:
