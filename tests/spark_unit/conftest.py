@@ -1,4 +1,4 @@
-"""A server of each module's own for what reads and writes without a JVM."""
+"""A server for each module, for readers and writers without a JVM."""
 
 from __future__ import annotations
 

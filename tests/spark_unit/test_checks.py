@@ -1,4 +1,4 @@
-"""Which rows are bad by what a function says of them, of one or of many."""
+"""The bad rows that a check finds, by a function of rows or of batches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_long_text_is_cut() -> None:
 
 
 def test_half_a_character_in_a_text_does_not_keep_it_from_travelling() -> None:
-    """`json.loads` and files read with surrogateescape make such texts."""
+    """`json.loads`, and files read with surrogateescape, make texts with lone surrogates."""
 
     def check(row: dict[str, Any]) -> str:
         if row["id"]:
@@ -154,7 +154,7 @@ def test_a_mask_that_is_null_is_not_true_and_a_text_that_is_null_says_nothing() 
 
 
 def test_a_text_that_is_not_utf_8_says_what_it_can() -> None:
-    """Put together by Arrow of what is in the row, which may be any bytes."""
+    """Arrow builds the answer from bytes of the row, which need not be UTF-8."""
     texts = pa.array([None, b"no \xff", None, b"", None], pa.binary()).view(pa.utf8())
     assert (
         of_batches(texts)

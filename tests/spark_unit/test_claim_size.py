@@ -34,7 +34,7 @@ def test_little_that_takes_long_was_too_much() -> None:
 
 @pytest.mark.parametrize("each_s", [0.00005, 0.001, 0.2, 5.0])
 def test_it_settles_where_a_claim_takes_about_the_goal(each_s: float) -> None:
-    """For work of which two go on at a time, and a job that costs a third of a second by itself."""
+    """Two messages are worked on at a time, and a job alone takes a third of a second."""
     asked = 1_000
     for _ in range(12):
         asked = after(asked, asked, 0.3 + asked * each_s / 2)

@@ -20,7 +20,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Commands that would have been run; each writes the file it was asked for."""
+    """Records the commands instead of running them, and writes the file that each would make."""
     seen: list[list[str]] = []
 
     def run(command: list[str | Path], environ: dict[str, str]) -> None:
@@ -131,7 +131,7 @@ def test_what_a_killed_training_left_is_not_taken_for_an_archive(
 def test_java_21_takes_an_archive_of_sparks_class_path_because_no_jar_is_on_it_twice(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """A small program from one of the last jars stands for Spark: with -Xshare:on a JVM that refuses the
+    """A small program from one of the last jars stands in for Spark. With -Xshare:on, a JVM that refuses the
     archive does not start.
     """
     java = find_java({"PATH": ""})

@@ -1,4 +1,4 @@
-"""What the tests on Spark rely on: whatever they start ends with them, and says why it ended."""
+"""Processes that tests on Spark start end with the test, and their failures show their output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.spark.driver import Driver, run_driver
 from tests.spark.processes import Family, wait_until
 
-# As the daemon of Spark's Python workers does: a group of its own, deaf to a polite request, alive when its
-# parent is not.
+# Like the daemon of Spark's Python workers: it has its own process group, ignores SIGTERM, and outlives its
+# parent.
 _DAEMON = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,5 +1,5 @@
-"""Which functions count as the same check: its bad rows are published once, so two that differ must not pass
-for one.
+"""Fingerprints of checks. Equal bad rows of one check are published once, so different checks must have
+different fingerprints.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_a_function_that_calls_itself_ends() -> None:
 
 
 def test_a_value_that_is_not_there_yet_is_none() -> None:
-    check = lambda row: later  # noqa: E731 - a name would be one more difference
+    check = lambda row: later  # noqa: E731 - a def would have another name
     before = told(check)
     later = 1
     assert before != told(check)
@@ -111,7 +111,7 @@ def outer(*taken):
     def check(row, seen={"one", "two", "three", "four"}, **more):
         return row in {"five", "six", "seven", "eight"} or taken or [inner for inner in row]
     for row in range(5000):
-        check(row)  # Python rewrites code that is used much.
+        check(row)  # Python specialises code that runs often.
     return check
 
 print(fingerprint(partial(outer(len, json, Plain(), Plain), more={"a": frozenset({"nine", "ten", "eleven"})})))
@@ -119,7 +119,7 @@ print(fingerprint(partial(outer(len, json, Plain(), Plain), more={"a": frozenset
 
 
 def test_another_process_says_the_same() -> None:
-    """With other addresses, and the texts of a set in another order."""
+    """Another process has other addresses, and another order of texts in a set."""
 
     def said(seed: str, program: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -24,7 +24,7 @@ SYSTEM_PATH = "/usr/bin:/bin"
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True, code: int = 0) -> Path:
-    """Says its version as Java does, and otherwise which arguments it was given, one on a line."""
+    """Prints a version like Java, and otherwise its arguments, one per line."""
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)
     refusal = (
@@ -42,7 +42,7 @@ def fake_java(home: Path, version: str, *, vector: bool = True, code: int = 0) -
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """With neither JAVA_HOME nor a java on the path."""
+    """An environment without JAVA_HOME and without a java on the path."""
     (tmp_path / "tools").mkdir()
     return {
         "HOME": str(tmp_path / "home"),

@@ -1,6 +1,4 @@
-"""What a task of `quarantine` does with its partition, in one process and without a JVM, against a real
-server.
-"""
+"""Tasks of `quarantine` in one process and without a JVM, against a real server."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import free_ports
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
-#: What Spark sends behind the last row.
+#: Spark sends this mark after the last row.
 MARK = (-4).to_bytes(4, "big", signed=True)
 
 
@@ -74,7 +72,7 @@ def make(server: ServerProcess, queue: str) -> Make:
 
 
 def worker(**module: Any) -> Any:
-    """As Spark's worker calls a function: its module, and in it the connection that the rows come from."""
+    """Calls a function as Spark's worker does, in a module with the connection of the rows."""
     exec("def invoke_udf(task, batches, input_data_stream):\n    return list(task(batches))", module)
     return module["invoke_udf"]
 
@@ -84,7 +82,7 @@ _WORKER = worker(__name__="pyspark.worker")
 
 @pytest.fixture
 def work() -> Iterator[Callable[..., list[int]]]:
-    """One attempt of a task; gives the ids of the good rows."""
+    """Run one attempt of a task, and return the ids of the good rows."""
 
     def work(
         task: QuarantineTask,
@@ -108,7 +106,7 @@ def work() -> Iterator[Callable[..., list[int]]]:
             rows = iter([rows_of(ids, partition, **hidden) for ids in batches])
             given = _WORKER(pickle.loads(pickle.dumps(task)), rows, io.BufferedReader(io.BytesIO(behind)))
         finally:
-            # Left behind, it would make Spark believe that this is a worker.
+            # If this variable stayed, Spark would take this process for a worker.
             TaskContext._setTaskContext(None)
         assert all(one.schema.names == SCHEMA.names for one in given)
         return [number for one in given for number in one.column("id").to_pylist()]
@@ -164,8 +162,8 @@ def test_the_same_work_done_again_changes_nothing_also_in_another_order(
 def test_work_that_turns_out_otherwise_loses_no_row(
     client: fairlead.Client, queue: str, make: Make, work: Work
 ) -> None:
-    """A check that depends on the weather, or a partition that is cut otherwise: what is in no good row is a
-    dead letter.
+    """A check with another result, or a partition with other rows: every row that is not good is a dead
+    letter.
     """
     work(make(), [1, 2])
     work(make(), [1, 2, 3])
@@ -216,7 +214,7 @@ def test_outside_of_a_worker_nobody_believes_that_the_rows_have_ended(make: Make
 
 
 def test_a_worker_that_is_the_program_of_its_process_is_one_too() -> None:
-    """As with `spark.python.use.daemon=false`."""
+    """The worker is the main module, as with `spark.python.use.daemon=false`."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
         yield check_input_ended()
@@ -292,7 +290,7 @@ def test_a_dead_letter_may_carry_a_column_and_have_a_key(
 
 
 def as_spark_has_it(raw: bytes) -> Any:
-    """A string of Spark may hold any bytes; Python has no such text, Arrow has."""
+    """A string of Spark or Arrow may hold any bytes; a Python text may not."""
     return pa.array([raw], pa.binary()).view(pa.utf8())[0]
 
 

@@ -25,7 +25,7 @@ def stage(folder: Path, token: str, name: str, *keys: str) -> str:
 
 
 def kept(folder: Path) -> list[str]:
-    """As a reader of Parquet sees the folder."""
+    """The rows that a reader of Parquet finds in the folder."""
     return (
         sorted(pq.read_table(folder).column("fairness_key").to_pylist())
         if [*folder.glob("token=*/*.parquet")]

@@ -1,4 +1,4 @@
-"""The JSON of a row, as it is written; that Spark reads the same row from it is seen in tests/spark."""
+"""Rows written as JSON. The tests in tests/spark show that Spark reads the same rows from it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fairlead.spark.bad_rows.row_json import check_rows_fit_json, json_type, row
 
 
 def written(kind: t.DataType, *values: Any) -> list[Any]:
-    """As a reader of JSON sees them, with numbers as they are spelled."""
+    """The values as a reader of JSON sees them, with numbers as text."""
     schema = t.StructType([t.StructField("v", kind)])
     rows = pa.RecordBatch.from_pylist(
         [{"v": value} for value in values], to_arrow_schema(schema, timezone="Europe/Paris")
     )
     texts = rows_to_json(rows, schema)
-    # A slice of something longer is written as what it is.
+    # A slice is written with its own rows only.
     assert rows_to_json(rows.slice(1), schema) == texts[1:]
     return [json.loads(text, parse_float=str)["v"] for text in texts]
 
@@ -88,7 +88,7 @@ def test_text_that_is_not_utf_8_has_marks_for_what_cannot_be_read(
 
 
 def test_what_stands_for_a_null_is_not_written() -> None:
-    """Arrow may keep values under a null."""
+    """Arrow may store values under a null."""
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False])
     )

@@ -1,4 +1,4 @@
-"""Which files of a runbook's folder travel to the executors."""
+"""The files of a runbook's folder that are sent to executors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_archive_has_files_with_their_modes_and_what_links_lead_to(tmp_path: 
 
 
 class _Master:
-    """As much of a session as is asked for its master."""
+    """A session that has only a master."""
 
     def __init__(self, master: str) -> None:
         self.conf = {"spark.master": master}

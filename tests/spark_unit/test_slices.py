@@ -1,6 +1,4 @@
-"""The WorkerLoop of a task over slices of a numbered claim, against a broker in this process: what a Spark worker
-does, without Spark.
-"""
+"""The worker loop of a task on slices of numbered claims, with a broker in this process and without Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def nobody_stays() -> Iterator[None]:
 
 
 class Run:
-    """A consumer, and its claims in slices, one after the other."""
+    """A consumer that works on its claims one after the other, slice by slice."""
 
     def __init__(self, broker: Broker, book: Runbook, slices: int = 2) -> None:
         self.broker = broker
@@ -86,7 +84,7 @@ class Run:
         return closed.settled
 
     def work_off(self) -> list[dict[str, int]]:
-        """Claim after claim, until nothing is ready; what became of each."""
+        """Work on claims until nothing is ready. Returns the counts of each claim's close."""
         found = []
         while self.claim():
             self.work()
@@ -186,7 +184,7 @@ def test_with_continue_those_behind_a_failure_have_leave_to_pass_it(broker: Brok
     run.claim()
     (done,) = run.work()
     assert done.recorded.streams_to_release == {"s"}
-    # All that were behind it, those too that the WorkerLoop had not been given.
+    # All messages behind the failed one, also those that the worker loop had not claimed.
     assert (done.recorded.completed, done.recorded.failed, done.recorded.released) == (1, 1, 98)
     run.close()
     broker.release_stream(QUEUE, "s")
@@ -208,7 +206,7 @@ def test_what_is_settled_is_left_out_when_the_claim_is_worked_again(broker: Brok
 
 
 class Wire:
-    """Between a WorkerLoop and its broker: it can be cut, and tells what was recorded."""
+    """A connection between a worker loop and its broker that can be cut, and keeps the recorded items."""
 
     def __init__(self, broker: Broker) -> None:
         self._consumers = broker.consumers
@@ -231,7 +229,7 @@ class Wire:
 
 
 def held(journal: str, gate: Path, count: int, held_at: int) -> list[dict[str, Any]]:
-    """Items one of which waits for the gate in the middle of its step."""
+    """Items of which one waits for the gate in the middle of its step."""
     hold = {"step": "first", "gate": str(gate)}
     return [{"n": n, "journal": journal, **({"hold": hold} if n == held_at else {})} for n in range(count)]
 
@@ -278,14 +276,16 @@ def test_whoever_is_taken_over_ends_and_records_nothing_more(
         working.start()
         until(lambda: begins(journal, 0))
         again = Run(broker, runbook(step("first", "noted")), slices=1)
-        working.join(60)  # nothing is to be told: it asks whether it is still wanted
+        working.join(
+            60
+        )  # it has no outcome to record, but checks every second that the slice is still its own
         assert raised
         crew.stop()
         assert begins(journal, 0) == 1
     gate.touch()
     again.claim()
     (done,) = again.work()
-    # What the first had begun counts as a try that ended without a word.
+    # The message that the first worker had begun counts as a failed try.
     assert (done.recorded.completed, done.recorded.failed, dict(done.recorded.reasons)) == (
         2,
         1,
@@ -376,7 +376,7 @@ def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, 
     run.claim()
     broker.consumers.begin_slice(
         NAME, QUEUE, run.info.generation, run.number
-    )  # by one that died before it did anything
+    )  # by a task that died before it worked on a message
     wire = Wire(broker)
     run.work(wire)
     said = [item for items in wire.recorded for item in items]

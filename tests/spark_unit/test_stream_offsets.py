@@ -1,5 +1,5 @@
-"""Which calls the streaming reader makes when, in the orders in which Spark was seen to ask it. The broker is
-a stand-in here; tests/spark has the same against a real one.
+"""The calls of the streaming reader, in the orders in which Spark was seen to use it. The broker is a
+stand-in; tests/spark has the same tests with a real one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.spark.options import read_options
 
 
 class Consumers:
-    """One consumer of a queue with `waiting` messages, after the contract of `client.consumers`."""
+    """A stand-in for `client.consumers`, with one consumer of a queue with `waiting` messages."""
 
     def __init__(self, waiting: int = 0) -> None:
         self.waiting = waiting
@@ -129,7 +129,7 @@ _readers: list[StreamReader] = []
 
 @pytest.fixture(autouse=True)
 def _ended() -> Iterator[None]:
-    """Their heartbeats would go on in the tests that follow."""
+    """Stop the readers, whose heartbeats would continue in later tests."""
     yield
     while _readers:
         _readers.pop().stop()
@@ -257,17 +257,17 @@ def test_what_was_settled_in_a_run_counts_no_more_once_it_is_repeated_and_not_be
     first.partitions(at(0), at(1)), first.partitions(at(0), at(1))
     first.stop()
     assert forgets not in consumers.calls
-    # Spark has batch 0 in its log of offsets: it runs it again, and may plan it more than once.
+    # Batch 0 is in Spark's offset log: Spark runs it again, and may plan it more than once.
     again = reader()
     again.partitions(at(0), at(1)), again.partitions(at(0), at(1))
     again.stop()
     assert consumers.calls.count(forgets) == 1
-    # A new checkpoint is given the open claim for its own first batch.
+    # A new checkpoint gets the open claim as its first batch.
     fresh = reader()
     fresh.latestOffset(fresh.initialOffset(), LIMIT), fresh.latestOffset(fresh.initialOffset(), LIMIT)
     fresh.stop()
     assert consumers.calls.count(forgets) == 2
-    # Batch 0 is in its log of commits as well: what was settled counts, and the claim is closed.
+    # Batch 0 is in the commit log as well: its outcomes count, and the claim is closed.
     committed = reader()
     assert committed.latestOffset(at(1), LIMIT) == at(2)
     committed.stop()

@@ -1,5 +1,5 @@
-"""The streaming reader as a plain object against a real server: what tests/spark shows with queries, without
-the price of a JVM.
+"""The streaming reader as a plain object, with a real server. tests/spark has the same tests with queries and
+a JVM.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def put(client: fairlead.Client, queue: str, count: int) -> None:
 
 
 def rows_of(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Of each slice, read by a copy as a task would."""
+    """The rows of each slice, read by a pickled copy as in a task."""
     slices = []
     for part in source.partitions(start, end):
         batches = [*pickle.loads(pickle.dumps(source)).read(part)]
@@ -273,7 +273,7 @@ def test_a_name_in_another_queue_is_another_consumer_and_a_queue_that_is_not_the
     here, there = reader(), reader(queue=other)
     ends = [source.latestOffset(source.initialOffset(), LIMIT) for source in (here, there)]
     assert [(end["queue"], end["number"]) for end in ends] == [(queue, 1), (other, 1)]
-    # The offset of one means nothing to the other, though both have a claim 1 in hand.
+    # An offset of one consumer is refused by the other, although both have an open claim 1.
     with pytest.raises(InvalidRequest, match="option queue"):
         there.latestOffset(ends[0], LIMIT)
     with pytest.raises(QueueNotFound):

@@ -1,4 +1,4 @@
-"""The driver's loop at a real server, with jobs that run their slices in this process instead of Spark's."""
+"""The driver's loop with a real server. Jobs run their slices in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Jobs = Callable[[RunSlice], Sequence[SliceRow]]
 
 
 class JobsHere:
-    """`SliceJobs` with one job at a time in a thread of its own. `does` is what each does, in turn; the last
-    goes on for all others.
+    """A stand-in for `SliceJobs` that runs each job in a thread. `does` has the function of each job, in
+    turn; the last one serves all further jobs.
     """
 
     does: list[Jobs]
@@ -82,7 +82,7 @@ def whole(work: RunSlice) -> Sequence[SliceRow]:
 
 
 def crash(*slices: int) -> Jobs:
-    """These slices are done; then the job fails."""
+    """Work on these slices, then fail the job."""
 
     def job(work: RunSlice) -> Sequence[SliceRow]:
         list(work(slices))
@@ -139,7 +139,7 @@ class Scene:
 
 
 class _Renamed:
-    """Pushes to another queue than the scene's own."""
+    """Pushes messages to another queue."""
 
     def __init__(self, client: fairlead.Client, queue: str) -> None:
         self._client, self._queue = client, queue
@@ -267,7 +267,7 @@ def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_no
     assert done.completed + done.released == 20
     assert 0 < done.completed < 20
     assert scene.left == (done.released, 0, 0, 0)
-    # Nobody can say anything more about it.
+    # No task can record an outcome any more.
     with pytest.raises(ClaimClosed):
         scene.client.consumers.begin_slice(scene.queue, scene.queue, worker._consumer.info.generation, 1)
 
@@ -338,7 +338,7 @@ def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(
     never = threading.Event()
 
     def long(work: RunSlice) -> Sequence[SliceRow]:
-        never.wait(0.5)  # the loop looks around while it waits for a job
+        never.wait(0.5)  # long enough for the loop to check the heartbeats
         return whole(work)
 
     worker = scene.worker(crash(0), long, ttl="1s")
@@ -348,7 +348,7 @@ def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(
     def slow(*given: Any, **options: Any) -> Any:
         answer = register(*given, **options)
         if JobsHere.seen:
-            never.wait(0.6)  # two beats of a consumer that lives for a second
+            never.wait(0.6)  # two heartbeats of a consumer with a time to live of a second
         return answer
 
     monkeypatch.setattr(consumers, "register", slow)

@@ -1,4 +1,4 @@
-"""The command that Spark starts its Python processes with."""
+"""The command with which Spark starts Python processes."""
 
 from __future__ import annotations
 

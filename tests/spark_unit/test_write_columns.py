@@ -1,4 +1,4 @@
-"""Rows to write, without a JVM: Arrow in, Arrow out."""
+"""The conversion of rows to write, without a JVM."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ALL = batch(
 
 
 def checked(wire: pa.RecordBatch) -> list[CheckedMessage]:
-    """As the broker checks what arrives."""
+    """The rows after the broker's check."""
     return check_messages(decode_messages(wire))
 
 

@@ -1,5 +1,5 @@
-"""The sinks as Spark calls them, in one process and without a JVM: `write` as a task, `commit` and `abort` as
-the driver.
+"""The sinks in one process and without a JVM, called as Spark does: `write` in a task, `commit` and `abort`
+on the driver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Task = Callable[..., Any]
 
 @pytest.fixture
 def task() -> Iterator[Task]:
-    """Calls a writer's `write` as one attempt of a task, with a copy of it, as Spark does."""
+    """Calls `write` of a pickled copy of the writer, as an attempt of a task."""
 
     def run(
         writer: Any,
@@ -60,7 +60,7 @@ def task() -> Iterator[Task]:
         return pickle.loads(pickle.dumps(message))
 
     yield run
-    # Left behind, it would make Spark believe that this is a worker.
+    # If this variable stayed, Spark would take this process for a worker.
     TaskContext._setTaskContext(None)
 
 
@@ -110,7 +110,9 @@ def test_of_two_attempts_only_the_one_that_is_committed_counts(
 def test_a_late_task_of_a_dead_driver_cannot_replace_what_its_successor_staged(
     client: fairlead.Client, queue: str, task: Task, options: Any
 ) -> None:
-    """Both have the same numbers: a new driver counts its tasks from 0, and may cut the batch in another way."""
+    """Both attempts have the same numbers: a new driver counts its tasks from 0, and may partition the batch
+    differently.
+    """
     writer = ProduceStreamWriter(options("stream write"), ROWS)
     new = (
         task(writer, rows("a"), partition=0, query="q", batch=1),
@@ -154,7 +156,7 @@ def test_an_abort_discards_a_batch_write_without_a_single_message(
 def test_an_abort_after_the_publish_takes_nothing_back(
     client: fairlead.Client, queue: str, task: Task, options: Any
 ) -> None:
-    """Spark aborts a write whose commit it has heard nothing of."""
+    """Spark aborts a write if the commit does not answer."""
     writer = ProduceWriter(options(), ROWS)
     message = task(writer, rows("a"))
     writer.commit([message])
