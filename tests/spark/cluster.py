@@ -1,6 +1,4 @@
-"""A standalone Spark cluster from the pip package: a master and workers, each a process of its own on
-loopback.
-"""
+"""A standalone Spark cluster from the pip package: a master and workers, in processes on loopback."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from fairlead.spark import use_java
 from fairlead.testing.server import free_ports
 from tests.spark.processes import Family, wait_until
 
-#: For JVMs that live no longer than a test: the quick compiler, and the collector without threads of its own.
+#: For the short life of a test: only the faster compiler, and the garbage collector without extra threads.
 SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Cluster:
-    """Made by `run_cluster`. One application at a time gets all cores, as is the way of standalone clusters."""
+    """Made by `run_cluster`. One application at a time gets all cores."""
 
     def __init__(self, directory: Path, family: Family, *, worker_memory: str) -> None:
         self.family = family
@@ -78,7 +76,7 @@ class Cluster:
         )
 
     def wait_until_free(self) -> None:
-        """Until the application before has left and all cores are there for the next."""
+        """Wait until the last application has ended and all cores are free."""
         wait_until(
             lambda: self._state().get("coresused") == 0,
             "the last application to leave",
@@ -86,7 +84,7 @@ class Cluster:
         )
 
     def kill_executor(self) -> list[int]:
-        """SIGKILL to every executor JVM that runs now."""
+        """Send SIGKILL to every running executor JVM."""
         return self.family.kill("CoarseGrainedExecutorBackend")
 
     def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -128,8 +126,8 @@ class Cluster:
 
 @contextmanager
 def run_cluster(directory: Path, *, workers: int = 2, worker_memory: str = "1g") -> Iterator[Cluster]:
-    """A cluster whose workers are all known to the master. Nothing of it is left at the end, nor of what ran
-    on it.
+    """Run a cluster whose workers are all registered. At the end all its processes, and those of its
+    applications, are stopped.
     """
     family = Family(directory / "logs")
     try:

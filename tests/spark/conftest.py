@@ -1,5 +1,5 @@
-"""What the tests on Spark share: one session, and one cluster of processes. Both are made when the first test
-asks for them.
+"""Fixtures that the Spark tests share: one session, and one cluster. Each is made for the first test that
+needs it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _CLUSTER = pytest.StashKey[Cluster]()
 
-# The jobs of tests are short: without the JVM's slow compiler each start costs half as much. Every driver of
-# a test inherits this.
+# Jobs of tests are short: without the JVM's slower compiler a start takes half the work. Drivers that tests
+# start inherit this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_JOBS)
 
 
@@ -47,8 +47,8 @@ def shared_cluster(
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Cluster:
-    """A master and two workers of one core each, free for one application. A test that kills workers makes
-    its own: `run_cluster`.
+    """A master and two workers of one core each, with no application. A test that kills workers makes its own
+    cluster with `run_cluster`.
     """
     shared_cluster.wait_until_free()
     return shared_cluster

@@ -1,5 +1,5 @@
-"""A Spark driver in a process of its own: a test's program, run against any master, and killed if the test
-wants it.
+"""A Spark driver in a separate process: it runs a program of a test with any master, and the test may kill
+it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from tests.spark.processes import PATIENCE_S, Family
 
-#: Where a driver script finds the master it is to use:
+#: The variable with the master, for driver scripts:
 #: `fairlead.spark.session(master=os.environ["FAIRLEAD_SPARK_MASTER"])`.
 MASTER_VARIABLE = "FAIRLEAD_SPARK_MASTER"
 
 
 class Driver:
-    """`program` is the text of a Python script. It runs in a directory of its own; tests' modules can be
-    imported as `tests.…`.
+    """`program` is the text of a Python script. It runs in its own directory, and can import modules of the
+    tests as `tests.…`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Driver:
 
     @property
     def answer(self) -> Any:
-        """What the last line on stdout says in JSON."""
+        """The last line on stdout, decoded from JSON."""
         return json.loads(self.out.splitlines()[-1])
 
     def wait(self) -> int:
@@ -71,7 +71,7 @@ class Driver:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and every Python worker of it; returns when all are gone."""
+        """Send SIGKILL to the driver, its JVM and all its Python workers. Returns when all have ended."""
         self.family.kill()
         self.family.end()
 
@@ -84,8 +84,8 @@ def run_driver(
     environment: Mapping[str, str | None] | None = None,
     name: str = "driver",
 ) -> Driver:
-    """Run it to its end, which must be a good one; the failure shows its logs. A variable that is None is
-    taken out of the environment.
+    """Run a driver that must end with success; a failure shows its logs. A variable with the value None is
+    removed from the environment.
     """
     driver = Driver(directory, program, master, *arguments, environment=environment, name=name)
     try:

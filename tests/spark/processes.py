@@ -1,8 +1,8 @@
-"""Processes that a test starts, and all that they start in turn: JVMs, executors, Python workers. All of them
-end with the test.
+"""Processes that a test starts, and their descendants: JVMs, executors, Python workers. All end with the
+test.
 
-A Python worker is in a process group of its own and outlives a killed JVM for a moment, so neither groups nor
-parents tell who belongs to whom. The environment does: every descendant inherits the mark.
+A Python worker has its own process group and outlives a killed JVM for a moment, so neither groups nor
+parents identify descendants. A variable does: every descendant inherits it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-#: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
+#: Long, for loaded machines. A wait that succeeds early takes no longer.
 PATIENCE_S = 600.0
 
 _MARK = "FAIRLEAD_TEST_PROCESSES"
@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Family:
-    """What one test or fixture has started. `logs` gets a file for each process it starts itself."""
+    """The processes of one test or fixture. `logs` gets the output files of the processes that it starts."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -42,7 +42,7 @@ class Family:
         *,
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Its stdout and stderr go to `<name>.out` and `<name>.err`."""
+        """Start a process with its output in `<name>.out` and `<name>.err`."""
         mark, _, value = self._mark.partition("=")
         with open(self.logs / f"{name}.out", "ab") as out, open(self.logs / f"{name}.err", "ab") as err:
             child = subprocess.Popen(
@@ -58,7 +58,7 @@ class Family:
         return child
 
     def pids(self, having: str = "") -> list[int]:
-        """Those alive now whose command line contains `having`."""
+        """The live processes whose command line contains `having`."""
         found = []
         for entry in Path("/proc").iterdir():
             if (
@@ -70,7 +70,7 @@ class Family:
         return sorted(found)
 
     def kill(self, having: str = "") -> list[int]:
-        """SIGKILL to each of `pids(having)`; returns who was hit. All of a driver: JVM, Python and workers."""
+        """Send SIGKILL to each of `pids(having)`, and return them."""
         hit = self.pids(having)
         for pid in hit:
             with suppress(ProcessLookupError):
@@ -78,7 +78,7 @@ class Family:
         return hit
 
     def end(self) -> None:
-        """Ask the ones started here to stop, then end whatever is left. Returns when nothing is."""
+        """Ask the started processes to stop, then kill the remaining ones. Returns when all have ended."""
         for child in reversed(self._children):
             if child.poll() is None:
                 child.terminate()
@@ -124,5 +124,5 @@ def _read(path: Path) -> str:
 
 
 def _die_with_parent() -> None:
-    """So that a test run which is killed leaves nothing behind either."""
+    """Ends the processes even if the test run is killed."""
     _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)

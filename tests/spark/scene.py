@@ -1,5 +1,5 @@
-"""A server, a client and a new queue for tests that write and settle; streams that run until there is nothing
-left.
+"""A server, a client and a new queue for tests that write and settle, and streams that run until the queue is
+empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scene:
         }
 
     def payloads(self, queue: str) -> list[bytes]:
-        """In the order of delivery; they stay leased."""
+        """The payloads in the order of delivery. The messages stay leased."""
         return [
             delivery.payload for delivery in self.client.claim(queue, limit=100_000, max_per_stream=100_000)
         ]
@@ -67,7 +67,7 @@ def set_up(folder: Path) -> Iterator[Scene]:
 def run(
     writer: DataStreamWriter, checkpoint: Path, sink: str | None = "fairlead", **options: str
 ) -> StreamingQuery:
-    """All there is now, to its end. Raises what ended the query."""
+    """Run a query over all messages that are there now. Raises the error of the query."""
     if sink is not None:
         writer = writer.format(sink).options(**options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -79,7 +79,7 @@ def run(
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """As if the driver had died after the sink's commit, before Spark wrote its own down: the batch is run
+    """Undo Spark's entry in the commit log, as if the driver had died after the sink's commit: the batch runs
     again.
     """
     assert (checkpoint / "commits" / str(batch)).exists()

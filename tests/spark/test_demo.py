@@ -1,4 +1,4 @@
-"""`make demo` as a newcomer sees it, with fewer orders."""
+"""`make demo` with fewer orders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_goes_as_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def ended(demo: subprocess.Popen[str], folder: Path) -> list[int]:
-    """Whom it has left behind."""
+    """The processes that are left."""
     demo.kill()
     demo.wait()
     left = processes_in(folder)
@@ -57,7 +57,7 @@ def promised_by_the_readme() -> list[str]:
 
 
 def in_words(line: str) -> str:
-    """Without the numbers, which are larger in the whole demo."""
+    """The output without its numbers, which are larger in the full demo."""
     return re.sub(r"[\d,]*\d", "N", line).strip()
 
 

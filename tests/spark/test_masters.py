@@ -1,4 +1,4 @@
-"""The same small job on every kind of master. It needs a JVM, a Python worker and an answer back."""
+"""The same small job with every kind of master. It uses the JVM and a Python worker."""
 
 from __future__ import annotations
 

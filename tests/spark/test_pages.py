@@ -1,4 +1,4 @@
-"""The pages about Spark, read as somebody would who tries everything."""
+"""The pages about Spark: all their blocks run, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`fairlead.spark.session` in them gives the session that runs."""
+    """`fairlead.spark.session` in a page returns the running session."""
     monkeypatch.chdir(tmp_path)
     read_page(page, tmp_path, capsys, types=True)
 

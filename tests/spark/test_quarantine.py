@@ -1,5 +1,5 @@
-"""`quarantine` and `returned` on a real session and a real server: each bad row once, whatever Spark does
-again, and back as it was.
+"""`quarantine` and `returned` with a real session and server: each bad row becomes one dead letter, whatever
+Spark repeats, and returns unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SEVENS = list(range(7, 1000, 100))
 def test_rows_for_which_a_condition_is_not_true_are_dead_letters_once(
     spark: SparkSession, scene: Scene, queue: str
 ) -> None:
-    """However often it is evaluated, and wherever its partitions end up."""
+    """The DataFrame is evaluated several times, with its partitions in different tasks."""
     rows = numbers(spark)
     good = quarantine(
         rows, f.col("amount") < 995, queue=queue, endpoint=scene.server.address, fairness_key=f.col("id") % 2
@@ -148,7 +148,7 @@ def test_an_action_that_stops_early_leaves_nothing_of_a_partition_it_has_not_rea
 def test_a_task_whose_rows_fail_to_come_leaves_nothing(
     spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
 ) -> None:
-    """All rows before are bad, so Spark has nothing unread when it closes the connection, and that looks like
+    """All earlier rows are bad, so Spark has no unread rows when it closes the connection, which looks like
     the end of the rows.
     """
     workers = tmp_path / "workers"
@@ -163,7 +163,7 @@ def test_a_task_whose_rows_fail_to_come_leaves_nothing(
     )
     with pytest.raises(PySparkException, match="no more"):
         quarantine(broken, check, queue=queue, endpoint=scene.server.address).count()
-    # Spark does not wait for a worker it has hung up on.
+    # Spark does not wait for a worker whose connection it has closed.
     (worker,) = [int(one.name) for one in workers.iterdir()]
     wait_for_end(worker)
     assert dead_ids(scene, queue) == []
@@ -188,7 +188,7 @@ def test_partitions_that_are_cut_otherwise_lose_no_row_and_those_of_a_cache_stay
     )
     plain = quarantine(shuffled, "id % 10 > 0", queue=lost, endpoint=scene.server.address)
     kept = quarantine(shuffled, "id % 10 > 0", queue=cached, endpoint=scene.server.address).cache()
-    # As Spark may decide by itself, when it has other executors than before.
+    # Spark may do this by itself when its executors change.
     many = "spark.sql.shuffle.partitions"
     before = spark.conf.get(many)
     try:
@@ -223,7 +223,7 @@ def test_a_micro_batch_that_is_replayed_gives_its_bad_rows_once(
     put(tmp_path / "inbox", "1", range(50))
     put(tmp_path / "inbox", "2", range(50, 100))
     for _ in range(2):
-        # One behind the other in one query: the second never sees what the first has set aside.
+        # Two checks in one query: the second never sees bad rows of the first.
         first = quarantine(
             orders(spark, tmp_path / "inbox"), "amount <> 3", queue=queue, endpoint=scene.server.address
         )
@@ -314,7 +314,7 @@ def test_a_row_of_any_schema_comes_back_as_it_was(
     data = [
         (n, *(any_value(rng, field.dataType, empty=n < 2) for field in schema.fields[1:])) for n in range(60)
     ]
-    # Python has no place for years behind 9999, and Spark has.
+    # Spark has years after 9999, and Python has not.
     far = (
         "date'+12345-06-07' AS far_day",
         "timestamp'+12345-06-07 08:09:10.000011' AS far_time",
@@ -376,7 +376,7 @@ def test_a_check_that_is_none_and_a_token_for_a_stream_are_refused(
         returned(spark, "q", schema="id INT", endpoint="127.0.0.1:1", message="id")
 
 
-# Types and values by lot
+# Random types and values
 
 LEAVES: list[t.DataType] = [
     t.StringType(),
@@ -414,7 +414,7 @@ def any_type(rng: random.Random, depth: int) -> t.DataType:
 
 
 def any_value(rng: random.Random, kind: t.DataType, *, empty: bool = False, null: bool = True) -> Any:
-    """`empty`: null or as little as there can be."""
+    """`empty`: null, or the shortest value."""
     if null and rng.random() < (0.5 if empty else 0.1):
         return None
     if isinstance(kind, t.ArrayType):

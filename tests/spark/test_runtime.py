@@ -1,6 +1,4 @@
-"""Starting Spark where there is little to start it with, beside a session that is there already, and without
-a word on stderr.
-"""
+"""Starting Spark with a minimal environment, beside a running session, and without output on stderr."""
 
 from __future__ import annotations
 
@@ -87,7 +85,7 @@ spark.stop()
 
 
 def tools_without_java(directory: Path) -> Path:
-    """A path with what Spark's scripts call, and no java."""
+    """A path with the commands that Spark's scripts call, and no java."""
     directory.mkdir()
     for tool in ("bash", "sh", "env", "dirname", "ps", "head", "cat", "uname", "hostname"):
         found = shutil.which(tool)

@@ -1,4 +1,4 @@
-"""Rows that settle, end to end: read as a stream, said by rows, carried out when the claim is closed."""
+"""Rows that settle, end to end: read by a stream, recorded by rows, in effect when the claim is closed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTCOME = """
 
 
 def outcomes(rows: DataFrame) -> DataFrame:
-    """Of all but those that are filtered out."""
+    """The outcomes of all rows that are not filtered out."""
     return rows.where("payload != 'unsettled'").selectExpr(*_split(OUTCOME))
 
 
@@ -142,7 +142,7 @@ class DriverDied(Exception):
 def test_a_batch_that_is_run_again_leaves_nothing_of_what_was_said_before(
     spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
 ) -> None:
-    """Also of messages that the second run says nothing about."""
+    """The first run's outcomes are forgotten, also for messages without a row in the second run."""
     put(scene, queue, "bad beyond repair", "good")
     checkpoint = tmp_path / "checkpoint"
 
@@ -189,7 +189,7 @@ def test_what_a_task_has_said_that_failed_does_not_count(
 def test_settling_twice_in_a_replay_is_settling_once(
     spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
 ) -> None:
-    """The claim of the last batch is closed by then, and stays so."""
+    """The claim of the last batch is closed by then, and stays closed."""
     put(scene, queue, "bad beyond repair")
     checkpoint = tmp_path / "checkpoint"
     rows = outcomes(scene.reads(spark, queue, f"{queue}-etl", failOnDataLoss="false"))

@@ -1,4 +1,4 @@
-"""Streams into a queue: each micro-batch arrives once, whatever is run again."""
+"""Streams into a queue: each micro-batch is published once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def put(inbox: Path, name: str, *lines: str) -> None:
 
 
 def lines_of(spark: SparkSession, inbox: Path) -> DataFrame:
-    """One file is one micro-batch."""
+    """Each file is a micro-batch."""
     return (
         spark.readStream.option("maxFilesPerTrigger", 1)
         .text(str(inbox))
@@ -64,14 +64,14 @@ def test_each_micro_batch_arrives_once_though_it_is_run_again(
 
     forget_commit(checkpoint, 1)
     put(inbox, "3", "d")
-    # Other tasks than the first time: what counts is the micro-batch.
+    # Other tasks than in the first run: the token is that of the micro-batch.
     run(lines_of(spark, inbox).repartition(2).writeStream, checkpoint, **scene.options(queue))
     assert sorted(scene.payloads(queue)) == [b"a", b"b", b"c", b"d"]
     assert scene.staged() == []
 
 
 def cursed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Lets two chunks go out, and then fails."""
+    """Stages two chunks, then fails."""
     for _ in batches:
         for _ in range(20):
             yield pa.RecordBatch.from_pydict({"payload": [b"x" * 1_000_000]})
@@ -134,8 +134,8 @@ def test_only_new_rows_are_written_and_other_output_modes_go_through_for_each_ba
     counts = (
         lines_of(spark, inbox).groupBy("payload").count().selectExpr("concat(payload, '=', count) AS payload")
     )
-    # Spark asks us about complete mode, as about overwriting; that a sink in Python has no update mode it
-    # says itself.
+    # Spark passes complete mode to the sink as an overwrite, and refuses update mode for any Python sink by
+    # itself.
     with pytest.raises(
         (StreamingQueryException, PySparkException), match=r'outputMode\("append"\), or a foreachBatch'
     ):

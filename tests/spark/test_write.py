@@ -1,6 +1,4 @@
-"""Batch writes on a real session and a real server: what arrives, what is refused, and what a failure leaves
-behind.
-"""
+"""Batch writes with a real session and server: published rows, refused rows, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -140,7 +138,7 @@ def test_a_second_write_with_the_same_dedupe_token_does_nothing(
 def test_a_dedupe_token_is_of_its_queue(
     spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write
 ) -> None:
-    """A foreachBatch that writes to two queues gives both the same token."""
+    """A foreachBatch that writes to two queues may use one token for both."""
     client.create_queue(f"{queue}-other")
     rows = spark.sql("SELECT 'a' AS payload")
     write(rows, dedupeToken="monday")
@@ -158,7 +156,7 @@ def test_two_writes_without_a_token_are_two(
 
 
 def cursed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Three chunks' worth of rows, and then a failure."""
+    """Rows for three chunks, then a failure."""
     for _ in batches:
         for _ in range(30):
             yield pa.RecordBatch.from_pydict({"payload": [b"x" * 1_000_000]})
@@ -170,8 +168,8 @@ def test_a_failing_task_leaves_nothing_to_be_seen_and_nothing_staged(
 ) -> None:
     good = spark.range(0, 10, 1, 1).selectExpr("cast('good' AS binary) AS payload")
     rows = good.union(spark.range(0, 1, 1, 1).mapInArrow(cursed, "payload binary"))
-    # One task: of several, one may go on for a moment after the others were told to stop, and what it stages
-    # then goes with its time.
+    # One task only: of several tasks, one may continue for a moment after the abort, and its staged rows
+    # stay until they expire.
     assert "this row is cursed" in refusal_of(write, rows.coalesce(1))
     assert client.stats(queue).ready == 0
     assert scene.staged() == []
@@ -342,7 +340,7 @@ def test_to_overwrite_a_queue_is_refused_with_what_to_do_instead(spark: SparkSes
 def test_without_a_mode_spark_itself_says_which_there_are(
     spark: SparkSession, client: fairlead.Client, queue: str, write: Write
 ) -> None:
-    """Its default is to fail where there is something already; it says so before it asks us anything."""
+    """Spark's default mode fails for existing data, before it asks the sink."""
     message = refusal_of(write, spark.sql("SELECT 'a' AS payload"), mode="")
     assert '"fairlead"' in message
     assert '"Append"' in message

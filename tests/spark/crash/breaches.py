@@ -1,5 +1,5 @@
-"""Sources and sinks that break their word, for a test that the audit finds them out. All else about them is
-the real thing.
+"""Sources and sinks that break one promise each, to test that the audit finds the breach. Everything else is
+the real code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClosesEarly(FairleadDataSource):
-    """A task that has read its slice says that all of the claim is done."""
+    """A task that has read its slice closes the whole claim."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +41,7 @@ class _ClosingReader(StreamReader):
 
 
 class TokenByChance(FairleadDataSource):
-    """A write that is repeated has another name, so the broker takes it for another write."""
+    """A repeated write has another token, so the broker takes it for a new write."""
 
     @classmethod
     def name(cls) -> str:

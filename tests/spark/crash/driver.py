@@ -24,8 +24,7 @@ from tests.crash.pipeline.switch import MARK, ROOT, tell_driver
 
 from .breaches import BREACHES
 
-#: What has to live a short time only is quicker without the second compiler and without threads for its
-#: garbage.
+#: A short-lived JVM is faster with one compiler and without threads for garbage collection.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 FAILURES = "failures.jsonl"
 
@@ -55,7 +54,7 @@ def main(life: Life) -> None:
     for breach in BREACHES.keys() & {life.source, life.sink}:
         spark.dataSource.register(BREACHES[breach])
     run(spark, life)
-    # What comes back because it failed or was released is for another run.
+    # Messages that return after a failure or release belong to another run.
     while life.operation == "settle" and is_something_left(life):
         run(spark, life)
     spark.stop()
@@ -70,7 +69,7 @@ def find_tests() -> dict[str, str]:
 
 
 def run(spark: SparkSession, life: Life) -> None:
-    """One query to its end, again if it fails."""
+    """Run one query to its end, and again if it fails."""
     for left in range(life.patience, -1, -1):
         try:
             start(spark, life).awaitTermination()
@@ -82,7 +81,7 @@ def run(spark: SparkSession, life: Life) -> None:
 
 
 def start(spark: SparkSession, life: Life) -> StreamingQuery:
-    """Until what was in the source when it started is done."""
+    """Run until the messages that were there at the start are processed."""
     rows = (
         spark.readStream.format(life.source)
         .option("endpoint", life.address)
@@ -110,7 +109,7 @@ def transformed(rows: DataFrame) -> DataFrame:
 
 
 def settled(rows: DataFrame) -> DataFrame:
-    """As the header says, at the first delivery; later everything is well."""
+    """The outcome in the header, at the first delivery; later deliveries succeed."""
     said = rows.selectExpr("id", "receipt", "if(deliveries = 1, headers['kind'], 'complete') as kind")
     return said.selectExpr(
         "id",

@@ -1,8 +1,6 @@
 """Kills at random moments: of the driver, of parts of it, of executors, and of the broker, while a query
-works through a queue.
-
-The same seed gives the same plan: who is killed, after how many lines of the ledger, and how long after the
-last of these.
+processes a queue. A seed gives a plan: the victims, after how many lines of the ledger each is killed, and
+how long after the last of these lines.
 """
 
 from __future__ import annotations
@@ -25,14 +23,13 @@ from tests.spark.cluster import run_cluster
 from .driver import FAILURES, Life
 
 BATCH = 12
-#: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a
+#: The least number of ledger lines of a batch: a claim, reads and stages of its slices, a publish and a
 #: close, each twice.
 LINES_OF_A_BATCH = 10
-#: Who can be killed where a driver is its own executor, and what that does to a query: a task is tried again,
-#: a source is not.
+#: The victims with a local master, and the effect on a query: a task is retried, a source is not.
 LOCAL = ("driver", "jvm", "worker", "source", "sink", "broker")
 CLUSTER = ("executor", "worker", "source", "broker", "driver")
-#: A task that fails is tried again, as on a cluster; plain `local[2]` gives up at the first failure.
+#: A failed task is retried, as on a cluster; plain `local[2]` gives up at the first failure.
 LOCAL_MASTER = "local[2,4]"
 #: Two executors of one core each.
 ON_CLUSTER = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
@@ -69,14 +66,14 @@ class Report:
 
 
 def plan_round(seed: int, master: str, kinds: tuple[str, ...] | None = None, count: int = 3) -> Plan:
-    """`kinds` in that order; without them `count` of any."""
+    """`kinds` in this order, or `count` random kills."""
     rng = random.Random(seed)
     kinds = kinds or tuple(rng.choice(LOCAL) for _ in range(count))
     return Plan(seed, master, draw_kills(rng, kinds, most_lines=3 * LINES_OF_A_BATCH))
 
 
 def plan_cluster_round(seed: int, master: str, kinds: tuple[str, ...] | None = None) -> Plan:
-    """One kill of each kind; the driver last, because its next life takes its time to start."""
+    """One kill of each kind. The driver is last, because it takes long to start again."""
     return plan_round(seed, master, kinds or CLUSTER)
 
 
@@ -96,7 +93,7 @@ def spark_command(master: str, **options: object) -> Command:
 
 
 def run_round(plan: Plan, directory: Path, **options: object) -> Report:
-    """`directory` is left behind, whatever happens; a round that ends early says why in its problems."""
+    """Keeps `directory`. The problems of a round that ends early include the reason."""
     report = Report(plan, directory)
     query_ends = sum(kill.kind in ENDS_THE_QUERY for kill in plan.kills)
     try:
@@ -110,13 +107,13 @@ def run_round(plan: Plan, directory: Path, **options: object) -> Report:
             report.problems += _unexpected_failures(pipeline.home, query_ends)
             report.problems += pipeline.audit()
     except Exception:
-        # Whatever happened in there, the seed must be told with it.
+        # Report any error together with the seed.
         report.problems.append(traceback.format_exc())
     return report
 
 
 def _unexpected_failures(home: Path, expected: int) -> list[str]:
-    """A query must ride out a broker that is restarted, and an executor or a Python worker that dies."""
+    """A query must survive a restart of the broker, and the death of an executor or a Python worker."""
     path = home / FAILURES
     failures = [json.loads(line)["error"] for line in path.read_text().splitlines()] if path.exists() else []
     return (

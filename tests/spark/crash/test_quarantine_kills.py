@@ -1,6 +1,6 @@
-"""A job with `quarantine` is killed where it hurts: a Python worker in the middle of a partition, the driver
-between the publish of the bad rows and Spark's commit, the broker meanwhile. Every row ends in the sink or
-among the dead letters, once.
+"""A job with `quarantine` is killed at critical moments: a Python worker in the middle of a partition, the
+driver between the publish of the bad rows and Spark's commit, the broker meanwhile. Every row ends in the
+sink or among the dead letters, once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.spark.processes import PATIENCE_S
 
 ROWS = 4000
 
-#: Its first life loses a worker, publishes, writes the good rows, and then stands still before Spark can
-#: commit; the second ends.
+#: The first run loses a worker, publishes, writes the good rows, and waits before Spark can commit. The
+#: second run ends.
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path

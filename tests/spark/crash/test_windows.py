@@ -1,7 +1,5 @@
-"""The broker kills the driver, its JVM and its Python processes, in each window between them; then the query
-is started again.
-
-`tests/crash/pipeline/test_windows.py` walks through more of them, without Spark.
+"""The broker kills the driver, its JVM and its Python processes, in each window between two calls; then the
+query starts again. `tests/crash/pipeline/test_windows.py` tests more windows, without Spark.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from tests.crash.pipeline.switch import EVENTS, SETTLE_EVENTS, Window
 
 from .rounds import BATCH, spark_command
 
-#: One life ends at each. The first has no checkpoint yet. Where two slices are read or staged, a later call
-#: is one of another batch.
+#: Each ends one run. The first run has no checkpoint yet. With two slices to read or stage, a later call
+#: belongs to another batch.
 PRODUCING = (
     Window("claim", "after", 1),
     Window("claim", "before", 2),
@@ -29,7 +27,8 @@ PRODUCING = (
     Window("close", "after", 2),
     Window("close", "before", 1),
 )
-#: In a life that repeats a batch the first choice is the source's, which takes back that of the life before.
+#: In a run that repeats a batch, the source makes the first choice, which clears the choice of the run
+#: before.
 SETTLING = (
     Window("record", "before", 1),
     Window("choose", "after", 2),

@@ -1,8 +1,6 @@
 """`python -m tests.spark.crash.torture --rounds 10 [--seed N]`: kill queries and workers, their parts and
-their broker at random, and look at what came out.
-
-Every round has its own seed, counted up from the first. A round with a problem prints the command that
-replays it.
+their broker at random, and check the results. Each round has its own seed, counted up from the first. A round
+with a problem prints the command that replays it.
 """
 
 from __future__ import annotations

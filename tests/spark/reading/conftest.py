@@ -1,4 +1,4 @@
-"""One server for all tests of reading, a queue and a consumer for each, and queries that are waited for."""
+"""One server for all tests of reads, a queue and a consumer for each test, and queries with a bounded wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-#: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
+#: Long, for loaded machines. A wait that succeeds early takes no longer.
 PATIENCE_S = 180
 
 _numbers = count(1)
@@ -53,8 +53,8 @@ def query(spark: SparkSession, server: ServerProcess, queue: str, tmp_path: Path
 
 
 class Query:
-    """A streaming query on the test's queue, with a consumer of the queue's name; run again, it goes on with
-    its checkpoint.
+    """A streaming query on the test's queue, with a consumer of the queue's name. A second run continues with
+    the checkpoint.
     """
 
     def __init__(self, spark: SparkSession, server: ServerProcess, queue: str, checkpoint: Path) -> None:
@@ -75,7 +75,7 @@ class Query:
         return started
 
     def run(self, each: Each | None = None, **options: object) -> list[list[Row]]:
-        """With what is there now, to its end, which must be a good one. Returns the rows of each batch."""
+        """Run over the messages that are there now. The query must succeed. Returns the rows of each batch."""
         batches: list[list[Row]] = []
 
         def collect(frame: DataFrame, batch: int) -> None:
@@ -88,14 +88,14 @@ class Query:
         return batches
 
     def fail(self, each: Each | None = None, **options: object) -> str:
-        """To its end, which must be a bad one. Returns what it says."""
+        """Run a query that must fail, and return its error text."""
         ended = self._end(each or _ignore, **options)
         assert ended is not None, "the query ended well"
         return ended
 
     def _end(self, each: Each, **options: object) -> str | None:
-        """What it ended with. Spark gives a Python process ten seconds to start, which on a crowded machine
-        is not enough: then once more.
+        """The error of the query. Spark gives a Python process ten seconds to start, which a loaded machine
+        may exceed: then the query runs once more.
         """
         from pyspark.errors import StreamingQueryException
 

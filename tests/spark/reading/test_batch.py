@@ -1,4 +1,4 @@
-"""Batch reads on a real session and a real server: all that is there, each once, and nothing changed by it."""
+"""Batch reads with a real session and server: every message once, and nothing changes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_second_action_looks_again_and_plans_nothing_anew(frame, client: fairl
 
 def test_messages_enqueued_before_a_time_are_left_out(frame, client: fairlead.Client, queue: str):
     first = client.enqueue(queue, b"first")
-    # The next millisecond, so that a time can tell the two apart.
+    # Wait for the next millisecond, so that the two have different times.
     second = client.enqueue(queue, b"second")
     while id_time_ms(find_id(second) or b"") == id_time_ms(find_id(first) or b""):
         second = client.enqueue(queue, b"second")

@@ -1,4 +1,4 @@
-"""Reading by the executors of a cluster, each a process of its own."""
+"""Reads by executors of a cluster, in separate processes."""
 
 from __future__ import annotations
 

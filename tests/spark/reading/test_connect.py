@@ -1,5 +1,5 @@
-"""Writing and reading through a server of Spark Connect, in a process of its own: a classic session cannot
-live beside one.
+"""Writes and reads with Spark Connect, in a separate process, because a process cannot have a classic session
+beside one of Spark Connect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cannot be meant, or is not there, is told in words that name it."""
+"""Wrong options and missing queues are refused with an error that names them."""
 
 from __future__ import annotations
 

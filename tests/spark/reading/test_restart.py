@@ -1,6 +1,4 @@
-"""Queries that end in the middle and start again: the same rows, from the broker alone, whatever happened in
-between.
-"""
+"""Queries that end in the middle and start again: they read the same rows, from the broker alone."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """Fails on one batch, after it has read it."""
+    """Fails on one batch, after reading it."""
 
     def __init__(self, fails_on: int) -> None:
         self.fails_on = fails_on
@@ -38,7 +36,7 @@ def test_a_batch_that_failed_is_read_again_as_it_was_with_other_slices_and_after
     now = client.stats(queue)
     assert (now.totals.completed, now.leased) == (25, 25), "the failed batch is still in hand"
 
-    # An ordinary lease of the same length, which nobody keeps alive, tells when that time is over.
+    # An ordinary lease of the same length without heartbeats shows when this time has passed.
     client.create_queue(f"{queue}-other", visibility_timeout="500ms")
     client.enqueue(f"{queue}-other", b"x")
     with fairlead.connect(query.server.address, heartbeat_cap=None) as idle:

@@ -1,6 +1,4 @@
-"""Streaming reads on a real session and a real server: what is claimed when, what is completed when, and in
-which order rows come.
-"""
+"""Streaming reads with a real session and server: the time of claims and completions, and the order of rows."""
 
 from __future__ import annotations
 
@@ -134,8 +132,8 @@ def test_a_claim_outlives_the_time_to_live_while_its_query_is_at_work(
     late = threading.Event()
 
     def work(frame: DataFrame, batch: int) -> None:
-        # Another consumer with the same time to live, which nobody keeps alive: it tells when that time is
-        # over.
+        # Another consumer with the same time to live and without heartbeats shows when this time has
+        # passed.
         other = client.consumers.register(f"{queue}-other", queue, ttl="4s")
         put(client, queue, 1, first=99)
         assert client.consumers.claim(other.name, queue, other.generation, 1, wait="1m").count == 1

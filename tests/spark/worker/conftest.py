@@ -1,6 +1,4 @@
-"""A server for all tests of the Spark worker, and for each a project of its own with a runbook file beside
-its steps.
-"""
+"""A server for all tests of the Spark worker, and a project for each, with a runbook file beside its steps."""
 
 from __future__ import annotations
 
@@ -49,8 +47,8 @@ def fails(item, step):
 
 
 class Project:
-    """`orders` is worked by `clerk`. Its steps write down what they do, in the folder that they were loaded
-    from.
+    """Worker `clerk` processes queue `orders`. Its steps record their calls in the folder that they were
+    loaded from.
     """
 
     def __init__(self, folder: Path, server: ServerProcess, client: fairlead.Client) -> None:
@@ -94,7 +92,7 @@ class Project:
 
     @property
     def left(self) -> tuple[int, int, int, int]:
-        """Ready, waiting, leased, dead."""
+        """Counts of ready, waiting, leased and dead messages."""
         stats = self.client.stats(self.queue)
         return stats.ready, stats.waiting, stats.leased, stats.dead
 

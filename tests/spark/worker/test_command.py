@@ -1,5 +1,5 @@
-"""`fairlead worker run` with a Spark worker, in a process of its own: on this machine and on a cluster,
-stopped by signals.
+"""`fairlead worker run` with a Spark worker, in a separate process: on this machine and on a cluster, stopped
+by signals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Command:
         )
 
     def end(self) -> dict[str, Any]:
-        """What it prints at its end, which must be a good one and leave no process behind."""
+        """The output of a command that must succeed, and leave no process."""
         code = self.process.wait(PATIENCE_S)
         assert code == 0, self.family.report()
         wait_until(
@@ -90,7 +90,7 @@ def test_a_burst_on_this_machine_shows_what_it_did(project: Project, family: Fam
     assert done["reasons"] == {"transport_unavailable": 19 + 5}
     assert done["left"] == {"ready": 0, "waiting": 0, "leased": 0}
     assert [line["count"] for line in command.log if line["event"] == "new dead letters"] == [1]
-    # Spark itself has nothing to say.
+    # Spark itself prints nothing.
     assert [
         line for line in (family.logs / "burst.err").read_text().splitlines() if not line.startswith("{")
     ] == []
@@ -140,7 +140,7 @@ def test_a_driver_that_is_killed_leaves_its_claim_to_the_next(project: Project, 
     assert project.left == (0, 0, 21, 0)
     done = Command(family, "next", project, "--master", "local[1]", "--burst").end()
     assert (done["completed"], done["failed"]) == (21, 1)
-    # What was done is done: only the step that was under way begins again.
+    # Completed steps stay completed: only the step that was running begins again.
     assert [project.begun(n) for n in (*range(20), 99)] == [2] * 20 + [3]
 
 
@@ -179,7 +179,7 @@ def test_on_a_cluster_the_steps_travel_with_the_worker(
     project.push(*({"n": n, "failures": n % 3 == 0} for n in range(60)))
     done = Command(family, "far", project, "--master", cluster.url, "--burst").end()
     assert (done["completed"], done["failed"]) == (60, 20)
-    # The steps wrote where they were unpacked, and not where they came from.
+    # The steps wrote to the unpacked folder, not to their original one.
     assert project.journal == []
     lines = [
         line
@@ -189,4 +189,4 @@ def test_on_a_cluster_the_steps_travel_with_the_worker(
     assert sum(json.loads(line)["word"] == "begin" for line in lines) in (
         0,
         60 + 60 + 20,
-    )  # 0: the cluster has cleaned up by now
+    )  # 0: the cluster has removed the folder already

@@ -1,4 +1,4 @@
-"""A worker of a runbook in the tasks of a session: what becomes of the messages, and what it says about it."""
+"""A runbook worker in the tasks of a session: the outcomes of messages, and its counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(
     assert (done.completed, done.failed, done.dead, done.lost, done.reruns) == (59, 20 + 4, 1, 0, 0)
     assert done.reasons == {"transport_unavailable": 25}
     assert project.left == (0, 0, 0, 1)
-    # What is confirmed is not repeated.
+    # Confirmed steps do not run again.
     assert sum(line["step"] == "check" and line["word"] == "begin" for line in project.journal) == 60
     assert told[-1].summary.completed == 59
     (consumer,) = (one for one in project.client.consumers.list() if one.queue == project.queue)
@@ -90,7 +90,7 @@ def test_a_python_worker_that_is_killed_costs_a_run_of_the_job_and_nothing_that_
     gate.touch()
     working.join()
     assert (done[0].completed, done[0].dead, done[0].reruns) == (21, 0, 1)
-    # Only the one that had begun was in doubt: it was tried again. If it was known to have begun, that counts
+    # Only the message that had begun was in doubt, and was retried. If its start was recorded, this counts
     # as a try.
     assert done[0].reasons in ({}, {"timeout_exceeded": 1})
     assert [project.begun(n) for n in (*range(20), 99)] == [1] * 20 + [2]

@@ -1,4 +1,4 @@
-"""A server, and bursts of the worker on the session that all tests share."""
+"""A server, and bursts of the worker on the shared session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def client(server: ServerProcess) -> Iterator[fairlead.Client]:
 
 
 class Burst:
-    """Messages into the queue of a runbook, and bursts of its worker. The steps write the ledger."""
+    """Pushes messages to the queue of a runbook, and runs bursts of its worker. The steps write the ledger."""
 
     def __init__(
         self, spark: SparkSession, client: fairlead.Client, address: str, ledger: Path, runbook: Path
@@ -61,7 +61,7 @@ class Burst:
         return ids
 
     def run(self) -> WorkerSummary:
-        """Until nothing is ready."""
+        """Run until nothing is ready."""
         return fairlead.spark.run_worker(
             WORKER, endpoint=self._address, spark=self._spark, runbook=self._runbook, burst=True, slices=2
         )
@@ -74,5 +74,5 @@ class Burst:
 def burst(
     spark: SparkSession, server: ServerProcess, client: fairlead.Client, tmp_path: Path
 ) -> Callable[[Path], Burst]:
-    """For a runbook's file."""
+    """The text of a runbook file."""
     return partial(Burst, spark, client, server.address, tmp_path / "ledger.jsonl")

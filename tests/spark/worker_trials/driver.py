@@ -19,7 +19,7 @@ from tests.spark.crash.driver import QUICK, find_tests
 
 
 class Life(msgspec.Struct, frozen=True):
-    """`batch` is the most messages of a claim: small, so that a round sees many."""
+    """`batch` is the maximum messages of a claim: small, so that a round has many claims."""
 
     home: str
     address: str
@@ -35,7 +35,7 @@ def main(life: Life) -> None:
     stop = threading.Event()
     config = {**QUICK, **find_tests(), f"spark.executorEnv.{MARK}": life.home, **life.config}
     spark = fairlead.spark.session("trial", life.master, memory="512m", config=config)
-    # After the session: Spark has a handler of its own.
+    # After the session, because Spark sets its own handler.
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         summary = fairlead.spark.run_worker(

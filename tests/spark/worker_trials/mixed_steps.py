@@ -1,6 +1,4 @@
-"""Steps that fail in every way there is, as their item says. Beside the runbook of `test_same_as_local.py`,
-and nowhere else.
-"""
+"""Steps that fail in every possible way, chosen by their item, for the runbook of `test_same_as_local.py`."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def third(item: dict[str, Any], step: fairlead.Step) -> None:
 
 
 def together(items: list[dict[str, Any]]) -> list[Any]:
-    """One bad row among good ones: told, raised, or the end of the process."""
+    """One bad row among good ones: returned, raised, or killing the process."""
     hows = [item.get("batch") for item in items]
     if "raises" in hows:
         raise ValueError("one of them is odd")

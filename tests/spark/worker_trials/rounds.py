@@ -15,7 +15,7 @@ from tests.spark.crash.rounds import LOCAL_MASTER, ON_CLUSTER
 
 from .driver import Life
 
-#: Who can be killed where a driver is its own executor, and on a cluster.
+#: The victims with a local master, and on a cluster.
 LOCAL = ("driver", "jvm", "worker", "step", "broker")
 CLUSTER = ("executor", "worker", "step", "broker", "driver")
 BATCH = 40
@@ -30,7 +30,7 @@ def spark_worker(master: str, **options: object) -> Command:
 
 
 def run_local_round(seed: int, directory: Path, kinds: tuple[str, ...] | None = None) -> Report:
-    """Three of any, or `kinds` in that order."""
+    """Three random kills, or `kinds` in this order."""
     rng = random.Random(seed)
     kinds = kinds or tuple(rng.choice(LOCAL) for _ in range(3))
     return run_round(plan_round(seed, "local", kinds), directory, spark_worker(LOCAL_MASTER, batch=BATCH))
@@ -39,8 +39,8 @@ def run_local_round(seed: int, directory: Path, kinds: tuple[str, ...] | None = 
 def run_cluster_round(
     seed: int, directory: Path, kinds: tuple[str, ...] | None = None, url: str | None = None
 ) -> Report:
-    """One of each kind; the driver last, because its next life takes its time to start. Without a `url` on a
-    cluster of its own.
+    """One kill of each kind. The driver is last, because it takes long to start again. Without a `url` it
+    runs a cluster.
     """
     if url is None:
         with run_cluster(directory / "cluster") as cluster:

@@ -1,4 +1,4 @@
-"""Confirmed steps are not repeated: not by the retries of the queue, nor when dead letters are brought back."""
+"""Confirmed steps do not run again, neither in retries nor after a redrive."""
 
 from __future__ import annotations
 

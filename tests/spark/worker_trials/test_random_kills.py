@@ -1,7 +1,5 @@
-"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that
-replays the round.
-
-`make torture SPARK_ROUNDS=10` goes on where this stops.
+"""Kills at random moments. Every run has a new seed; a failure prints it with the command that replays the
+round. `make torture SPARK_ROUNDS=10` runs more rounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The same runbook and the same messages through the local worker and the one on Spark: what is left behind
-is the same.
-"""
+"""The local worker and the Spark worker run the same runbook on the same messages, and leave the same state."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ HOWS = (
 
 
 def messages() -> Iterator[NewMessage]:
-    """Each with a name of its own in its headers."""
+    """The messages, each with its own name in a header."""
     for n in range(30):
         yield _message(f"plain-{n}")
     for how in HOWS:
@@ -113,7 +111,7 @@ def run_local(client: fairlead.Client, runbook: Path) -> None:
 
 
 def left_behind(client: fairlead.Client, ids: list[str]) -> dict[str, Any]:
-    """By message: where it is, how far it got, and its record without times and consumers. And the counts."""
+    """For each message its queue, its progress, and its failures without times and consumers; and the counts."""
     found: dict[str, Any] = {}
     for message_id in ids:
         info = client.find(message_id)

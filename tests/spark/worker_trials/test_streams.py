@@ -1,4 +1,4 @@
-"""Order within streams, from what the steps themselves wrote down."""
+"""The order within streams, from the ledger of the steps."""
 
 from __future__ import annotations
 
