@@ -118,9 +118,9 @@ def test_without_any_java_a_query_with_python_runs_on_the_one_from_pip_and_says_
     assert sorted(os.listdir(tmp_path / "a cache" / "fairlead"))[0].startswith("java-21-")
 
     assert answer["same"] is True
-    assert "a running one with 'local[2]'" in answer["other master"]
+    assert "a running session with 'local[2]'" in answer["other master"]
     assert "spark.stop()" in answer["other master"]
-    assert "spark.driver.memory = '1g'; found: a running one with '512m'" in answer["other memory"]
+    assert "spark.driver.memory = '1g'; found: a running session with '512m'" in answer["other memory"]
     assert answer["changed"] == "5"
     assert (answer["theirs"], answer["joined"]) == (7, [True, "theirs", True])
     assert answer["again"] == ["local[2]", 3]

@@ -468,6 +468,25 @@ def test_errors_are_cut_before_a_claim_could_not_hold_them(
     assert [len(item.error) for item in wire.recorded[0]] == [2_000, 2_000, 200, 200]
 
 
+def test_errors_of_a_repeated_settle_are_counted_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_handler, "_ERROR_BYTES", 3_000)
+    push(broker, {"n": 0})
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    wire = Wire(broker)
+    target = SliceHandler(wire)
+    target.begin(run.part(0))
+    failed = [Fail(one, "x" * 2_000) for one in claim(target, 1)]
+    wire.is_cut.set()
+    with pytest.raises(ServerUnreachable):
+        settle(target, failed)
+    wire.is_cut.clear()
+    settle(target, failed)
+    assert [len(item.error) for item in wire.recorded[-1]] == [2_000]
+
+
 def test_a_throttled_member_of_a_claim_fails_and_waits_because_its_neighbours_are_in_hand_already(
     broker: Broker,
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_second_run_takes_over_with_what_the_first_had_in_hand(
     gate.touch()
     done = burst(spark, project, slices=1)
     working.join()
-    assert "has taken over" in "".join(raised[0].__notes__)
+    assert "took over" in "".join(raised[0].__notes__)
     assert project.left == (0, 0, 0, 0)
     assert done.completed <= 5
 

@@ -159,27 +159,22 @@ class SliceHandler:
         with self._changed:
             opened = self._open
             if opened is None:
-                return [_lost(item) for item in items]
-            own = [item for item in items if opened.queue.has_in_flight(item)]
-            recorded = [_to_record(item, opened) for item in own if not _is_heartbeat(item)]
+                return list(map(_lost, items))
+            own = opened.queue.in_flight_of(items)
+            recorded, error_bytes = _to_record(own, opened)
             behind = opened.queue.behind_failures(recorded) if self._releases_streams else []
         if recorded:
-            self._record(opened, [*recorded, *(Release(one, keep_order=False) for one in behind)])
-        if not self._count_all(opened, recorded, len(behind)):
-            return [_lost(item) for item in items]
+            self._record(opened, [*recorded, *map(_pass, behind)])
+        with self._changed:
+            # The slice may have ended meanwhile.
+            if self._open is not opened or opened.error is not None:
+                return list(map(_lost, items))
+            opened.error_bytes = error_bytes
+            opened.tally.released += len(behind)
+            self._count(opened, recorded)
+            self._changed.notify_all()
         own_ids = set(map(id, own))
         return [_settled(item) if id(item) in own_ids else _lost(item) for item in items]
-
-    def _count_all(self, opened: _OpenSlice, recorded: Sequence[Settlement], released: int) -> bool:
-        """Count recorded outcomes. Returns False if the slice ended meanwhile."""
-        with self._changed:
-            if self._open is not opened or opened.error is not None:
-                return False
-            for item in recorded:
-                self._count(opened, item)
-            opened.tally.released += released
-            self._changed.notify_all()
-            return True
 
     def _record(self, opened: _OpenSlice, items: Sequence[Settlement]) -> None:
         """Record the items, or end the slice here if it belongs to another task by now."""
@@ -192,14 +187,15 @@ class SliceHandler:
         except FairleadError as error:
             self._fail(opened, error)
 
-    def _count(self, opened: _OpenSlice, item: Settlement) -> None:
-        if isinstance(item, Start | Extend):
-            return
-        stream = opened.queue.stream_of(item)
-        opened.tally.count(item)
-        if self._releases_streams and stream and isinstance(item, Fail) and not item.dead:
-            opened.tally.streams_to_release.add(stream)
-        opened.queue.settle(item)
+    def _count(self, opened: _OpenSlice, recorded: Sequence[Settlement]) -> None:
+        for item in recorded:
+            if isinstance(item, Start | Extend):
+                continue
+            stream = opened.queue.stream_of(item)
+            opened.tally.count(item)
+            if self._releases_streams and stream and isinstance(item, Fail) and not item.dead:
+                opened.tally.streams_to_release.add(stream)
+            opened.queue.settle(item)
 
     def _list_queues(self, name: str) -> list[_SliceQueueInfo]:
         """A worker loop asks every second: the moment to check that the slice still belongs to this task."""
@@ -219,20 +215,33 @@ class SliceHandler:
                 self._changed.notify_all()
 
 
-def _to_record(item: Settlement, opened: _OpenSlice) -> Settlement:
-    """The item as a numbered claim can hold it.
+def _to_record(items: Sequence[Settlement], opened: _OpenSlice) -> tuple[list[Settlement], int]:
+    """The items as a numbered claim can hold them, without heartbeats, and the bytes of error texts with them.
 
     The other members of the claim are delivered already, so a failure that would close its throttle key is
     retried after that time instead. Once error texts together exceed this slice's share, they are cut.
     """
-    if not isinstance(item, Fail):
-        return item
+    limit = _ERROR_BYTES // opened.name.slices
+    error_bytes = opened.error_bytes
+    recorded: list[Settlement] = []
+    for item in items:
+        if isinstance(item, Fail):
+            error_bytes += len(item.error.encode())
+            recorded.append(_fit(item, is_short=error_bytes > limit))
+        elif not _is_heartbeat(item):
+            recorded.append(item)
+    return recorded, error_bytes
+
+
+def _fit(item: Fail, *, is_short: bool) -> Fail:
     if item.close is not None:
         item = msgspec.structs.replace(item, retry_in=item.retry_after, retry_after=None, close=None)
-    opened.error_bytes += len(item.error.encode())
-    if opened.error_bytes <= _ERROR_BYTES // opened.name.slices:
-        return item
-    return msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR])
+    return msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR]) if is_short else item
+
+
+def _pass(delivery: Delivery) -> Release:
+    """The message may pass the failed one of its stream."""
+    return Release(delivery, keep_order=False)
 
 
 def _is_heartbeat(item: Settlement) -> bool:

@@ -111,8 +111,9 @@ class SliceQueue:
         """Deliver no more messages. Messages that are not in flight stay without an outcome."""
         self._ready.clear()
 
-    def has_in_flight(self, item: Settlement) -> bool:
-        return raw_id_of(item.delivery) in self._in_flight
+    def in_flight_of(self, items: Sequence[Settlement]) -> list[Settlement]:
+        """The items for messages in flight."""
+        return [item for item in items if raw_id_of(item.delivery) in self._in_flight]
 
     def stream_of(self, item: Settlement) -> str:
         """The stream of a message in flight; "" without one."""
