@@ -340,10 +340,10 @@ def test_a_row_of_any_schema_comes_back_as_it_was(
 @pytest.mark.parametrize(
     ("column", "more", "match"),
     [
-        ("parse_json('1') AS v", {}, "column 'v' to be of a type that JSON can carry"),
+        ("parse_json('1') AS v", {}, "column 'v' to be of a type that JSON can represent"),
         ("array(interval '1' month) AS v", {}, "column 'v' to be of a type"),
-        ("1 AS id", {}, "names of their own"),
-        ("named_struct('a', 1, 'a', 2) AS v", {}, "names of their own"),
+        ("1 AS id", {}, "to be unique"),
+        ("named_struct('a', 1, 'a', 2) AS v", {}, "to be unique"),
         ("1 AS v", {"reason": "bad"}, "expected reason to be one of"),
         ("1 AS v", {"consumer": "x"}, "left out of a quarantine"),
         ("1 AS v", {"dedupe_token": "x" * 129}, "dedupe_token"),
