@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.processes.lifetime import describe_exit
 from fairlead.processes.pipes import FrameTooLong, pack_frame, read_frame, take_frames
-from fairlead.processes.run import Finished, Killed, run
+from fairlead.processes.run import Finished, KillReason, run
 
 PRINT_STDIN = (sys.executable, "-c", "import sys; print(len(sys.stdin.read()))")
 
@@ -59,7 +59,7 @@ def test_of_much_output_the_head_the_tail_and_the_size_are_kept(tmp_path: Path) 
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path) -> None:
     script = "sleep 600 & echo $! > started; wait"
     finished = run_here("sh", "-c", script, tmp_path=tmp_path, timeout_s=0.5)
-    assert (finished.killed, finished.code) == (Killed.TOO_LONG, -9)
+    assert (finished.killed, finished.code) == (KillReason.TOO_LONG, -9)
     started = int((tmp_path / "started").read_text())
     deadline = time.monotonic() + 60
     while _runs(started):
@@ -76,7 +76,7 @@ def _runs(pid: int) -> bool:
 
 def test_a_command_that_prints_too_much_is_killed(tmp_path: Path) -> None:
     finished = run_here("yes", tmp_path=tmp_path, max_stdout_bytes=100_000)
-    assert (finished.killed, finished.code) == (Killed.TOO_MUCH_OUTPUT, -9)
+    assert (finished.killed, finished.code) == (KillReason.TOO_MUCH_OUTPUT, -9)
 
 
 def test_a_process_that_a_command_left_behind_does_not_delay_its_end(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_process_that_a_command_left_behind_does_not_delay_its_end(tmp_path: P
 
 def test_a_command_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
     finished = run_here("sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 4", tmp_path=tmp_path)
-    assert (finished.code, finished.killed) == (4, Killed.NO)
+    assert (finished.code, finished.killed) == (4, KillReason.NO)
 
 
 def test_a_command_that_is_not_there_raises(tmp_path: Path) -> None:

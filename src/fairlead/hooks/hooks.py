@@ -26,7 +26,7 @@ from fairlead.hooks.calls import (
     OnFailureCall,
     Outcome,
 )
-from fairlead.hooks.fair_lock import FairLock
+from fairlead.hooks.fifo_lock import FifoLock
 from fairlead.hooks.process import OUT_OF_TURN, HostDied, HostDoesNotStart, HostProcess, HostStalled
 from fairlead.hooks.results import (
     enqueue_defaults,
@@ -115,7 +115,7 @@ class Hooks:
         self._next_key = 1
         self._config: dict[str, str] = {}
         self._config_version = 1
-        self._fair_lock = FairLock()
+        self._turn_lock = FifoLock()
         self._host: HostProcess | None = None
         self._closed = False
         #: Called with the duration of each batch of calls.
@@ -142,7 +142,7 @@ class Hooks:
         if size > MAX_SCRIPT_BYTES:
             raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
         for _ in range(_PROOF):
-            with contextlib.suppress(HostDied), self._fair_lock:
+            with contextlib.suppress(HostDied), self._turn_lock:
                 checked = self._check_once(CheckScript(function, script))
                 break
         else:
@@ -252,7 +252,7 @@ class Hooks:
         if host is not None:
             host.kill()
         self._supply.close()
-        with self._fair_lock:
+        with self._turn_lock:
             self._drop_host()
 
     def _find(self, queue_id: int, function: HookFunction) -> _Hook | None:
@@ -313,7 +313,7 @@ class Hooks:
                     self._count_failure(hook, error := condemned.pop(at), killed=True)
                 decisions.append(defaults("failed", error))
                 continue
-            with self._fair_lock:
+            with self._turn_lock:
                 turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
             decisions += self._judge(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed

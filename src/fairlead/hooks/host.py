@@ -30,7 +30,7 @@ from fairlead.hooks.wire import (
     NEEDS_CONFIG,
     OK,
     CheckScript,
-    ConfigRequest,
+    ConfigLookup,
     ConfigValue,
     HostReady,
     HostSetup,
@@ -116,7 +116,7 @@ class State:
         self._runtime.set_max_memory(self._max_bytes)
 
     def _learn(self, key: str) -> None:
-        _write(ConfigRequest(key))
+        _write(ConfigLookup(key))
         answer = _read()
         assert isinstance(answer, ConfigValue)
         # The memory of a configuration value is not the script's, so the script's limit grows by as much.
@@ -283,5 +283,5 @@ def _read() -> ToHost:
     return message
 
 
-def _write(message: HostReady | ResultRows | ConfigRequest | TurnDone | ScriptChecked) -> None:
+def _write(message: HostReady | ResultRows | ConfigLookup | TurnDone | ScriptChecked) -> None:
     write_all(_STDOUT, frame(message))

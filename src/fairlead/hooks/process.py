@@ -25,7 +25,7 @@ import msgspec
 from fairlead.hooks.confine import Confinement
 from fairlead.hooks.wire import (
     MAX_FRAME_BYTES,
-    ConfigRequest,
+    ConfigLookup,
     ConfigValue,
     FromHost,
     HostReady,
@@ -163,7 +163,7 @@ class HostProcess:
         self._write(frame(message), watch)
         while True:
             answer = self._next(watch)
-            if isinstance(answer, ConfigRequest):
+            if isinstance(answer, ConfigLookup):
                 # Not progress: a script that only asks for values is as stuck as an endless loop.
                 self._write(frame(ConfigValue(config.get(answer.key))), watch)
                 watch.check()

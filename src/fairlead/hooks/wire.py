@@ -90,7 +90,7 @@ class ResultRows(msgspec.Struct, tag="rows", array_like=True):
     rows: list[list[Any]]
 
 
-class ConfigRequest(msgspec.Struct, tag="ask", array_like=True):
+class ConfigLookup(msgspec.Struct, tag="ask", array_like=True):
     key: str
 
 
@@ -104,7 +104,7 @@ class ScriptChecked(msgspec.Struct, tag="checked", array_like=True):
 
 
 ToHost = HostSetup | LoadScript | CheckScript | RunEnqueue | RunFailure | ConfigValue
-FromHost = HostReady | ResultRows | ConfigRequest | TurnDone | ScriptChecked
+FromHost = HostReady | ResultRows | ConfigLookup | TurnDone | ScriptChecked
 
 _ENCODER = msgspec.msgpack.Encoder()
 

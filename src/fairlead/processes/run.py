@@ -22,7 +22,7 @@ _LINGER_S = 0.2
 _TAIL_BYTES = 3000
 
 
-class Killed(Enum):
+class KillReason(Enum):
     """Why the command was killed by its caller."""
 
     NO = "no"
@@ -58,7 +58,7 @@ class Finished:
     code: int
     stdout: Capture
     stderr: Capture
-    killed: Killed
+    killed: KillReason
 
 
 def run(
@@ -101,15 +101,15 @@ def run(
 
 def _attend(
     process: subprocess.Popen[bytes], pipes: _Pipes, deadline: float | None, max_stdout_bytes: int | None
-) -> Killed:
+) -> KillReason:
     """Feed the command and read its output until it has ended and its pipes are closed or have lingered."""
-    killed = Killed.NO
+    killed = KillReason.NO
     while process.poll() is None:
         if deadline is not None and time.monotonic() >= deadline:
-            killed = Killed.TOO_LONG
+            killed = KillReason.TOO_LONG
         elif max_stdout_bytes is not None and pipes.stdout.size > max_stdout_bytes:
-            killed = Killed.TOO_MUCH_OUTPUT
-        if killed is not Killed.NO:
+            killed = KillReason.TOO_MUCH_OUTPUT
+        if killed is not KillReason.NO:
             kill_group(process.pid)
             break
         if pipes.are_open:

@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder().decode
 BatchOutcomes = tuple[list[bytes], list[CallFailed]]
 
 
-class BatchFunction:
+class BatchStepFunction:
     """A loaded batch step. The constructor raises `StepNotLoaded`.
 
     An exception of the function passes through: the worker calls it again with fewer rows.

@@ -19,7 +19,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.processes.lifetime import describe_exit
-from fairlead.processes.run import Capture, Finished, Killed, run
+from fairlead.processes.run import Capture, Finished, KillReason, run
 from fairlead.runbook.model import StepSpec
 from fairlead.runbook.placeholders import fill
 from fairlead.worker.protocol import StepCall
@@ -76,7 +76,7 @@ def run_command(
         is_too_long = error.errno == errno.E2BIG
         reason = FailureReason.VALIDATION_FAILURE if is_too_long else FailureReason.DEPENDENCY_FAILURE
         raise CommandFailed(reason, f"{name} could not be started: {error.strerror}") from None
-    if finished.killed is Killed.TOO_LONG:
+    if finished.killed is KillReason.TOO_LONG:
         text = _describe(f"{name} took longer than {step.timeout_ms} ms and was killed", finished)
         raise CommandFailed(FailureReason.TIMEOUT_EXCEEDED, text)
     if finished.code:

@@ -26,7 +26,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.names import TAKEN_SUFFIX, taken_name
 from fairlead.model.settle import Complete, Extend, Fail
 from fairlead.processes.lifetime import describe_exit
-from fairlead.processes.run import Killed, run
+from fairlead.processes.run import KillReason, run
 from fairlead.request import Answer, Request
 from fairlead.runbook.items import canonical, content_key
 from fairlead.runbook.model import TAKEN_OPTIONS, QueueSpec
@@ -77,7 +77,7 @@ def _run(arguments: Sequence[str], stdin: bytes, base: str) -> Ran:
         )
     except OSError as error:
         return Ran(b"", "", f"{name} could not be started: {error.strerror}")
-    if finished.killed is Killed.TOO_LONG:
+    if finished.killed is KillReason.TOO_LONG:
         trouble = f"{name} took longer than {COMMAND_LIMIT_S:.0f} s and was killed"
     elif finished.stdout.size > MAX_LISTED_BYTES:
         trouble = f"{name} printed more than {MAX_LISTED_BYTES} bytes"

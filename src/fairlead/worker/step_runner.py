@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.runbook.model import StepSpec
 from fairlead.worker import batch_calls, loading
-from fairlead.worker.batch_calls import BatchFunction
+from fairlead.worker.batch_calls import BatchStepFunction
 from fairlead.worker.command import run_command
 from fairlead.worker.loading import adapted, find_function
 from fairlead.worker.outcomes import dump_value, failure_of, not_json
@@ -37,7 +37,9 @@ class StepRunner:
             for step in setup.steps
         ]
         self._batch_functions = {
-            position: BatchFunction(step, setup) for position, step in enumerate(setup.steps) if step.batch
+            position: BatchStepFunction(step, setup)
+            for position, step in enumerate(setup.steps)
+            if step.batch
         }
 
     def __call__(self, call: StepCall | BatchCall) -> CallDone | CallFailed | BatchDone:

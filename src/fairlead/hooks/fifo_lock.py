@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 
 
-class FairLock:
+class FifoLock:
     """Not a plain lock, because a thread may take that again as soon as it releases it.
 
     One queue with endless turns would starve the others.
