@@ -11,7 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead import Complete, Delivery, Extend, Fail, Release, Start
-from fairlead.errors import FairleadError, QueueNotFound, RequestExpired, SessionExpired, Unavailable
+from fairlead.errors import (
+    FairleadError,
+    InvalidRequest,
+    QueueNotFound,
+    RequestExpired,
+    SessionExpired,
+    Unauthenticated,
+    Unavailable,
+)
 from fairlead.model.settle import SettleResult
 from fairlead.request import Request
 from fairlead.testing import ManualClock
@@ -19,6 +27,7 @@ from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.sessions import OpenSession
 from fairlead.verbs.settle import Goodbye, Settle
+from fairlead.wire.subscriptions import Cancel, Consume, Credit, Pushed
 from tests.simulation.turn.clients import NOWHERE, ORDERED, PLAIN, Asked, Client, Session
 from tests.simulation.turn.links import Link
 
@@ -59,6 +68,25 @@ class Message:
         return self.tag.decode()
 
 
+class Standing:
+    """A subscription of a connection, as its client was told of it."""
+
+    def __init__(self, link: Link, asked: Asked, request: Consume) -> None:
+        self.link = link
+        self.asked = asked
+        self.request = request
+        #: The credit that came to the server, and that which it has acknowledged.
+        self.granted = self.acknowledged = request.credit
+        self.sent: list[Lease] = []
+        #: It was cancelled, or a push said that it is over.
+        self.is_over = False
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the server may have given back what was not started."""
+        return self.is_over or self.link.is_known_lost or self.link.has_ended
+
+
 class Lease:
     """Of one message. `link`: the last one on which it was told."""
 
@@ -73,6 +101,9 @@ class Lease:
         self.moment = moment
         self.commit = commit
         self.until_ms = 0
+        #: Of a message that was sent by one; whether it was sent as started, or a start of it was answered.
+        self.standing: Standing | None = None
+        self.is_started = False
         self.is_over = False
         self.is_doubtful = False
         #: Requests that may end it, or have.
@@ -93,6 +124,9 @@ class Account:
         self._claim_of_token: dict[str, Asked] = {}
         self._goodbyes: dict[Client, list[Asked]] = {}
         self._counted: set[Asked] = set()
+        #: Keys that may be revoked by now; when they were, if that was confirmed.
+        self.may_be_revoked: set[str] = set()
+        self.revoked_at: dict[str, int] = {}
         self.answers = self.repeats = self.deliveries = 0
 
     def must(self, holds: bool, promise: str) -> None:
@@ -105,17 +139,26 @@ class Account:
 
     # What is sent
 
-    def came(self, asked: Asked) -> None:
+    def came(self, link: Link, asked: Asked) -> None:
         """A whole command has come to the server."""
         if asked.request is None:
             return
+        if isinstance(asked.request, Credit) and (
+            standing := link.subscriptions.get(asked.request.subscription)
+        ):
+            standing.granted += asked.request.count
+        elif isinstance(asked.request, Cancel) and (
+            standing := link.subscriptions.get(asked.request.subscription)
+        ):
+            standing.is_over = True
         if asked.session is not None:
             asked.session.told_arrived = max(asked.session.told_arrived, asked.session.arrived)
         asked.had_trouble |= self.may_fail()
+        self.moment += 1
+        link.came[asked] = self.moment
         if asked.has_come:
             return
         asked.has_come = True
-        self.moment += 1
         asked.first_sent = self.moment
         if isinstance(asked.request, Goodbye):
             self._goodbyes.setdefault(asked.client, []).append(asked)
@@ -148,11 +191,27 @@ class Account:
 
     def answered(self, link: Link, asked: Asked, reply: Any) -> None:
         """The server has written a reply."""
+        answer = asked.read(reply)
+        if isinstance(answer, Unauthenticated):
+            self.must(link.key in self.may_be_revoked, f"the key of {asked} is good")
+            return
+        if asked.greets_with is not None:
+            self.must(isinstance(answer, dict), f"{asked} was answered with {reply!r}")
+            return
         if asked.request is None:
             self.must(reply == b"PONG", f"PING was answered with {reply!r}")
             return
         self.moment += 1
-        answer = asked.read(reply)
+        came, revoked = link.came.pop(asked), self.revoked_at.get(link.key)
+        # Credit asks nothing of the broker: the claims of its subscription are refused.
+        is_asked = not isinstance(asked.request, (Credit, Cancel)) and not isinstance(answer, Unavailable)
+        self.must(
+            revoked is None or came < revoked or not is_asked,
+            f"{asked} came with a revoked key, and was answered {answer!r:.200}",
+        )
+        if asked.is_of_subscription:
+            self._answered_of_subscription(link, asked, answer)
+            return
         if isinstance(answer, FairleadError):
             self._refused(asked, answer)
             return
@@ -173,6 +232,54 @@ class Account:
         earlier = [None] * len(parts) if is_first else [told for _, told in asked.parts_of(before)]
         for (part, found), told in zip(parts, earlier, strict=True):
             self._check_part(link, asked, part, found, told)
+
+    def _answered_of_subscription(self, link: Link, asked: Asked, answer: Any) -> None:
+        request = asked.request
+        standing = None
+        if isinstance(request, (Credit, Cancel)):
+            standing = link.subscriptions.get(request.subscription)
+        if isinstance(answer, FairleadError):
+            is_ended = isinstance(answer, InvalidRequest) and standing is not None and standing.may_be_over
+            self.must(is_ended or isinstance(answer, Unavailable), f"{answer} for {asked}")
+        elif isinstance(request, Consume):
+            self.must(isinstance(answer, int), f"{answer!r} for {asked}")
+            self.must(answer not in link.subscriptions, f"{answer} is another subscription")
+            link.subscriptions[answer] = Standing(link, asked, request)
+        else:
+            self.must(answer == b"OK", f"{answer!r} for {asked}")
+            self.must(standing is not None, f"{asked}, of which nobody was told")
+            if isinstance(request, Credit) and standing is not None:
+                standing.acknowledged += request.count
+            if isinstance(request, Cancel):
+                # From now on nothing may be pushed.
+                del link.subscriptions[request.subscription]
+
+    def pushed(self, link: Link, push: Pushed) -> None:
+        """The server has written a push."""
+        self.moment += 1
+        standing = link.subscriptions.get(push.subscription)
+        if standing is None:
+            raise BrokenPromise(
+                f"a push of {push.subscription}, which nobody was told of or which is cancelled"
+            )
+        if push.error is not None:
+            is_revoked = isinstance(push.error, Unauthenticated) and link.key in self.may_be_revoked
+            self.must(
+                is_revoked or isinstance(push.error, Unavailable), f"{push.error} ends {standing.asked}"
+            )
+            standing.is_over = True
+            return
+        self.must(bool(push.deliveries), "an empty push")
+        is_idle = all(map(self._may_be_over, standing.sent))
+        self.must(push.started == 0 or is_idle, f"{standing.asked} was sent a second one as started")
+        self.must(push.started <= (standing.request.max_per_stream == 1), f"{push.started} are started")
+        for at, delivery in enumerate(push.deliveries):
+            self._delivered(link, standing.asked, delivery)
+            lease = self._leases[delivery.id, delivery.lease]
+            lease.standing, lease.is_started = standing, lease.is_started or at < push.started
+            standing.sent.append(lease)
+        sent, granted = len(standing.sent), standing.granted
+        self.must(sent <= granted, f"{standing.asked} was sent {sent} with credit for {granted}")
 
     def _check_part(self, link: Link, asked: Asked, part: Request[Any], found: Any, told: Any) -> None:
         if isinstance(part, Claim):
@@ -257,10 +364,10 @@ class Account:
         )
         lease = self._leases.get((delivery.id, delivery.lease))
         if lease is not None:
-            self.must(lease.claim is asked, f"{message} has one lease for {lease.claim} and {asked}")
+            self.must(_is_one(lease.claim, asked), f"{message} has one lease for {lease.claim} and {asked}")
         else:
             claim = self._claim_of_token.setdefault(delivery.lease, asked)
-            self.must(claim is asked, f"one lease for {claim} and {asked}")
+            self.must(_is_one(claim, asked), f"one lease for {claim} and {asked}")
             lease = Lease(
                 message, delivery.lease, asked, link, moment=self.moment, commit=self._last_commit()
             )
@@ -268,25 +375,30 @@ class Account:
             # It may have ended before anybody was told of it, if its answer had to wait.
             lease.is_doubtful = self._may_be_over(lease)
             if not lease.is_doubtful:
-                self._check_free(message, asked)
+                self._check_free(message, asked, delivery.lease)
             self._leases[delivery.id, delivery.lease] = lease
             message.leases.append(lease)
         lease.link = link
         lease.until_ms = max(lease.until_ms, delivery.lease_until)
 
-    def _check_free(self, message: Message, asked: Asked) -> None:
+    def _check_free(self, message: Message, asked: Asked, token: str) -> None:
+        """`token`: of the lease that it was given under. A run of a stream has one for all of its messages."""
         for lease in message.leases:
             self.must(
                 self._may_be_over(lease), f"{message} was given to {asked} while {lease.claim} has leased it"
             )
         if message.stream is None:
             return
+        runs = {lease.token for lease in message.leases}
         for other in self.messages.values():
             if other.stream != message.stream or other is message:
                 continue
+            if any(lease.token == token for lease in other.leases):
+                continue
             for lease in other.leases:
+                # Of a run that the message was in, later ones may stay where they are.
                 self.must(
-                    self._may_be_over(lease),
+                    lease.token in runs or self._may_be_over(lease),
                     f"{message} was given to {asked} while {other} of its stream is leased",
                 )
             if other.is_confirmed and self._is_before(other.asked, message.asked):
@@ -308,6 +420,8 @@ class Account:
             return True
         # The server takes back what may not have reached anybody.
         if lease.link.is_lost and lease.link.was_stuck:
+            return True
+        if lease.standing is not None and not lease.is_started and lease.standing.may_be_over:
             return True
         return any(
             not goodbye.answered_at or goodbye.answered_at > lease.claim.first_sent
@@ -341,6 +455,8 @@ class Account:
             if not other.is_doubtful and other.moment < asked.first_sent
         ]
         self.must(not later, f"{message} was given to another, and {asked} was told {outcome}")
+        if isinstance(item, Start):
+            lease.is_started = True
         if isinstance(item, Extend):
             lease.until_ms = max(lease.until_ms, result.lease_until)
         if not isinstance(item, _ENDS):
@@ -377,6 +493,9 @@ class Account:
                 message.id = ""
             for lease in message.leases:
                 lease.is_doubtful |= lease.commit > kept_commit
+                if lease.standing is not None:
+                    # A start is not synced.
+                    lease.is_started = False
 
     def _forget_extensions(self, asked: Asked) -> None:
         for part in asked.parts:
@@ -409,6 +528,16 @@ class Account:
         for queue in (PLAIN, ORDERED):
             for payload in live[queue]:
                 self.must(self.messages[tag_of(payload)].queue == queue, f"{payload!r} is in {queue}")
+
+
+def _is_one(first: Asked, second: Asked) -> bool:
+    """The same request, or subscriptions under one token: what was sent as started, and may not have arrived, is sent
+    again.
+    """
+    one, other = first.request, second.request
+    if isinstance(one, Consume) and isinstance(other, Consume) and one.token is not None:
+        return one.token == other.token
+    return first is second
 
 
 def tag_of(payload: bytes) -> bytes:

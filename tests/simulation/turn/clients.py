@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, Start
-from fairlead.errors import FairleadError, SessionExpired, Unavailable
+from fairlead.errors import FairleadError, SessionExpired, Unauthenticated, Unavailable
 from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
@@ -20,6 +20,7 @@ from fairlead.verbs.settle import Goodbye, Settle
 from fairlead.wire.error_lines import read_error
 from fairlead.wire.numbered import Numbered, pack_place
 from fairlead.wire.packed import decode_answer, encode_request
+from fairlead.wire.subscriptions import Cancel, Consume, Credit, Pushed, read_push
 
 if TYPE_CHECKING:
     from tests.simulation.turn.links import Link
@@ -40,6 +41,17 @@ class Session:
         self.told_arrived = 0
 
 
+class Subscribed:
+    """A subscription, as far as its client knows it. `asked` is the request that began it."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.number = 0
+        #: Messages that it may still be sent.
+        self.credit = asked.request.credit if isinstance(asked.request, Consume) else 0
+        self.is_ending = False
+
+
 class Asked:
     """One request of a client. `number` 0: it has no session, and is sent once."""
 
@@ -51,6 +63,8 @@ class Asked:
         self.number = 0
         self.is_over = False
         self.is_refused = False
+        #: The secret with which it greets the server, "" for none; None for a request that is no greeting.
+        self.greets_with: str | None = None
         #: For the account.
         self.has_come = False
         self.first_sent = self.answered_at = 0
@@ -60,7 +74,13 @@ class Asked:
         #: The last commit when it was answered; None also if a power cut may have undone it.
         self.answered_in: int | None = None
 
+    @property
+    def is_of_subscription(self) -> bool:
+        return isinstance(self.request, (Consume, Credit, Cancel))
+
     def __str__(self) -> str:
+        if self.greets_with is not None:
+            return f"{self.client.name} HELLO"
         place = f" {self.session.name}/{self.number}" if self.session is not None else ""
         return f"{self.client.name}{place} {self.request}"
 
@@ -78,7 +98,7 @@ class Asked:
         """Whether this answer outlives a power cut. One that tells of claims, starts, mere extensions or of nothing done is
         not synced: what they are lost with is delivered again.
         """
-        if self.request is None or not self.request.durable:
+        if self.request is None or self.is_of_subscription or not self.request.durable:
             return False
         for part, told in self.parts_of(answer):
             if isinstance(part, Settle):
@@ -94,6 +114,9 @@ class Asked:
         return isinstance(self.request, Claim) and self.request.wait is not None
 
     def command(self) -> bytes:
+        if self.greets_with is not None:
+            words = ["HELLO", "3", *(["AUTH", "default", self.greets_with] if self.greets_with else [])]
+            return " ".join(words).encode() + b"\r\n"
         if self.request is None:
             return b"PING\r\n"
         verb, fields = f"FL.{self.request.verb_name.upper()}", encode_request(self.request)
@@ -111,11 +134,14 @@ class Asked:
         """The answer, or an error, which is not raised."""
         if isinstance(reply, hiredis.ReplyError):
             return read_error(str(reply))
-        return reply if self.request is None else decode_answer(self.request, reply)[0]
+        is_plain = self.request is None or self.is_of_subscription
+        return reply if is_plain else decode_answer(self.request, reply)[0]  # type: ignore[type-var]
 
 
 class Client:
-    def __init__(self, number: int, rng: random.Random) -> None:
+    """`keys`: the secrets with which it may greet the server, each good until it is revoked. Without one it needs none."""
+
+    def __init__(self, number: int, rng: random.Random, keys: Sequence[str] = ()) -> None:
         self.name = f"c{number}"
         self.rng = rng
         self.link: Link | None = None
@@ -129,20 +155,34 @@ class Client:
         self._unsent: list[Asked] = []
         self._messages = 0
         self.is_done = False
+        self.keys = list(keys)
+        self._subscribes = rng.random() < 0.4
+        self._max_per_stream = rng.choice([1, 1, 3])
+        self._token = f"loop of {self.name}" if rng.random() < 0.5 else None
+        self.subscribed: Subscribed | None = None
 
     @property
     def is_quiet(self) -> bool:
-        return not self.pending and not self._unsent
+        return not self.pending and not self._unsent and self.subscribed is None
+
+    @property
+    def key(self) -> str:
+        return self.keys[0] if self.keys else ""
 
     def connected(self, link: Link) -> None:
         self.link = link
+        self.subscribed = None
+        if self.keys or self._subscribes:
+            greeting = Asked(self, None, numbered=False)
+            greeting.greets_with = link.key = self.key
+            link.send(greeting, greeting.command())
         for asked in [asked for asked in self.pending if not asked.is_numbered]:
             # Nobody knows what became of it.
             self.pending.remove(asked)
         self._unsent = list(self.pending)
 
     def disconnect(self) -> None:
-        self.link = None
+        self.link = self.subscribed = None
 
     # Requests
 
@@ -157,6 +197,8 @@ class Client:
             return
         while self._unsent and self.rng.random() < 0.9:
             self._send(self._unsent.pop(0))
+        if self._subscribes:
+            self._look_after_subscription()
         if self._unsent or self.is_done:
             return
         while len(self.pending) < self.most and self.rng.random() < self.eagerness:
@@ -166,6 +208,23 @@ class Client:
                 self._ask(Asked(self, request, numbered=not is_plain))
             elif self.rng.random() < 0.3:
                 self._ask(Asked(self, None, numbered=False))
+
+    def _look_after_subscription(self) -> None:
+        rng, subscribed = self.rng, self.subscribed
+        if subscribed is None:
+            if not self.is_done and rng.random() < 0.2:
+                queue: Any = rng.choice([PLAIN, ORDERED, [PLAIN, ORDERED]])
+                request = Consume(queue, rng.choice([1, 3, 20]), self.name, self._max_per_stream, self._token)
+                self.subscribed = Subscribed(Asked(self, request, numbered=False))
+                self._ask(self.subscribed.asked)
+        elif subscribed.number and not subscribed.is_ending:
+            if self.is_done or rng.random() < 0.03:
+                subscribed.is_ending = True
+                self._ask(Asked(self, Cancel(subscribed.number), numbered=False))
+            elif subscribed.credit < 3 and rng.random() < 0.5:
+                count = rng.choice([1, 5])
+                subscribed.credit += count
+                self._ask(Asked(self, Credit(subscribed.number, count), numbered=False))
 
     def _ask(self, asked: Asked) -> None:
         self.pending.append(asked)
@@ -252,11 +311,20 @@ class Client:
 
     # Answers
 
-    def take(self, replies: Sequence[tuple[Asked, Any]]) -> None:
+    def take(self, replies: Sequence[tuple[Asked | None, Any]]) -> None:
+        """Without a request it is a push."""
         for asked, reply in replies:
+            if asked is None:
+                self._take_push(read_push(reply))
+                continue
             if asked.is_over:
                 continue
             answer = asked.read(reply)
+            if isinstance(answer, Unauthenticated):
+                self._take_next_key()
+                return
+            if asked.greets_with is not None:
+                continue
             if (
                 isinstance(answer, SessionExpired)
                 and asked.session is self.session
@@ -274,6 +342,9 @@ class Client:
     def _over(self, asked: Asked, answer: Any) -> None:
         asked.is_over = True
         self.pending.remove(asked)
+        if asked.is_of_subscription:
+            self._over_of_subscription(asked, answer)
+            return
         if isinstance(asked.request, OpenSession):
             if not isinstance(answer, FairleadError) and self.session is not None:
                 self.session.is_open = True
@@ -287,9 +358,43 @@ class Client:
             if isinstance(part, Claim):
                 self.held += found
 
+    def _over_of_subscription(self, asked: Asked, answer: Any) -> None:
+        subscribed = self.subscribed
+        if subscribed is None:
+            return
+        if isinstance(asked.request, Consume) and subscribed.asked is asked:
+            if isinstance(answer, FairleadError):
+                self.subscribed = None
+            else:
+                subscribed.number = answer
+        elif isinstance(asked.request, Cancel) and asked.request.subscription == subscribed.number:
+            self.subscribed = None
+
+    def _take_push(self, push: Pushed) -> None:
+        subscribed = self.subscribed
+        if subscribed is None or push.subscription != subscribed.number:
+            return
+        if push.error is not None:
+            self.subscribed = None
+            return
+        known = {(one.id, one.lease) for one in self.held}
+        self.held += [one for one in push.deliveries if (one.id, one.lease) not in known]
+        subscribed.credit -= len(push.deliveries)
+
+    def _take_next_key(self) -> None:
+        """Its key was revoked. Nobody will know what became of its requests, and its session belongs to that key."""
+        assert self.link is not None
+        if len(self.keys) > 1 and self.link.key == self.key:
+            del self.keys[0]
+        self.link.leave()
+        self.disconnect()
+        self.session = None
+        self.pending, self._unsent = [], []
+
     def _begin_again(self) -> None:
         """The server knows nothing of the session, so nothing of it took place: its requests are new ones."""
         assert self.link is not None
         self.link.leave()
-        self.link = self.session = None
+        self.disconnect()
+        self.session = None
         self.pending = [Asked(self, one.request, numbered=True) for one in self.pending if one.is_numbered]

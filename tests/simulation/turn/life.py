@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fairlead import Complete
 from fairlead.errors import FairleadError
+from fairlead.model.access import read_grants
 from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.engine import engine_of
@@ -18,6 +19,8 @@ from tests.simulation.turn.links import Link
 from tests.simulation.turn.machine import Server
 
 CLIENTS = 10
+#: Of a client, where the server asks for keys: so often its key may be revoked, and one is left.
+KEYS = 4
 LEASE_MS = 30_000
 #: What happens, and how often.
 HABITS = {
@@ -32,6 +35,7 @@ HABITS = {
     "break": 2,
     "crash": 0.2,
     "trouble": 2,
+    "revoke": 0.3,
 }
 
 
@@ -46,13 +50,16 @@ class Life:
         self.inner = DictionaryStore()
         self.store = FaultyStore(self.inner, forgets=True)
         self.account = Account(self.clock, lambda: self.inner.last_commit)
+        self._asks_for_keys = rng.random() < 0.5
         self.server = self._start()
         broker = self.server.broker
         for queue in (PLAIN, ORDERED):
             broker.create_queue(
                 queue, visibility_timeout=f"{LEASE_MS}ms", retry={"policy": "immediate", "attempts": 1000}
             )
-        self.clients = [Client(number, random.Random(rng.random())) for number in range(CLIENTS)]
+        self.clients = [
+            Client(number, random.Random(rng.random()), self._keys_of(number)) for number in range(CLIENTS)
+        ]
         #: All that the server or a client still has an end of.
         self.links: list[Link] = []
         self.habits = {name: weight * rng.choice([0.3, 1, 1, 4]) for name, weight in HABITS.items()}
@@ -64,6 +71,15 @@ class Life:
             self._survive(getattr(self, f"_{self.rng.choices(names, weights)[0]}"))
         self._heal()
         self._settle_up()
+
+    def _keys_of(self, number: int) -> list[str]:
+        if not self._asks_for_keys:
+            return []
+        ids = [f"client{'abcdefghij'[number]}{'abcdefghij'[key]:a>5}" for key in range(KEYS)]
+        secrets = [f"fl_{key_id}_{'k' * 43}" for key_id in ids]
+        for secret in secrets:
+            assert self.server.broker.key_ring.adopt(secret, secret, read_grants(["produce:*", "consume:*"]))
+        return secrets
 
     def _survive(self, step: Callable[[], None]) -> None:
         """A fault of the store may end the process in the middle of it."""
@@ -161,6 +177,7 @@ class Life:
         # Behind a message that is leased, the others of its stream wait.
         ready = {queue: one.ready for queue, one in found.items() if queue == PLAIN or not one.leased}
         for link in self.links:
+            self._check_standing(link, ready)
             asked = link.unanswered
             if asked is None or link.is_lost or link.is_closing() or link.is_stuck:
                 continue
@@ -168,6 +185,16 @@ class Life:
             claim = asked.parts[0]
             left = {queue: ready[queue] for queue in claim.queues() if ready.get(queue)}
             self.account.must(not left, f"{left} are ready, and a claim waits: {asked}")
+
+    def _check_standing(self, link: Link, ready: dict[str, int]) -> None:
+        if link.is_lost or link.is_closing() or link.is_stuck or link.has_ended:
+            return
+        for standing in link.subscriptions.values():
+            queues = standing.request.queue
+            queues = [queues] if isinstance(queues, str) else queues
+            left = {queue: ready[queue] for queue in queues if ready.get(queue)}
+            is_waiting = len(standing.sent) < standing.acknowledged and not standing.is_over
+            self.account.must(not (left and is_waiting), f"{left} are ready, and {standing.asked} has credit")
 
     def _time(self) -> None:
         ms = self.rng.choice([1, 10, 100, 300, 300, 300, 300, 2000, 6000, LEASE_MS + 1000])
@@ -195,6 +222,18 @@ class Life:
             for asked in client.pending:
                 asked.had_trouble = True
 
+    def _revoke(self) -> None:
+        clients = [client for client in self.clients if len(client.keys) > 1]
+        if not clients:
+            return
+        client = self.rng.choice(clients)
+        self.say(f"the key of {client.name} is revoked")
+        self.account.may_be_revoked.add(client.key)
+        with contextlib.suppress(FairleadError):
+            self.server.broker.keys.revoke(client.key.split("_")[1])
+            self.account.moment += 1
+            self.account.revoked_at[client.key] = self.account.moment
+
     def _crash(self) -> None:
         self._die(power=self.rng.random() < 0.6)
 
@@ -220,7 +259,7 @@ class Life:
 
     def _start(self) -> Server:
         self.store = FaultyStore(DictionaryStore(self.inner.data), forgets=True)
-        server = Server(self.store, self.clock, self.rng)
+        server = Server(self.store, self.clock, self.rng, asks_for_keys=self._asks_for_keys)
         # What it wrote while it opened is no part of the story.
         engine_of(server.broker).confirm(synced=True)
         return server

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from fairlead.client.commands import is_push
+from fairlead.wire.subscriptions import read_push
+
 if TYPE_CHECKING:
-    from tests.simulation.turn.account import Account
+    from tests.simulation.turn.account import Account, Standing
     from tests.simulation.turn.clients import Asked, Client
     from tests.simulation.turn.machine import Server
 
@@ -38,10 +41,17 @@ class Link(asyncio.Transport):
         #: The server's end is gone; the client's end is gone.
         self.is_lost = False
         self.is_left = False
+        #: The secret with which its client greeted the server.
+        self.key = ""
+        #: Whether the server has taken note of its end, and so gives back what was not started.
+        self.is_known_lost = False
         #: Whether the server may not have got rid of an answer.
         self.was_stuck = False
         #: What was sent, each with how many bytes were sent until its end; what is answered is gone.
         self._sent: deque[tuple[int, Asked]] = deque()
+        #: When each request came, if it came here.
+        self.came: dict[Asked, int] = {}
+        self.subscriptions: dict[int, Standing] = {}
         self._expected: deque[Asked] = deque()
         self._sent_bytes = self._came_bytes = 0
         self._undelivered: deque[tuple[int, Asked]] = deque()
@@ -66,15 +76,15 @@ class Link(asyncio.Transport):
     def end_sending(self) -> None:
         self._is_ending = True
 
-    def read(self, most: int) -> list[tuple[Asked, Any]]:
-        """The client reads: the replies that are whole now."""
+    def read(self, most: int) -> list[tuple[Asked | None, Any]]:
+        """The client reads: the replies and pushes that are whole now; a push answers no request."""
         data = bytes(self._to_client[:most])
         del self._to_client[:most]
         self._fill()
         self._client_replies.feed(data)
-        found = []
+        found: list[tuple[Asked | None, Any]] = []
         while (reply := self._client_replies.gets()) is not _NOT_YET:
-            found.append((self._expected.popleft(), reply))
+            found.append((None if is_push(reply) else self._expected.popleft(), reply))
         return found
 
     @property
@@ -98,7 +108,7 @@ class Link(asyncio.Transport):
         del self._to_server[:most]
         self._came_bytes += len(data)
         while self._undelivered and self._undelivered[0][0] <= self._came_bytes:
-            self._account.came(self._undelivered.popleft()[1])
+            self._account.came(self, self._undelivered.popleft()[1])
         if data:
             self.connection.data_received(data)
         if not self._to_server and self._is_ending and not self._is_closing:
@@ -109,7 +119,7 @@ class Link(asyncio.Transport):
     def lose(self) -> None:
         """The server learns that the connection is gone."""
         if not self.is_lost:
-            self._is_closing = self.is_lost = True
+            self._is_closing = self.is_lost = self.is_known_lost = True
             self._account.lost(self)
             self.connection.connection_lost(None)
 
@@ -125,7 +135,10 @@ class Link(asyncio.Transport):
             return
         self._replies.feed(bytes(data))
         while (reply := self._replies.gets()) is not _NOT_YET:
-            self._account.answered(self, self._sent.popleft()[1], reply)
+            if is_push(reply):
+                self._account.pushed(self, read_push(reply))
+            else:
+                self._account.answered(self, self._sent.popleft()[1], reply)
         self._unsent += data
         self._fill()
         if self._unsent and not self._is_stuck:

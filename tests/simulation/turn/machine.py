@@ -13,6 +13,7 @@ from typing import Any
 
 from fairlead import Broker
 from fairlead.errors import FairleadError
+from fairlead.middleware.stack import Layers
 from fairlead.server.limits import Limits
 from fairlead.server.resp.door import RespDoor
 from fairlead.testing import ManualClock
@@ -141,10 +142,14 @@ class _OwnThread:
 class Server:
     """A life of the process, from its start to its death."""
 
-    def __init__(self, store: FaultyStore, clock: ManualClock, rng: random.Random) -> None:
+    def __init__(
+        self, store: FaultyStore, clock: ManualClock, rng: random.Random, *, asks_for_keys: bool = False
+    ) -> None:
         self.store = store
         self.broker = Broker(store, clock=clock, rng=random.Random(rng.random()))
-        self.door = RespDoor(self.broker, "127.0.0.1:0", Limits())
+        limits = Limits()
+        layers = Layers(self.broker, limits=limits, keys=asks_for_keys)
+        self.door = RespDoor(self.broker, "127.0.0.1:0", limits, layers=layers, asks_for_keys=asks_for_keys)
         self.pool = Pool()
         self.loop = Loop(clock, self.pool)
         self.syncs = SyncThread(engine_of(self.broker).confirm, self.door._tell_synced)
