@@ -112,7 +112,7 @@ def _ignore(_: object) -> None:
     pass
 
 
-def _pass(world: World, wait: Wait, ms: int, *, ended: bool) -> None:
+def _check_after(world: World, wait: Wait, ms: int, *, ended: bool) -> None:
     world.clock.advance(ms=ms)
     world.broker.run_due()
     assert wait.ended(world) is ended
@@ -124,10 +124,10 @@ def test_a_step_of_the_wall_clock_neither_ends_a_wait_early_nor_holds_it_up(
     world: World, wait: Wait, step_ms: int
 ) -> None:
     wait.begin(world)
-    _pass(world, wait, wait.length_ms // 2, ended=False)
+    _check_after(world, wait, wait.length_ms // 2, ended=False)
     world.clock.jump(ms=step_ms)
-    _pass(world, wait, wait.length_ms // 2 - 1, ended=False)
-    _pass(world, wait, 1, ended=True)
+    _check_after(world, wait, wait.length_ms // 2 - 1, ended=False)
+    _check_after(world, wait, 1, ended=True)
 
 
 @steps
@@ -136,10 +136,10 @@ def test_a_step_while_the_process_restarts_moves_no_wait_as_long_as_the_machine_
     world: World, wait: Wait, step_ms: int
 ) -> None:
     wait.begin(world)
-    _pass(world, wait, wait.length_ms // 2, ended=False)
+    _check_after(world, wait, wait.length_ms // 2, ended=False)
     world.restart(jump_ms=step_ms)
-    _pass(world, wait, wait.length_ms // 2 - 1, ended=False)
-    _pass(world, wait, 1, ended=True)
+    _check_after(world, wait, wait.length_ms // 2 - 1, ended=False)
+    _check_after(world, wait, 1, ended=True)
 
 
 @steps
@@ -147,10 +147,10 @@ def test_a_step_while_the_process_restarts_moves_no_wait_as_long_as_the_machine_
 def test_a_step_before_the_machine_restarts_moves_no_wait(world: World, wait: Wait, step_ms: int) -> None:
     wait.begin(world)
     world.clock.jump(ms=step_ms)
-    _pass(world, wait, wait.length_ms // 4, ended=False)
+    _check_after(world, wait, wait.length_ms // 4, ended=False)
     world.reboot(away_ms=wait.length_ms // 4)
-    _pass(world, wait, wait.length_ms // 2 - 1, ended=False)
-    _pass(world, wait, 1, ended=True)
+    _check_after(world, wait, wait.length_ms // 2 - 1, ended=False)
+    _check_after(world, wait, 1, ended=True)
 
 
 @waits
@@ -158,10 +158,10 @@ def test_a_clock_set_back_while_the_machine_restarts_holds_a_wait_up_by_the_time
     world: World, wait: Wait
 ) -> None:
     wait.begin(world)
-    _pass(world, wait, wait.length_ms // 2, ended=False)
+    _check_after(world, wait, wait.length_ms // 2, ended=False)
     world.reboot(away_ms=wait.length_ms // 4, jump_ms=-YEAR)
-    _pass(world, wait, wait.length_ms // 2 - 1, ended=False)
-    _pass(world, wait, 1, ended=True)
+    _check_after(world, wait, wait.length_ms // 2 - 1, ended=False)
+    _check_after(world, wait, 1, ended=True)
 
 
 @waits
@@ -169,7 +169,7 @@ def test_a_clock_set_ahead_while_the_machine_restarts_ends_a_wait_early(world: W
     """Nothing tells such a step from time that passed while the machine was off."""
     wait.begin(world)
     world.reboot(jump_ms=wait.length_ms)
-    _pass(world, wait, 0, ended=True)
+    _check_after(world, wait, 0, ended=True)
 
 
 @steps

@@ -46,7 +46,7 @@ class OnRocksStore:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def hold(machine: type[RuleBasedStateMachine], name: str, *, examples: int, steps: int) -> None:
+def check_law(machine: type[RuleBasedStateMachine], name: str, *, examples: int, steps: int) -> None:
     """Try `examples` sequences of steps, or a quarter of that with `--sample`.
 
     FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try instead

@@ -21,7 +21,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import DeliveryRef
 from fairlead.testing import ManualClock, laws
-from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.property.running import OnMemoryStore, OnRocksStore, check_law
 from tests.property.specification import (
     DONE,
     LEASED,
@@ -609,8 +609,8 @@ class OnDisk(OnRocksStore, TheLaw):
 
 
 def test_the_law_holds_in_memory() -> None:
-    hold(InMemory, "the_law_holds_in_memory", examples=400, steps=40)
+    check_law(InMemory, "the_law_holds_in_memory", examples=400, steps=40)
 
 
 def test_the_law_holds_on_disk() -> None:
-    hold(OnDisk, "the_law_holds_on_disk", examples=60, steps=30)
+    check_law(OnDisk, "the_law_holds_on_disk", examples=60, steps=30)

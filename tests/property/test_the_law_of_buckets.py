@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fairlead import Broker, NewMessage
 from fairlead.testing import ManualClock
-from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.property.running import OnMemoryStore, OnRocksStore, check_law
 
 KEY = "t"
 RATE, BURST = f"throttle:{KEY}:rate", f"throttle:{KEY}:burst"
@@ -179,8 +179,8 @@ class OnDisk(OnRocksStore, BucketLaw):
 
 
 def test_the_law_of_buckets_holds_in_memory() -> None:
-    hold(InMemory, "the_law_of_buckets_holds_in_memory", examples=150, steps=40)
+    check_law(InMemory, "the_law_of_buckets_holds_in_memory", examples=150, steps=40)
 
 
 def test_the_law_of_buckets_holds_on_disk() -> None:
-    hold(OnDisk, "the_law_of_buckets_holds_on_disk", examples=8, steps=30)
+    check_law(OnDisk, "the_law_of_buckets_holds_on_disk", examples=8, steps=30)

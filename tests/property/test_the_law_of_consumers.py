@@ -37,7 +37,7 @@ from fairlead.testing import ManualClock, Step, laws
 from fairlead.testing.sizes import read_size, set_sizes
 from fairlead.testing.steps import ignore
 from tests.property.consumer_model import Consumer, Holding, Told
-from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.property.running import OnMemoryStore, OnRocksStore, check_law
 
 TTL_MS = 60_000
 NAMES = ("etl", "audit")
@@ -608,8 +608,8 @@ class OnDisk(OnRocksStore, TheLawOfConsumers):
 
 
 def test_the_law_of_consumers_holds_in_memory() -> None:
-    hold(InMemory, "test_the_law_of_consumers_holds_in_memory", examples=60, steps=60)
+    check_law(InMemory, "test_the_law_of_consumers_holds_in_memory", examples=60, steps=60)
 
 
 def test_the_law_of_consumers_holds_on_disk() -> None:
-    hold(OnDisk, "test_the_law_of_consumers_holds_on_disk", examples=10, steps=50)
+    check_law(OnDisk, "test_the_law_of_consumers_holds_on_disk", examples=10, steps=50)

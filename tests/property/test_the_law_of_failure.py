@@ -22,7 +22,7 @@ from fairlead.model.settle import DeliveryRef
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.stored import stored_requests
 from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
-from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.property.running import OnMemoryStore, OnRocksStore, check_law
 from tests.turns import turn
 
 LEASE_MS = 10_000
@@ -353,7 +353,7 @@ class OnDisk(OnRocksStore, TheLawOfFailure):
 
 
 def test_the_law_of_failure_holds_in_memory() -> None:
-    hold(
+    check_law(
         InMemory,
         "law_of_failure_holds_in_memory",
         examples=300,
@@ -362,7 +362,7 @@ def test_the_law_of_failure_holds_in_memory() -> None:
 
 
 def test_the_law_of_failure_holds_on_disk() -> None:
-    hold(
+    check_law(
         OnDisk,
         "law_of_failure_holds_on_disk",
         examples=30,

@@ -22,7 +22,7 @@ from fairlead.model.limits import PUBLISHED_KEPT_MS
 from fairlead.testing import ManualClock, Step, laws
 from fairlead.testing.sizes import size
 from fairlead.testing.stored import staged_bytes
-from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.property.running import OnMemoryStore, OnRocksStore, check_law
 
 NAMES = ["a", "b", "c"]
 QUEUES = st.sampled_from(["q", "r"])
@@ -286,8 +286,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_law_of_staging_holds_in_memory() -> None:
-    hold(InMemory, "the_law_of_staging_holds_in_memory", examples=100, steps=30)
+    check_law(InMemory, "the_law_of_staging_holds_in_memory", examples=100, steps=30)
 
 
 def test_the_law_of_staging_holds_on_disk() -> None:
-    hold(OnDisk, "the_law_of_staging_holds_on_disk", examples=12, steps=30)
+    check_law(OnDisk, "the_law_of_staging_holds_on_disk", examples=12, steps=30)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fairlead import Complete, Delivery, NewMessage, Release, Settings
 from fairlead.testing import ManualClock, open_in_memory
 from tests.oracle.fair_queue import Arrival, FairQueue
-from tests.property.running import hold
+from tests.property.running import check_law
 
 KEYS = ("a", "b", "c", "d")
 BUCKETS = ("t", "u")
@@ -88,4 +88,4 @@ def _raw(id: str) -> bytes:
 
 
 def test_a_broker_delivers_in_the_order_of_the_oracle() -> None:
-    hold(TheOrderOfDelivery, "the_order_of_the_oracle", examples=60, steps=40)
+    check_law(TheOrderOfDelivery, "the_order_of_the_oracle", examples=60, steps=40)

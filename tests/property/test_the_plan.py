@@ -140,7 +140,7 @@ class Run:
             self.queue.remove(number)
 
 
-def hold(case: Case) -> None:
+def check_plan(case: Case) -> None:
     first = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
     runs = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES") or sampled(10, of=40))
     for seed in range(first, first + runs):
@@ -168,4 +168,4 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_plan_delivers_in_the_order_of_the_oracle_and_changes_nothing(case: Case) -> None:
-    hold(case)
+    check_plan(case)
