@@ -15,7 +15,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def hosted() -> Iterator[Hooks]:
-    """One set of hooks for a whole module, with the limits of a server. State that one test leaves affects the next."""
+    """One set of hooks for a whole module, with the limits of a server. State that one test leaves affects
+    the next.
+    """
     running = Hooks(HookSettings(), ManualClock())
     yield running
     running.close()

@@ -1,7 +1,9 @@
-"""What an intruder would try who runs code of his own in a hook host. Imported in the host's process, not in the tests'.
+"""What an intruder would try who runs code of his own in a hook host. Imported in the host's process, not in
+the tests'.
 
-Nothing here uses Lua: the attempts assume that the sandbox is already broken. `arm` leaves open what a careless broker
-might (a descriptor, a secret in the environment, executable memory), and makes the host try what it is told.
+Nothing here uses Lua: the attempts assume that the sandbox is already broken. `arm` leaves open what a
+careless broker might (a descriptor, a secret in the environment, executable memory), and makes the host try
+what it is told.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _executable = mmap.mmap(-1, mmap.PAGESIZE, prot=_RWX)
 
 
 def arm(layers: list[str] | None) -> None:
-    """With these layers of confinement and no others. None: descriptors and environment are not cleaned up either."""
+    """With these layers of confinement and no others. None: descriptors and environment are not cleaned up
+    either.
+    """
     os.environ["SECRET"] = "in the environment"
     # A free descriptor: the page that is shared with the broker may have any number.
     fcntl.fcntl(os.open("/dev/null", os.O_RDWR), fcntl.F_DUPFD, LEFT_OPEN)

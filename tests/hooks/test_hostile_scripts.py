@@ -1,5 +1,5 @@
-"""Every known way out of an embedded Lua. Each must be contained: the guilty call gets the defaults, the breaker counts
-it, and the hook of another queue works before, between and after.
+"""Every known way out of an embedded Lua. Each must be contained: the guilty call gets the defaults, the
+breaker counts it, and the hook of another queue works before, between and after.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ ARCHES = {"x86_64": X86_64, "aarch64": AARCH64}
 LOAD, JUMP_IF_EQUAL, JUMP_IF_ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 RWX, RW = 7, 3
 
-# Calls that open files, the network, processes and the kernel, listed by hand and not derived from the tables under test.
+# Calls that open files, the network, processes and the kernel, listed by hand and not derived from the tables
+# under test.
 DOORS = {
     "x86_64": {
         "open": 2,

@@ -27,7 +27,9 @@ def run_here(*arguments: str, tmp_path: Path, **options: object) -> Finished:
 
 @contextmanager
 def small_files() -> Iterator[None]:
-    """Files of this process end after some kilobytes, as on a full disk. Brief, because its log may be a file."""
+    """Files of this process end after some kilobytes, as on a full disk. Brief, because its log may be a
+    file.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     try:

@@ -1,4 +1,6 @@
-"""Batch steps for the tests. The item says what its row does; each call writes what it was given to the journal."""
+"""Batch steps for the tests. The item says what its row does; each call writes what it was given to the
+journal.
+"""
 
 from __future__ import annotations
 

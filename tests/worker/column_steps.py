@@ -1,4 +1,6 @@
-"""Batch steps that take columns, in a module of their own: a process that loads pandas takes a second to start."""
+"""Batch steps that take columns, in a module of their own: a process that loads pandas takes a second to
+start.
+"""
 
 from __future__ import annotations
 

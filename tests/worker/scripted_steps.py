@@ -1,4 +1,6 @@
-"""Steps that follow the script in their item: fail in some way for the given number of attempts, then succeed."""
+"""Steps that follow the script in their item: fail in some way for the given number of attempts, then
+succeed.
+"""
 
 from __future__ import annotations
 

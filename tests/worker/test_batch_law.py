@@ -1,6 +1,8 @@
-"""The law of batches: however messages share calls, each ends as it would have alone, one step after the other.
+"""The law of batches: however messages share calls, each ends as it would have alone, one step after the
+other.
 
-Random pipelines of single steps and batch steps, with random failures. The oracle computes each message by itself.
+Random pipelines of single steps and batch steps, with random failures. The oracle computes each message by
+itself.
 """
 
 from __future__ import annotations

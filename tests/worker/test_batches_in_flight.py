@@ -167,11 +167,11 @@ def test_a_row_that_kills_its_whole_worker_is_found_and_its_neighbours_do_not_fa
         assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == [
             "timeout_exceeded"
         ] * 2
-    # In a full batch, in a small one, then alone as often as its policy allows; a lease that expires on a slow machine
-    # counts as a death too.
+    # In a full batch, in a small one, then alone as often as its policy allows; a lease that expires on a
+    # slow machine counts as a death too.
     assert deaths <= 4
-    # Without the small batch if a claim of the dead worker was still waiting, was answered, and its deliveries came
-    # back: that counts as a delivery.
+    # Without the small batch if a claim of the dead worker was still waiting, was answered, and its
+    # deliveries came back: that counts as a delivery.
     assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] in (
         [40, 2, 1, 1],
         [40, 1, 1],
@@ -182,7 +182,9 @@ def test_a_row_that_kills_its_whole_worker_is_found_and_its_neighbours_do_not_fa
 
 
 class Scene:
-    """A single step and a batch step in one slot: some messages wait for the second, one more hangs in the first."""
+    """A single step and a batch step in one slot: some messages wait for the second, one more hangs in the
+    first.
+    """
 
     def __init__(self, broker: Broker, journal: str, gate: Path, waiting: int = 5) -> None:
         hold = {"step": "first", "gate": str(gate)}

@@ -90,7 +90,8 @@ def test_a_change_that_several_processes_cannot_load_is_undone_once(broker: Brok
         workers.change(runbook(step("missing")))
         until(lambda: loop.job.plan.steps[0].name == "missing", "the new pipeline")
         until(lambda: loop.job.plan.steps[0].name == "a", "the old one")
-        # Two processes that were started together fail together, and the second failure is reported after the first.
+        # Two processes that were started together fail together, and the second failure is reported after the
+        # first.
         loop._post(StepsNotLoaded(None, "missing", "it cannot be imported"))  # type: ignore[arg-type]
         push(broker, {"n": 1, "journal": journal})
         until(lambda: workers.counts.completed == 1 or workers.error, "the message")

@@ -29,7 +29,7 @@ class Slot:
         self.pending: deque[Work] = deque()
         self.since = self.load_us = 0
 
-    def hand(self, works: Sequence[Work]) -> None:
+    def give(self, works: Sequence[Work]) -> None:
         self.pending.extend(works)
 
     def recall(self) -> list[Work]:

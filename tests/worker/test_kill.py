@@ -1,4 +1,6 @@
-"""Kill -9 of the worker in each step, of the broker between step and settle, and of both. The steps' journal decides."""
+"""Kill -9 of the worker in each step, of the broker between step and settle, and of both. The steps' journal
+decides.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Story:
         )
 
     def check(self, server: ServerProcess) -> None:
-        """Every step ran at least once, no step ran again after the next one had begun, and no message is lost."""
+        """Every step ran at least once, no step ran again after the next one had begun, and no message is
+        lost.
+        """
         with fairlead.connect(server.address) as client:
             stats = client.stats(QUEUE)
             assert (stats.ready, stats.waiting, stats.leased, stats.dead) == (0, 0, 0, 0)

@@ -105,7 +105,9 @@ def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str
 
 
 def test_retries_and_dead_letters_follow_the_policy_of_the_queue(journal: str) -> None:
-    """With 3 attempts and a cooldown of 30 s a message dies on the third failure; an operator's retry starts from 0."""
+    """With 3 attempts and a cooldown of 30 s a message dies on the third failure; an operator's retry starts
+    from 0.
+    """
     clock = ManualClock()
     with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "30s", "attempts": 3})

@@ -38,7 +38,7 @@ def test_a_death_while_much_is_being_written_is_reported_once(
     event: list[Any] = []
     slot = ProcessSlot(PLAN, SETUP, event.append, selector)
     os.kill(slot.pid, signal.SIGSTOP)
-    slot.hand(items)
+    slot.give(items)
     os.kill(slot.pid, signal.SIGKILL)
     # Both of its pipes are ready then and are handled one after the other.
     ready = until(lambda: (found := selector.select(0)) and len(found) == 2 and found, "both pipes")

@@ -32,7 +32,8 @@ def work_through(
 ) -> dict[str, Lines]:
     """Three workers at once on streams whose messages fail at random, until all that can be completed is.
 
-    With a cooldown that never ends, this is every message that does not fail. Returns the journal of each stream.
+    With a cooldown that never ends, this is every message that does not fail. Returns the journal of each
+    stream.
     """
     chance = random.Random(SEED)
     items = [

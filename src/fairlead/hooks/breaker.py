@@ -8,8 +8,8 @@ from collections import deque
 class Breaker:
     """Opens for `cooldown_ms` after `threshold` failures in a row; then calls resume with a full threshold.
 
-    A success ends a row of failures. A failure that killed the host process delays every queue, so kills also count
-    on their own: `threshold` kills within one cooldown open the breaker, whatever succeeded in between.
+    A success ends a row of failures. A failure that killed the host process delays every queue, so kills also
+    count on their own: `threshold` kills within one cooldown open the breaker, whatever succeeded in between.
     """
 
     def __init__(self, threshold: int, cooldown_ms: int) -> None:

@@ -30,9 +30,9 @@ class OnFailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
     """The fields that replace those of the caller's message; None keeps the caller's.
 
-    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys), and the
-    caller's stream stays. `absent`: the queue has no such script, and all fields are None. `notes` name values of
-    the script that were corrected or ignored.
+    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys),
+    and the caller's stream stays. `absent`: the queue has no such script, and all fields are None. `notes`
+    name values of the script that were corrected or ignored.
     """
 
     outcome: Outcome
@@ -45,7 +45,9 @@ class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class FailureDecision(msgspec.Struct, frozen=True, gc=False):
-    """The decision counts only with the outcome `ran`; otherwise the queue's policies decide, as without a hook."""
+    """The decision counts only with the outcome `ran`; otherwise the queue's policies decide, as without a
+    hook.
+    """
 
     outcome: Outcome
     action: Literal["retry", "dlq"] = "retry"

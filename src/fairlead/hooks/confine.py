@@ -1,8 +1,9 @@
-"""Takes from a hook host, once it is ready, all that it does not need: files, sockets, processes, rights, system calls.
+"""Takes from a hook host, once it is ready, all that it does not need: files, sockets, processes, rights,
+system calls.
 
-A layer that a machine does not offer is left out and reported: a `Confinement` names the layers in force and those
-that are missing. None of them needs root. Linux has all layers; other systems have only resource limits and closed
-descriptors.
+A layer that a machine does not offer is left out and reported: a `Confinement` names the layers in force and
+those that are missing. None of them needs root. Linux has all layers; other systems have only resource limits
+and closed descriptors.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Mode = Literal["require", "best", "off"]
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
-#: A running call is watched, an idle host is not: code that has taken over a host could compute for ever. An honest
-#: host that has used this much CPU time ends too, and the spare takes over.
+#: A running call is watched, an idle host is not: code that has taken over a host could compute for ever. An
+#: honest host that has used this much CPU time ends too, and the spare takes over.
 MAX_CPU_SECONDS = 3600
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _LANDLOCK_VERSION = 444, 446, 1
@@ -37,7 +38,9 @@ _LANDLOCK_FILES_NOW = 16
 
 
 class Confinement(msgspec.Struct, frozen=True, array_like=True):
-    """`by`: the layers in force, strongest first. `missing`: the other layers, each with the reason in brackets."""
+    """`by`: the layers in force, strongest first. `missing`: the other layers, each with the reason in
+    brackets.
+    """
 
     by: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -64,8 +67,8 @@ def available() -> Confinement:
 def confine(mode: Mode, more_address_space: int) -> Confinement:
     """Confine this process for good. Open pipes stay; nothing can be opened, imported or started any more.
 
-    `off` leaves out the layers that only Linux has. `require` raises `NotOffered` where system calls cannot be
-    filtered.
+    `off` leaves out the layers that only Linux has. `require` raises `NotOffered` where system calls cannot
+    be filtered.
     """
     os.environ.clear()
     _close_inherited()
@@ -82,7 +85,8 @@ def confine(mode: Mode, more_address_space: int) -> Confinement:
 
 
 class Layer(NamedTuple):
-    """`ask` finds out whether the layer is offered. `prepare` does what needs files, and returns what enforces the layer.
+    """`ask` finds out whether the layer is offered. `prepare` does what needs files, and returns what
+    enforces the layer.
 
     Both raise `NotOffered` or `OSError` if the layer is not offered.
     """
@@ -158,7 +162,8 @@ def _filter_system_calls() -> None:
         _SECCOMP_MODE_FILTER,
         ctypes.byref(_Program(len(instructions), seccomp.assembled(instructions))),
     )
-    # An emulated kernel may accept a filter and ignore it. This call is not allowed, and only a filter makes it fail.
+    # An emulated kernel may accept a filter and ignore it. This call is not allowed, and only a filter makes
+    # it fail.
     if os.getppid() != -1:
         raise NotOffered("the kernel accepted the filter and does not use it")
 
@@ -193,7 +198,9 @@ def _ask_landlock() -> int:
 
 
 def _take_away_files() -> None:
-    """Deny everything that this version of Landlock handles: files, from version 4 TCP, from 6 signals to others."""
+    """Deny everything that this version of Landlock handles: files, from version 4 TCP, from 6 signals to
+    others.
+    """
     version = _ask_landlock()
     files = (1 << _LANDLOCK_FILES.get(version, _LANDLOCK_FILES_NOW)) - 1
     ruled = (ctypes.c_uint64 * 3)(files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
@@ -238,7 +245,9 @@ def _set_limits() -> None:
 
 
 def _close_inherited() -> None:
-    """Close all descriptors but the pipes and stderr: with the one of the shared page, its size could be changed."""
+    """Close all descriptors but the pipes and stderr: with the one of the shared page, its size could be
+    changed.
+    """
     for directory in ("/proc/self/fd", "/dev/fd"):
         with contextlib.suppress(OSError):
             open_ones: Iterable[int] = [int(name) for name in os.listdir(directory)]
@@ -251,7 +260,8 @@ def _close_inherited() -> None:
                 os.close(fd)
 
 
-#: The strongest first. Landlock is enforced before the limits, because its rules need a descriptor for a moment.
+#: The strongest first. Landlock is enforced before the limits, because its rules need a descriptor for a
+#: moment.
 _LAYERS = (
     Layer("seccomp", _ask_seccomp, _prepare_seccomp),
     Layer("limits", lambda: None, lambda _: _set_limits, portable=True),

@@ -57,10 +57,11 @@ from fairlead.model.views import HookStats
 
 #: The most calls of one turn. Between two turns of a batch, others get theirs.
 _TURN_CALLS = 500
-#: The most Lua states that a host keeps. The least recently used one is discarded, and made again when needed.
+#: The most Lua states that a host keeps. The least recently used one is discarded, and made again when
+#: needed.
 _MAX_STATES = 128
 #: A call is blamed for two deaths of a host while it ran, or for four before it began.
-_PROOF = 4
+_MAX_BLAME = 4
 _SPARE_BYTES = 512 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
 _D = TypeVar("_D", EnqueueDecision, FailureDecision)
@@ -88,8 +89,8 @@ class _Hook:
 class _Turn:
     """The result of one turn. `ended` is "done", "died", or why the turn was stopped.
 
-    `blamed`: the call, counted within the turn, that was running when the host stalled or died. `begun`: whether the
-    host had begun a call.
+    `blamed`: the call, counted within the turn, that was running when the host stalled or died. `begun`:
+    whether the host had begun a call.
     """
 
     rows: list[list[Any]]
@@ -101,10 +102,10 @@ class _Turn:
 class Hooks:
     """Runs the Lua hooks of all queues in a process of their own. Thread-safe.
 
-    Calls never raise for what a script does: a failing call gets the defaults, and is counted by the breaker and in
-    `stats`. Batches are sent in turns, in the order they came. A turn ends after about half of `kill_after_ms`, so
-    a slow or stuck queue delays another one by one turn or one kill, not by its batch. No process is started before
-    the first use.
+    Calls never raise for what a script does: a failing call gets the defaults, and is counted by the breaker
+    and in `stats`. Batches are sent in turns, in the order they came. A turn ends after about half of
+    `kill_after_ms`, so a slow or stuck queue delays another one by one turn or one kill, not by its batch. No
+    process is started before the first use.
     """
 
     def __init__(self, settings: HookSettings, clock: Clock) -> None:
@@ -141,7 +142,7 @@ class Hooks:
             raise HookInvalid(function, None, "cannot be written as UTF-8") from None
         if size > MAX_SCRIPT_BYTES:
             raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
-        for _ in range(_PROOF):
+        for _ in range(_MAX_BLAME):
             with contextlib.suppress(HostDied), self._turn_lock:
                 checked = self._check_once(CheckScript(function, script))
                 break
@@ -155,7 +156,9 @@ class Hooks:
         raise HookInvalid(function, None, what)
 
     def set_script(self, queue_id: int, function: HookFunction, script: str | None) -> None:
-        """Set or remove a script from the next turn on. A changed script starts with a closed breaker and zero counts."""
+        """Set or remove a script from the next turn on. A changed script starts with a closed breaker and
+        zero counts.
+        """
         with self._lock:
             old = self._hooks.get((queue_id, function))
             if script is None:
@@ -246,7 +249,9 @@ class Hooks:
         return [*([host.pid] if host is not None else []), *self._supply.pids()]
 
     def close(self) -> None:
-        """Kill the host and its spare. A batch under way in another thread raises `BrokerClosed`. May be repeated."""
+        """Kill the host and its spare. A batch under way in another thread raises `BrokerClosed`. May be
+        repeated.
+        """
         self._closed = True
         host = self._host
         if host is not None:
@@ -296,10 +301,12 @@ class Hooks:
         read: Callable[[Sequence[Any]], _D],
         defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:
-        """Run turns until every call has its decision. Results that arrived count, also if the host died later."""
+        """Run turns until every call has its decision. Results that arrived count, also if the host died
+        later.
+        """
         decisions: list[_D] = []
-        condemned: dict[int, str] = {}
-        suspicion: Counter[int] = Counter()
+        stopped: dict[int, str] = {}
+        blame: Counter[int] = Counter()
         while len(decisions) < count:
             at = len(decisions)
             if self._closed:
@@ -308,22 +315,23 @@ class Hooks:
                 with hook.lock:
                     hook.bypassed += count - at
                 return decisions + [defaults("bypassed", "")] * (count - at)
-            if at in condemned:
+            if at in stopped:
                 with hook.lock:
-                    self._count_failure(hook, error := condemned.pop(at), killed=True)
+                    self._count_failure(hook, error := stopped.pop(at), killed=True)
                 decisions.append(defaults("failed", error))
                 continue
             with self._turn_lock:
-                turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
-            decisions += self._judge(hook, turn.rows, read, defaults)
+                turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *stopped)))
+            decisions += self._decisions_of(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed
             if turn.ended == "died":
-                # Somebody else may have killed the host: only a second death in the same call is blamed on the call.
-                suspicion[blamed] += 2 if turn.begun else 1
-                if suspicion[blamed] >= _PROOF:
-                    condemned[blamed] = "stopped: ended the hook host, twice"
+                # Somebody else may have killed the host: only a second death in the same call is blamed on
+                # the call.
+                blame[blamed] += 2 if turn.begun else 1
+                if blame[blamed] >= _MAX_BLAME:
+                    stopped[blamed] = "stopped: ended the hook host, twice"
             elif turn.ended != "done":
-                condemned[blamed] = turn.ended
+                stopped[blamed] = turn.ended
         return decisions
 
     def _run_turn(self, hook: _Hook, run: RunEnqueue | RunFailure) -> _Turn:
@@ -412,7 +420,7 @@ class Hooks:
         with hook.lock:
             return hook.breaker.open_for_ms(self._clock.monotonic_ms()) > 0
 
-    def _judge(
+    def _decisions_of(
         self,
         hook: _Hook,
         rows: list[list[Any]],

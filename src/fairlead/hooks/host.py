@@ -1,9 +1,9 @@
 """The program of the process that runs hook scripts. It reads turns from stdin and writes rows to stdout.
 
 The host keeps one Lua state per script and knows nothing of breakers or defaults: it makes calls in order and
-returns their results. Before each call it writes the call's number to memory shared with the broker, so that the
-broker knows which call was running when it kills the host. Once ready, the host confines itself (`confine.py`). A
-crash of it loses nothing.
+returns their results. Before each call it writes the call's number to memory shared with the broker, so that
+the broker knows which call was running when it kills the host. Once ready, the host confines itself
+(`confine.py`). A crash of it loses nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ Row = tuple[Any, ...]
 
 
 class State:
-    """One script in its own Lua state. A call returns a row, `(status, ...)`, and raises only what Lua itself raises."""
+    """One script in its own Lua state. A call returns a row, `(status, ...)`, and raises only what Lua itself
+    raises.
+    """
 
     def __init__(self, lua: Any, sandbox: str, script: LoadScript | CheckScript, setup: HostSetup) -> None:
         self._runtime = lua.LuaRuntime(
@@ -99,7 +101,9 @@ class State:
             self._forget_all()
 
     def _run(self, function: Callable[..., Any], arguments: list[Any], row: Any = None) -> Row:
-        """Repeat the call with each configuration value that it asks for. This is sound because calls share nothing."""
+        """Repeat the call with each configuration value that it asks for. This is sound because calls share
+        nothing.
+        """
         if self._config_values > _MAX_CONFIG_VALUES:
             self._forget_all()
         for _ in range(_MAX_ASKED_PER_CALL):

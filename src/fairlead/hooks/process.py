@@ -39,7 +39,8 @@ from fairlead.processes.pipes import FrameTooLong, take_frames
 
 #: Generous, for a busy machine.
 _START_SECONDS = 30.0
-#: A host that neither answers nor computes is stopped or starved, and gets this many times the usual patience.
+#: A host that neither answers nor computes is stopped or starved, and gets this many times the usual
+#: patience.
 _IDLE_PATIENCE = 20
 _READ_BYTES = 1 << 20
 #: All that the host inherits of the environment: some Pythons do not find their own library without it.
@@ -147,7 +148,9 @@ class HostProcess:
 
     @property
     def running_call(self) -> int:
-        """The number of the call that was begun last in this turn, -1 if none was. Readable after the host's death."""
+        """The number of the call that was begun last in this turn, -1 if none was. Readable after the host's
+        death.
+        """
         return int(self._mark[0])
 
     def send(self, message: ToHost) -> None:
@@ -236,8 +239,9 @@ class HostProcess:
 class _StallWatch:
     """Kills a host that makes no progress for `patience` seconds.
 
-    Time alone does not prove an endless loop: on a busy machine a host may not get the processor. So where the system
-    reports its CPU time, the host must also have used half of that time, or have been silent for many times as long.
+    Time alone does not prove an endless loop: on a busy machine a host may not get the processor. So where
+    the system reports its CPU time, the host must also have used half of that time, or have been silent for
+    many times as long.
     """
 
     def __init__(self, host: HostProcess, patience: float | None = None) -> None:

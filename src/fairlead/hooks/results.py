@@ -1,7 +1,7 @@
 """From a row of the hook host to a decision. Pure: the same row gives the same decision.
 
-A row comes from a process that runs other people's code, so types, bounds and lengths are checked again here. A
-value that can be corrected is corrected, any other is ignored; both are noted.
+A row comes from a process that runs other people's code, so types, bounds and lengths are checked again here.
+A value that can be corrected is corrected, any other is ignored; both are noted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def read_enqueue(row: Sequence[Any]) -> EnqueueDecision:
 
 
 def find_plain_enqueues(rows: Sequence[Sequence[Any]]) -> list[EnqueueDecision] | None:
-    """`read_enqueue` of all rows by column, or None if a row has more than a valid key, a valid weight or neither."""
+    """`read_enqueue` of all rows by column, or None if a row has more than a valid key, a valid weight or
+    neither.
+    """
     if set(map(len, rows)) != {_PLAIN_FIELDS}:
         return None
     statuses, keys, weights, streams, has_throttles = zip(*rows, strict=True)

@@ -1,9 +1,9 @@
 """The system calls that a confined hook host may make, and the filter that enforces this.
 
-An allow-list: reading, writing, memory, time and exit. Every other call fails with EPERM, so that a library that
-tries something needless can continue; calls that only an intruder makes kill the process. No memory can become
-executable, so an intruder is limited to the machine code that is loaded. Pure: the program is a value, and
-`confine.py` installs it.
+An allow-list: reading, writing, memory, time and exit. Every other call fails with EPERM, so that a library
+that tries something needless can continue; calls that only an intruder makes kill the process. No memory can
+become executable, so an intruder is limited to the machine code that is loaded. Pure: the program is a value,
+and `confine.py` installs it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 #: By `os.uname().machine`: the kernel's AUDIT_ARCH, and the column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-# Call numbers on x86_64 and aarch64; None where the machine has no such call. Frequent calls first: the kernel
-# compares in this order.
+# Call numbers on x86_64 and aarch64; None where the machine has no such call. Frequent calls first: the
+# kernel compares in this order.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -77,7 +77,8 @@ ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 PROT_EXEC = 4
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-# Offsets in the kernel's struct seccomp_data. For an argument, of its lower half, which both machines store first.
+# Offsets in the kernel's struct seccomp_data. For an argument, of its lower half, which both machines store
+# first.
 _NUMBER, _ARCH, _THIRD_ARGUMENT = 0, 4, 32
 
 

@@ -17,8 +17,8 @@ _START_ATTEMPTS = 2
 class HostSupply:
     """Hosts that are ready to work. Nothing is started before the first `take`.
 
-    One thread starts all hosts and lives as long as the supply: on Linux a host dies with the thread that started
-    it, and the threads that call hooks come and go.
+    One thread starts all hosts and lives as long as the supply: on Linux a host dies with the thread that
+    started it, and the threads that call hooks come and go.
     """
 
     def __init__(self, setup: HostSetup, kill_after_ms: int) -> None:

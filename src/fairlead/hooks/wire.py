@@ -45,7 +45,9 @@ class CheckScript(msgspec.Struct, tag="check", array_like=True):
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """One turn. `failures_left`: how many more failures in a row the breaker allows; `threshold`: after a success."""
+    """One turn. `failures_left`: how many more failures in a row the breaker allows; `threshold`: after a
+    success.
+    """
 
     key: int
     queue: str

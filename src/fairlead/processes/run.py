@@ -74,8 +74,8 @@ def run(
 ) -> Finished:
     """Run the command in a session of its own, and kill its process group when it exceeds a limit.
 
-    `stdin=None` gives it no input. Of each output stream the first `keep_bytes` are kept. `prepare` runs in the
-    new process before the command does. Raises `OSError` when the command cannot be started.
+    `stdin=None` gives it no input. Of each output stream the first `keep_bytes` are kept. `prepare` runs in
+    the new process before the command does. Raises `OSError` when the command cannot be started.
     """
     process = subprocess.Popen(
         arguments,

@@ -1,9 +1,9 @@
 """Calling a batch step: many rows in, an outcome for each of them out.
 
-The annotation of the function's first parameter selects its input: `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`
-with the columns `id`, `payload`, `stream`, `attempts` and `value`; without an annotation, a list of the items.
-Columns hold payloads as they were enqueued, for readers that parse many at once. Only for a list are payloads
-decoded here: a row that is not JSON fails and is not in the list.
+The annotation of the function's first parameter selects its input: `pa.RecordBatch`, `pa.Table` or
+`pd.DataFrame` with the columns `id`, `payload`, `stream`, `attempts` and `value`; without an annotation, a
+list of the items. Columns hold payloads as they were enqueued, for readers that parse many at once. Only for
+a list are payloads decoded here: a row that is not JSON fails and is not in the list.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ def _only(call: BatchCall, places: Collection[int]) -> BatchCall:
 
 
 def columns_for(step: StepSpec, function: Any) -> Callable[[BatchCall], Any] | None:
-    """The conversion of a call to the function's input; None for a function of a list. Raises `StepNotLoaded`."""
+    """The conversion of a call to the function's input; None for a function of a list. Raises
+    `StepNotLoaded`.
+    """
     annotation = _annotation(function)
     kind = _name_of(annotation)
     if kind in _LISTS:

@@ -1,11 +1,11 @@
 """The two threads that call the broker for a worker, so that its loop never waits for an answer.
 
 One thread claims. The other one settles, looks at the queue when leases are to be extended, and releases
-streams. One thread cannot carry both: a claim waits up to a second for a message, and the claim of an external
-queue runs commands, while outcomes must leave at once. More threads gain nothing: the calls of the second one
-are short, and while the broker cannot be reached, extensions and stream releases cannot go anywhere either.
-Between two attempts to settle, the thread reads the queue: a task of Spark learns from the answer that another
-process has taken over its slice, also while the broker refuses to record outcomes.
+streams. One thread cannot carry both: a claim waits up to a second for a message, and the claim of an
+external queue runs commands, while outcomes must leave at once. More threads gain nothing: the calls of the
+second one are short, and while the broker cannot be reached, extensions and stream releases cannot go
+anywhere either. Between two attempts to settle, the thread reads the queue: a task of Spark learns from the
+answer that another process has taken over its slice, also while the broker refuses to record outcomes.
 
 The threads need nothing of the broker but `do(request)`, which blocks in process, over the network and in a
 task of Spark alike; an asyncio client would serve only one of the three.
@@ -89,8 +89,8 @@ BrokerEvent = Settled | ClaimAnswered | HeartbeatDue | BrokerFailed
 class BrokerThreads:
     """Calls `target` in two threads of its own, which also call `post` with each event.
 
-    `Unavailable` is retried without end: giving up before the leases expire would repeat work. After `hurry` or
-    `close` it ends the thread instead.
+    `Unavailable` is retried without end: giving up before the leases expire would repeat work. After `hurry`
+    or `close` it ends the thread instead.
     """
 
     def __init__(self, target: Doer, queue: str, consumer: str, post: Callable[[BrokerEvent], None]) -> None:

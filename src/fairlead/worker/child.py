@@ -1,4 +1,6 @@
-"""The main program of a step process: load the steps, then take a ticket, call, answer, until the worker is gone."""
+"""The main program of a step process: load the steps, then take a ticket, call, answer, until the worker is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-    # A service manager may signal all processes at once, and only the worker decides when its steps end. Handlers
-    # and not SIG_IGN, which commands would inherit.
+    # A service manager may signal all processes at once, and only the worker decides when its steps end.
+    # Handlers and not SIG_IGN, which commands would inherit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore)
     faulthandler.enable(crash_fd)
@@ -54,7 +56,9 @@ def main() -> None:
 
 
 class Tickets:
-    """The reading end of the tickets' pipe. The worker reads it too, to take tickets back, so a read must not block."""
+    """The reading end of the tickets' pipe. The worker reads it too, to take tickets back, so a read must not
+    block.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -1,9 +1,9 @@
 """A step that is a command: an argument list, never a shell.
 
-`{field}` in an argument stands for that field of the item. Each argument stays one argument whatever the field
-contains, also with a leading dash: where the program would take it for an option, write `--` before it. The item
-and its context are also in the environment (`FAIRLEAD_ITEM_<field>`, `FAIRLEAD_STEP_*`), and the item is JSON on
-stdin. If the command prints JSON on stdout, that is the value of the step.
+`{field}` in an argument stands for that field of the item. Each argument stays one argument whatever the
+field contains, also with a leading dash: where the program would take it for an option, write `--` before it.
+The item and its context are also in the environment (`FAIRLEAD_ITEM_<field>`, `FAIRLEAD_STEP_*`), and the
+item is JSON on stdin. If the command prints JSON on stdout, that is the value of the step.
 """
 
 from __future__ import annotations

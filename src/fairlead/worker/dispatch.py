@@ -16,8 +16,8 @@ from fairlead.worker.slots import Slot
 
 #: The most single items of quick steps that are begun or about to be.
 _MAX_BUSY = 4000
-#: A batch that is not full waits this long for items on their way to it, or as long as a call of its step takes, so
-#: that calls take at least half of the time; at most the second limit.
+#: A batch that is not full waits this long for items on their way to it, or as long as a call of its step
+#: takes, so that calls take at least half of the time; at most the second limit.
 _GATHER_S = 0.1
 _MAX_GATHER_S = 10.0
 #: A batch with a shorter estimate may wait in a slot behind another call.
@@ -60,8 +60,8 @@ class _RoundSlots:
     def find_for_batch(self, expected_us: int) -> Slot | None:
         """An idle slot, or else, for a batch with a short estimate, a slot with a single call.
 
-        Not a slot whose call is late: the batch would be recalled from there and come back, and the pool would see
-        no need for another slot.
+        Not a slot whose call is late: the batch would be recalled from there and come back, and the pool
+        would see no need for another slot.
         """
         found, late_since = None, time.monotonic() - LATE_S
         may_wait = expected_us < _LONG_BATCH_US
@@ -76,7 +76,9 @@ class _RoundSlots:
 
 
 class Dispatcher:
-    """`needs_call(item, fresh)` finds the next step of an item, and settles the item itself if no step is left."""
+    """`needs_call(item, fresh)` finds the next step of an item, and settles the item itself if no step is
+    left.
+    """
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class Dispatcher:
             stuck = self._dispatch_items(plan, fresh=True)
         stuck = self._dispatch_batches(plan, only_due=False) or stuck
         for slot, works in self._slots.assigned.items():
-            slot.hand(works)
+            slot.give(works)
         if stuck:
             self._pool.grow(waiting)
 
@@ -193,7 +195,9 @@ class Dispatcher:
     def _gather(
         self, plan: PipelinePlan, item: WorkItem, max_rows: int, expected_us: int, fresh: bool
     ) -> bool:
-        """Add the item to the batch of its step. Returns False for a new item if no slot has room for the batch."""
+        """Add the item to the batch of its step. Returns False for a new item if no slot has room for the
+        batch.
+        """
         in_flight = self._in_flight
         if fresh and not self._has_room_in_batch(plan, item.step, max_rows, expected_us):
             return False
@@ -218,7 +222,8 @@ class Dispatcher:
         return self._slots.find_for_batch(expected_us) is not None
 
     def _dispatch_batches(self, plan: PipelinePlan, *, only_due: bool) -> bool:
-        """Assign batches that are full or have waited, and without `only_due` those that nothing else is coming for.
+        """Assign batches that are full or have waited, and without `only_due` those that nothing else is
+        coming for.
 
         Returns whether a batch must wait for a slot.
         """
@@ -235,7 +240,9 @@ class Dispatcher:
     def _dispatch_rows(
         self, plan: PipelinePlan, key: tuple[int, int], rows: Gathered, *, goes_now: bool
     ) -> bool:
-        """Assign batches of these rows as long as they go now, are full or are due. Returns whether one must wait."""
+        """Assign batches of these rows as long as they go now, are full or are due. Returns whether one must
+        wait.
+        """
         now, (step, max_rows) = time.monotonic(), key
         while rows.items and (goes_now or len(rows.items) >= max_rows or now >= self._due(plan, step, rows)):
             expected_us = self._estimates.of(plan.steps[step].name)

@@ -1,9 +1,10 @@
-"""An external queue as a worker sees it: `list` prints its items, and `take` takes an item before it is worked.
+"""An external queue as a worker sees it: `list` prints its items, and `take` takes an item before it is
+worked.
 
-Listed items are enqueued in a queue of the broker, `<queue>.taken`, under their identity, and a worker claims them
-from there like any other message. So the broker gives each item to one worker at a time, however many processes
-poll, and to another worker when the first one dies. docs/decisions/0012-external-queues.md says why no item is
-taken twice.
+Listed items are enqueued in a queue of the broker, `<queue>.taken`, under their identity, and a worker claims
+them from there like any other message. So the broker gives each item to one worker at a time, however many
+processes poll, and to another worker when the first one dies. docs/decisions/0012-external-queues.md says why
+no item is taken twice.
 
 A worker gives its requests to `ExternalSource.do` as it would to a broker.
 """
@@ -45,7 +46,8 @@ MAX_ITEMS = 10_000
 #: A list that took longer than this is discarded: it may name items that were completed since.
 STALE_S = 2 * COMMAND_LIMIT_S
 
-#: Progress stored before `take` runs and after it succeeded, so that the next holder knows whether the item is taken.
+#: Progress stored before `take` runs and after it succeeded, so that the next holder knows whether the item
+#: is taken.
 TAKING, TAKEN = int(Progress.STORED), int(Progress.EVENT_STORED)
 
 _CHUNK = 500
@@ -92,7 +94,9 @@ def _run(arguments: Sequence[str], stdin: bytes, base: str) -> Ran:
 
 
 class ExternalSource(Surface):
-    """`name`: the external queue with its project. `base`: the directory of its commands. `queue`: the broker's queue."""
+    """`name`: the external queue with its project. `base`: the directory of its commands. `queue`: the
+    broker's queue.
+    """
 
     def __init__(
         self,
@@ -112,7 +116,8 @@ class ExternalSource(Surface):
         self._ready = False
         self._polled_at = 0.0
         self._polling: threading.Thread | None = None
-        #: An item that was taken while the broker could not be reached: only this worker knows that it is taken.
+        #: An item that was taken while the broker could not be reached: only this worker knows that it is
+        #: taken.
         self._unmarked: Delivery | None = None
 
     def do(self, request: Request[Answer]) -> Answer:
@@ -177,13 +182,17 @@ class ExternalSource(Surface):
         return found[:MAX_ITEMS]
 
     def offer(self, items: Sequence[object]) -> None:
-        """Enqueue the items, each once: an item that is there already or was completed recently stays as it is."""
+        """Enqueue the items, each once: an item that is there already or was completed recently stays as it
+        is.
+        """
         messages = list(self._messages(items))
         for start in range(0, len(messages), _CHUNK):
             self._target.enqueue_many(self.queue, messages[start : start + _CHUNK])
 
     def take(self, delivery: Delivery) -> bool:
-        """Whether the item is taken for this worker. An item that `take` refuses is dropped and may be listed again."""
+        """Whether the item is taken for this worker. An item that `take` refuses is dropped and may be listed
+        again.
+        """
         if delivery.progress & TAKEN:
             return True
         in_doubt = bool(delivery.progress & TAKING)
@@ -193,7 +202,8 @@ class ExternalSource(Surface):
         if not trouble:
             return self._mark_taken(delivery)
         if in_doubt:
-            # An earlier worker may have taken the item and died before it could store that. A person must decide.
+            # An earlier worker may have taken the item and died before it could store that. A person must
+            # decide.
             text = f"a worker died while it took this item, and it cannot be taken again: {trouble}"
             self._target.settle([Fail(delivery, text, FailureReason.DEPENDENCY_FAILURE, dead=True)])
         else:
@@ -272,7 +282,8 @@ class ExternalSource(Surface):
     def _drop(self, delivery: Delivery) -> None:
         """Forget the item as if it had never been listed.
 
-        A worker without the right to drop completes it; then the item cannot be listed again for some minutes.
+        A worker without the right to drop completes it; then the item cannot be listed again for some
+        minutes.
         """
         try:
             self._target.drop(self.queue, [delivery.id])
@@ -292,7 +303,9 @@ def source_of(target: Surface, job: Job) -> ExternalSource:
 
 
 def identity(item: object, payload: bytes) -> str:
-    """The dedup key of an item: its `id`, else its `number`, else its content. The number 7 and the text "7" differ."""
+    """The dedup key of an item: its `id`, else its `number`, else its content. The number 7 and the text "7"
+    differ.
+    """
     if isinstance(item, dict):
         for field in ("id", "number"):
             value = item.get(field)

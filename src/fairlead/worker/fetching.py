@@ -25,7 +25,8 @@ _BURST_PAUSE_S = 0.05
 class Fetcher:
     """Makes one claim at a time.
 
-    In a burst claims do not wait, and a claim that finds nothing while the worker holds nothing is the last one.
+    In a burst claims do not wait, and a claim that finds nothing while the worker holds nothing is the last
+    one.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class Fetcher:
     def _wanted(self, job: Job) -> int:
         """How many messages to have ahead.
 
-        One for each slot; of quick steps as many as keep the slots busy until the next claim is answered; of batch
-        steps one more batch for each slot.
+        One for each slot; of quick steps as many as keep the slots busy until the next claim is answered; of
+        batch steps one more batch for each slot.
         """
         if job.spec.prefetch is not None:
             return job.spec.prefetch

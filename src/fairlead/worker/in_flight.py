@@ -36,8 +36,8 @@ class InFlight:
         self.gathered = 0
         #: All items whose leases are extended.
         self.held: set[WorkItem] = set()
-        #: Items whose start was sent and that are in no slot yet; an idle slot is kept for each. Once a start is
-        #: confirmed, its item is at the front of `next`.
+        #: Items whose start was sent and that are in no slot yet; an idle slot is kept for each. Once a start
+        #: is confirmed, its item is at the front of `next`.
         self.starting: set[WorkItem] = set()
         #: Messages fetched and not begun, including the runs behind the items.
         self.ahead = 0
@@ -53,10 +53,11 @@ class InFlight:
         self.busy.add(item)
 
     def put_back(self, works: Sequence[Work]) -> None:
-        """Return items that a slot was given and did not begin to the front of `next`, behind those in `starting`.
+        """Return items that a slot was given and did not begin to the front of `next`, behind those in
+        `starting`.
 
-        A slot is kept for each item in `starting`. An item in front of it that must be started first would wait for
-        that slot, and the item behind it would wait for ever.
+        A slot is kept for each item in `starting`. An item in front of it that must be started first would
+        wait for that slot, and the item behind it would wait for ever.
         """
         kept: list[WorkItem] = []
         while self.next and self.next[0] in self.starting:
@@ -90,7 +91,9 @@ class InFlight:
         return len(found)
 
     def take_gathered(self, step: int, max_rows: int, max_bytes: int) -> list[WorkItem]:
-        """Remove the items that came first, within both limits, and one of each stream. Empty if all are lost."""
+        """Remove the items that came first, within both limits, and one of each stream. Empty if all are
+        lost.
+        """
         gathered = self.batches[step, max_rows]
         rows = gathered.items
         taken = [rows.popleft() for _ in range(min(max_rows, len(rows)))]
@@ -101,7 +104,8 @@ class InFlight:
         if not rows:
             del self.batches[step, max_rows]
         elif len(found) == max_rows:
-            # The items that stay came later. Items that were too large for this batch have waited since the first.
+            # The items that stay came later. Items that were too large for this batch have waited since the
+            # first.
             gathered.since = time.monotonic()
         self.gathered -= len(found)
         return found
@@ -170,7 +174,9 @@ class InFlight:
         return found
 
     def return_unbegun(self) -> None:
-        """Make items in `next` with which nothing has begun fresh again, for a worker that begins nothing more."""
+        """Make items in `next` with which nothing has begun fresh again, for a worker that begins nothing
+        more.
+        """
         begun: deque[WorkItem] = deque()
         unbegun: list[WorkItem] = []
         for item in self.next:

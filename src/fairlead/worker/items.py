@@ -1,14 +1,14 @@
 """What a slot is given: a message of the worker, or a batch of messages for one call of a batch step.
 
-A call that raises, dies or exceeds its time limit says nothing about a single row. Its rows come again in calls of
-an eighth of the size until the guilty rows are alone: five calls for one bad row of a thousand, and its neighbours
-have not failed. Eighths and not halves, because each of those calls may cost a process or a time limit, and
-repeats what innocent rows have done.
+A call that raises, dies or exceeds its time limit says nothing about a single row. Its rows come again in
+calls of an eighth of the size until the guilty rows are alone: five calls for one bad row of a thousand, and
+its neighbours have not failed. Eighths and not halves, because each of those calls may cost a process or a
+time limit, and repeats what innocent rows have done.
 
-The same rule covers rows that an earlier worker left behind. A row that was delivered before and came back without
-an outcome, as when its worker is killed, goes in a small batch, and alone from its third delivery on. Then it is
-started first, like a message of a single step, so that its next death counts. Rows of a batch are not started: a
-kill would count a failure for all of them.
+The same rule covers rows that an earlier worker left behind. A row that was delivered before and came back
+without an outcome, as when its worker is killed, goes in a small batch, and alone from its third delivery on.
+Then it is started first, like a message of a single step, so that its next death counts. Rows of a batch are
+not started: a kill would count a failure for all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _NO_STEPS: dict[str, bytes] = {}
 class WorkItem:
     """A message that the worker holds.
 
-    `rest`: the later messages of its stream from the same claim, in order; None for a message without a stream.
+    `rest`: the later messages of its stream from the same claim, in order; None for a message without a
+    stream.
     """
 
     __slots__ = (
@@ -62,7 +63,8 @@ class WorkItem:
         self.started = False
         #: Whether this worker has completed a step of it.
         self.begun = False
-        #: The most rows of a batch with this item, after a larger batch ended badly; 0: the step's batch size.
+        #: The most rows of a batch with this item, after a larger batch ended badly; 0: the step's batch
+        #: size.
         self.max_rows = 0
         #: Whether its lease is lost: another consumer may have it, and its outcome no longer counts.
         self.lost = False
@@ -153,7 +155,9 @@ def _attempts(delivery: Delivery) -> int:
 
 
 def group_streams(deliveries: Sequence[Delivery]) -> list[WorkItem]:
-    """One item for each message without a stream, and one for each stream, with the rest of its run behind it."""
+    """One item for each message without a stream, and one for each stream, with the rest of its run behind
+    it.
+    """
     found: list[WorkItem] = []
     heads: dict[tuple[str, str], WorkItem] = {}
     for delivery in deliveries:

@@ -15,8 +15,8 @@ from fairlead.worker.protocol import PipelineSetup
 class Job:
     """`base` is the directory in which commands run and the first place where Python modules are looked up.
 
-    `queue` is the name that the broker knows. For an external queue, `external` is its specification, and `queue`
-    is the broker's queue of items taken from it.
+    `queue` is the name that the broker knows. For an external queue, `external` is its specification, and
+    `queue` is the broker's queue of items taken from it.
     """
 
     spec: WorkerSpec
@@ -37,7 +37,9 @@ class Job:
 
     @classmethod
     def of(cls, runbook: Runbook, worker: str, base: str, *, engine: str | None = "local") -> Job:
-        """Raises `WorkerNotFound`, or `EngineNotInstalled` for a worker of another engine; `engine=None` accepts any."""
+        """Raises `WorkerNotFound`, or `EngineNotInstalled` for a worker of another engine; `engine=None`
+        accepts any.
+        """
         spec = runbook.workers.get(worker)
         if spec is None:
             raise WorkerNotFound(worker, sorted(runbook.workers))

@@ -36,7 +36,9 @@ def find_function(step: StepSpec) -> Any:
 
 
 def adapted(step: StepSpec, function: Any) -> Callable[[Any, Any], object]:
-    """A function of the item (or items) and the step; a coroutine function is run to its end. Raises `StepNotLoaded`."""
+    """A function of the item (or items) and the step; a coroutine function is run to its end. Raises
+    `StepNotLoaded`.
+    """
     takes = _arguments_taken(function)
     if takes == 0:
         accepted = "the items and optionally a fairlead.BatchStep"

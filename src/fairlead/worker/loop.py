@@ -1,13 +1,13 @@
 """One worker: a loop that gives messages to slots and settles their outcomes.
 
-The loop never waits for the broker: other threads call it, and their answers come back as events, like everything
-else that happens. The way of a message: claimed unstarted; started, unless its step is known to be quick; called in
-a slot; after each step but the last its progress is stored and the answer awaited; completed or failed. Only then
-the next message of its stream begins.
+The loop never waits for the broker: other threads call it, and their answers come back as events, like
+everything else that happens. The way of a message: claimed unstarted; started, unless its step is known to be
+quick; called in a slot; after each step but the last its progress is stored and the answer awaited; completed
+or failed. Only then the next message of its stream begins.
 
-A quick step of a message on its first delivery begins without a start: if the worker is killed, the message comes
-back instead of losing an attempt. It is started once it takes longer, and before it begins on later deliveries. So
-a message that kills its worker is counted from its second delivery on.
+A quick step of a message on its first delivery begins without a start: if the worker is killed, the message
+comes back instead of losing an attempt. It is started once it takes longer, and before it begins on later
+deliveries. So a message that kills its worker is counted from its second delivery on.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class _Resize(NamedTuple):
 
 
 class WorkerLoop:
-    """Runs in a thread of its own from `start` until a stop, the end of a burst, or an error, kept in `error`.
+    """Runs in a thread of its own from `start` until a stop, the end of a burst, or an error, kept in
+    `error`.
 
     All methods are thread-safe. `join` returns when everything that the worker holds is settled.
     """
@@ -143,7 +144,8 @@ class WorkerLoop:
         self._post(_Resize(concurrency))
 
     def change(self, job: Job) -> None:
-        """Continue with another pipeline or other options. Calls under way end as they began; nothing is dropped.
+        """Continue with another pipeline or other options. Calls under way end as they began; nothing is
+        dropped.
 
         If the steps of the changed pipeline cannot be loaded, the worker continues with the one before.
         """
@@ -201,7 +203,8 @@ class WorkerLoop:
         self._pool.close()
         self._broker.close(_LEAVING_CLAIM_S if self._fetcher.is_claiming else _LEAVING_S)
         if self._fetcher.is_claiming or self.in_flight.held:
-            # Release now what is still held, or what a claim under way delivers, instead of when leases expire.
+            # Release now what is still held, or what a claim under way delivers, instead of when leases
+            # expire.
             goodbye = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
             goodbye.start()
             goodbye.join(_LEAVING_S)
@@ -217,7 +220,8 @@ class WorkerLoop:
     # From messages to calls
 
     def _needs_call(self, item: WorkItem, fresh: bool) -> bool:
-        """Find the next step. Settles the item and returns False if no step is left or its carry is unreadable.
+        """Find the next step. Settles the item and returns False if no step is left or its carry is
+        unreadable.
 
         Called again before each step, because the pipeline may have changed since the last one.
         """
@@ -312,7 +316,9 @@ class WorkerLoop:
         retry_in: timedelta | None = None,
         dead: bool = False,
     ) -> None:
-        """Fail the message and release the rest of its run: in order, or free to pass if the queue allows that."""
+        """Fail the message and release the rest of its run: in order, or free to pass if the queue allows
+        that.
+        """
         progress = self.job.plan.progress(item.done)
         self._settle(Fail(item.delivery, error, reason, progress, retry_in, dead), "fail", item)
         self._release_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
@@ -378,8 +384,8 @@ class WorkerLoop:
     def _confirmed(self, purpose: Purpose, item: WorkItem, result: SettleResult) -> None:
         """A start or the progress of a step was recorded: the item may go on."""
         if result.outcome == "store_full":
-            # The value was not stored. The work continues without it: completing the message makes room, and if the
-            # worker dies before, the step runs again.
+            # The value was not stored. The work continues without it: completing the message makes room, and
+            # if the worker dies before, the step runs again.
             _log.warning("a step's value was not stored: %s", result.error)
         elif not result.ok:
             self._lose(item)

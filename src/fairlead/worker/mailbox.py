@@ -13,7 +13,8 @@ from typing import Any
 class Mailbox:
     """`post` may be called from any thread; everything else belongs to the thread of the loop.
 
-    A descriptor registered with `selector` has a callable as its data; `wait` calls it when the descriptor is ready.
+    A descriptor registered with `selector` has a callable as its data; `wait` calls it when the descriptor is
+    ready.
     """
 
     def __init__(self) -> None:
@@ -27,8 +28,8 @@ class Mailbox:
 
     def post(self, event: Any) -> None:
         self._events.append(event)
-        # The event is queued before this flag is read, and the loop sets the flag before it looks at the queue:
-        # so no event is left waiting while the loop sleeps.
+        # The event is queued before this flag is read, and the loop sets the flag before it looks at the
+        # queue: so no event is left waiting while the loop sleeps.
         if self._is_waiting:
             with contextlib.suppress(OSError):
                 self._waker.send(b"!")

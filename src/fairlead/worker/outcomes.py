@@ -17,7 +17,8 @@ from fairlead.worker.protocol import CallFailed
 from fairlead.worker.reasons import bounded, describe, reason_of
 from fairlead.worker.step import StepFailed, Throttled
 
-#: Strict, so that the next step gets exactly what this one returned: no NaN, and no date that comes back as text.
+#: Strict, so that the next step gets exactly what this one returned: no NaN, and no date that comes back as
+#: text.
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 

@@ -1,8 +1,8 @@
 """Which step of a pipeline is next: the same rules for every engine, apart from running steps.
 
 The carry of a message is the name of each confirmed step with the value that the step returned. Progress bits
-repeat this for people and policies. Names decide and not positions, because a pipeline may be edited between two
-attempts.
+repeat this for people and policies. Names decide and not positions, because a pipeline may be edited between
+two attempts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_carry(pipeline: str, carry: bytes) -> dict[str, bytes]:
-    """The confirmed steps of this pipeline; none if another pipeline wrote the carry. Raises `CarryUnreadable`."""
+    """The confirmed steps of this pipeline; none if another pipeline wrote the carry. Raises
+    `CarryUnreadable`.
+    """
     if not carry:
         return {}
     try:

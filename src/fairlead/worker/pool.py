@@ -1,4 +1,6 @@
-"""The slots of a worker: how many there are, which take calls, which are late, and how they change with the pipeline."""
+"""The slots of a worker: how many there are, which take calls, which are late, and how they change with the
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _PLENTY = 64
 
 
 class SlotPool:
-    """For the thread of the worker's loop only. `put_back` is called with calls that were taken back from a slot."""
+    """For the thread of the worker's loop only. `put_back` is called with calls that were taken back from a
+    slot.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,9 @@ class SlotPool:
             self.slots.append(ProcessSlot(job.plan, job.setup, self._post, self._selector))
 
     def grow(self, waiting: int) -> None:
-        """Add slots for work that waits. Processes take a while to start, so at most one for each processor at a time."""
+        """Add slots for work that waits. Processes take a while to start, so at most one for each processor
+        at a time.
+        """
         active = [slot for slot in self.slots if not slot.retiring]
         starting = sum(not slot.ready for slot in active)
         at_once = max(1, (os.cpu_count() or 1) - starting)
@@ -86,7 +92,9 @@ class SlotPool:
         self._retire(active[: max(0, len(active) - size)])
 
     def change(self, job: Job) -> None:
-        """Replace the slots if the steps have changed; calls under way end as they began. Raises `StepNotLoaded`."""
+        """Replace the slots if the steps have changed; calls under way end as they began. Raises
+        `StepNotLoaded`.
+        """
         before, self._job = self._job, job
         if job.plan == before.plan and job.setup == before.setup and job.spec.isolate == before.spec.isolate:
             return
@@ -115,8 +123,8 @@ class SlotPool:
     def watch(self) -> list[WorkItem]:
         """Kill slots whose call exceeds its time limit, and return the items whose calls have become slow.
 
-        Calls behind a slow one are taken back if another slot has room. Items of a batch are not returned: which of
-        them takes long is unknown.
+        Calls behind a slow one are taken back if another slot has room. Items of a batch are not returned:
+        which of them takes long is unknown.
         """
         late: list[WorkItem] = []
         now = time.monotonic()
@@ -203,7 +211,8 @@ class SlotPool:
     def _recall(self, slot: Slot) -> None:
         self._put_back(slot.recall())
         if not slot.pending:
-            # Only an answer lowers the load, and this slot has no call to answer: it would never get one again.
+            # Only an answer lowers the load, and this slot has no call to answer: it would never get one
+            # again.
             slot.load_us = 0
 
     def _retire(self, slots: Iterable[Slot]) -> None:

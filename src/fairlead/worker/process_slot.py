@@ -46,7 +46,9 @@ _decode = msgspec.msgpack.Decoder(FromChild).decode
 
 
 class ProcessSlot:
-    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the thread."""
+    """Made, used and closed by one thread, which must live as long as the slot: the process dies with the
+    thread.
+    """
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class ProcessSlot:
     def pid(self) -> int:
         return self._process.pid
 
-    def hand(self, works: Sequence[Work]) -> None:
+    def give(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         first = self._next_ticket

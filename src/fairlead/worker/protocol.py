@@ -1,10 +1,10 @@
 """What a worker and its step processes send each other, over three pipes.
 
-`calls` carries MessagePack frames from the worker. `tickets` carries four bytes for each call that may begin: the
-step process takes one, and the worker, which also holds the reading end, may take back those still in the pipe.
-Only one process can read a ticket, so each call is begun by one process or by none, whichever of them dies.
-`results` carries one frame for each call that has ended, written at once. A batch is one call: one ticket, one
-frame there and one back.
+`calls` carries MessagePack frames from the worker. `tickets` carries four bytes for each call that may begin:
+the step process takes one, and the worker, which also holds the reading end, may take back those still in the
+pipe. Only one process can read a ticket, so each call is begun by one process or by none, whichever of them
+dies. `results` carries one frame for each call that has ended, written at once. A batch is one call: one
+ticket, one frame there and one back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ TICKET = struct.Struct("<I")
 
 
 class PipelineSetup(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame to a step process. `base`: the directory of commands, and the first place to look up modules."""
+    """The first frame to a step process. `base`: the directory of commands, and the first place to look up
+    modules.
+    """
 
     pipeline: str
     steps: tuple[StepSpec, ...]
@@ -46,7 +48,9 @@ class StepCall(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
 
 
 class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
-    """One step of many messages, by column. `values`: what the previous step returned, as JSON; empty for a first step."""
+    """One step of many messages, by column. `values`: what the previous step returned, as JSON; empty for a
+    first step.
+    """
 
     ticket: int
     step: int
@@ -75,7 +79,9 @@ class CallDone(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
 
 
 class CallFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """`spent`: the process must not be used again. `close`: the throttle key to close for `retry_after_ms`, or ""."""
+    """`spent`: the process must not be used again. `close`: the throttle key to close for `retry_after_ms`,
+    or "".
+    """
 
     ticket: int
     took_us: int
@@ -89,7 +95,9 @@ class CallFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False):
-    """`values`: one for each row, or empty if no row has a value. In `failed`, the ticket of a failure is its row."""
+    """`values`: one for each row, or empty if no row has a value. In `failed`, the ticket of a failure is its
+    row.
+    """
 
     ticket: int
     took_us: int

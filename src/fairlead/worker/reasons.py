@@ -1,7 +1,8 @@
 """From an exception of a step to a failure reason and a bounded text.
 
-Classes are matched by name along the method resolution order: `ValidationError` means pydantic's, jsonschema's and
-the user's own, and none of them has to be imported. The nearest class wins; the worker's own `reasons` come first.
+Classes are matched by name along the method resolution order: `ValidationError` means pydantic's,
+jsonschema's and the user's own, and none of them has to be imported. The nearest class wins; the worker's own
+`reasons` come first.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> Fai
 
 
 def describe(step: str, error: BaseException, *, ours: Collection[str] = ()) -> str:
-    """The error in one line, then its traceback from the step's own code on. Contains no values but the exception's own.
+    """The error in one line, then its traceback from the step's own code on. Contains no values but the
+    exception's own.
 
     `ours` are source files whose frames are left out at the top of the traceback.
     """

@@ -1,7 +1,8 @@
-"""A slot runs steps, one call at a time, of a single item or of a batch. It is given several calls and answers each.
+"""A slot runs steps, one call at a time, of a single item or of a batch. It is given several calls and
+answers each.
 
-Calls that a slot was given and has not begun can be taken back at any time. So a worker may give out more than one
-call at a time without knowing how long they take.
+Calls that a slot was given and has not begun can be taken back at any time. So a worker may give out more
+than one call at a time without knowing how long they take.
 """
 
 from __future__ import annotations
@@ -60,10 +61,12 @@ class Slot(Protocol):
     #: The failure reason of a message in whose call the slot dies.
     reason: FailureReason
 
-    def hand(self, works: Sequence[Work]) -> None: ...
+    def give(self, works: Sequence[Work]) -> None: ...
 
     def accept(self, work: Work) -> bool:
-        """Take in the answer of a call. Returns False if the slot was given up and its answers no longer count."""
+        """Take in the answer of a call. Returns False if the slot was given up and its answers no longer
+        count.
+        """
         ...
 
     def unbegun(self) -> int:
@@ -105,7 +108,7 @@ class ThreadSlot:
         self._next_ticket = 0
         Thread(target=self._run, name="fairlead-step", daemon=True).start()
 
-    def hand(self, works: Sequence[Work]) -> None:
+    def give(self, works: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         self.pending.extend(works)

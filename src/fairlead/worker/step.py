@@ -16,8 +16,8 @@ from fairlead.worker.protocol import BatchCall, StepCall
 class Step:
     """The optional second argument of a step: `def charge(item, step): ...`.
 
-    Read-only. `value` is what the previous step returned, `values` what all confirmed steps returned, by name;
-    both were encoded as JSON and decoded again.
+    Read-only. `value` is what the previous step returned, `values` what all confirmed steps returned, by
+    name; both were encoded as JSON and decoded again.
     """
 
     __slots__ = ("_call", "_values", "name", "pipeline", "previous")
@@ -86,8 +86,8 @@ class Step:
 class BatchStep:
     """The optional second argument of a batch step: `def enrich(items, step): ...`.
 
-    Read-only. `ids`, `streams`, `headers`, `attempts` and `values` are lists in the order of the rows. `values` is
-    what the previous step returned.
+    Read-only. `ids`, `streams`, `headers`, `attempts` and `values` are lists in the order of the rows.
+    `values` is what the previous step returned.
     """
 
     __slots__ = ("_call", "name", "pipeline")
@@ -133,9 +133,9 @@ class BatchStep:
 class Throttled(Exception):
     """Raise this in a step whose provider accepts no calls now.
 
-    No consumer receives a message of the throttle key `key` for the time `retry_after`; then probes find out whether
-    the provider works again. The message is delivered again, and no attempt is counted. `key` must be a throttle key
-    of the message. Raised by a batch step, it applies to all rows of the call.
+    No consumer receives a message of the throttle key `key` for the time `retry_after`; then probes find out
+    whether the provider works again. The message is delivered again, and no attempt is counted. `key` must be
+    a throttle key of the message. Raised by a batch step, it applies to all rows of the call.
     """
 
     def __init__(self, message: str = "", *, retry_after: Duration, key: str) -> None:
@@ -148,8 +148,8 @@ class Throttled(Exception):
 class StepFailed(Exception):
     """Raise this in a step to say what its failure means; a batch step may return one in place of a row.
 
-    `retry_in` and `dead` override the queue's retry policy, but not its `max_attempts`. Without either, the policy
-    for `reason` decides.
+    `retry_in` and `dead` override the queue's retry policy, but not its `max_attempts`. Without either, the
+    policy for `reason` decides.
     """
 
     def __init__(

@@ -30,7 +30,9 @@ class DroppingFile(io.FileIO):
 
 
 def print_to_stderr() -> None:
-    """Send both output streams of this process to stderr, like the worker's log. The worker's stdout is for its result."""
+    """Send both output streams of this process to stderr, like the worker's log. The worker's stdout is for
+    its result.
+    """
     try:
         os.fstat(_STDERR)
     except OSError as error:

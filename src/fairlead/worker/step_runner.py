@@ -1,4 +1,6 @@
-"""Calling the steps of a pipeline, from bytes to bytes, in a process or a thread. Every failure becomes a value."""
+"""Calling the steps of a pipeline, from bytes to bytes, in a process or a thread. Every failure becomes a
+value.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ _log = logging.getLogger("fairlead.worker")
 
 
 class Workers:
-    """The named workers of a runbook, or all of them. `base`: the directory of commands and of Python modules.
+    """The named workers of a runbook, or all of them. `base`: the directory of commands and of Python
+    modules.
 
     Raises `WorkerNotFound` or `EngineNotInstalled` before anything is claimed.
     """
@@ -66,8 +67,8 @@ class Workers:
     def wait(self, timeout_s: float) -> bool:
         """Wait until all workers have ended. Returns False after the timeout.
 
-        When one worker fails, the others are stopped, and `check` raises its error. A leaving worker that fails stops no
-        other: its queue may be gone too.
+        When one worker fails, the others are stopped, and `check` raises its error. A leaving worker that
+        fails stops no other: its queue may be gone too.
         """
         deadline = time.monotonic() + timeout_s
         for loop in self._all_loops():
@@ -96,8 +97,8 @@ class Workers:
     def change(self, runbook: Runbook) -> None:
         """Run the workers of another runbook. Workers that it no longer has finish what they hold.
 
-        A runbook with a worker for an engine that is not installed changes nothing and is logged. A signal handler
-        may call `stop` while this method runs.
+        A runbook with a worker for an engine that is not installed changes nothing and is logged. A signal
+        handler may call `stop` while this method runs.
         """
         if self._stopping:
             return
