@@ -14,7 +14,7 @@ from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
 
 
 def test_more_keys_than_are_remembered_still_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_MOST_KEYS", 3)
+    monkeypatch.setattr(values, "_MAX_KEYS", 3)
     monkeypatch.setattr(values, "_keys", {})
     for first in range(0, 12, 2):
         checked = check_messages([NewMessage(b"", fairness_key=f"key {n}") for n in range(first, first + 5)])
@@ -22,7 +22,7 @@ def test_more_keys_than_are_remembered_still_arrive(monkeypatch: pytest.MonkeyPa
 
 
 def test_more_lanes_than_are_remembered_are_still_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_MOST_LANES", 3)
+    monkeypatch.setattr(values, "_MAX_LANES", 3)
     monkeypatch.setattr(values, "_lanes", {})
     for first in range(0, 12, 2):
         keys = [f"key {n}" for n in range(first, first + 5)]

@@ -9,7 +9,7 @@ import pytest
 from fairlead.errors import InvalidRequest
 from fairlead.verbs.inspect import Stats
 from fairlead.wire.calls import ClaimCall, WriteCall, decode, encode
-from fairlead.wire.depth import MOST_NESTED, check_depth
+from fairlead.wire.depth import MAX_NESTED, check_depth
 from fairlead.wire.writes import decode_fields
 
 
@@ -20,11 +20,11 @@ def nested(depth: int, innermost: Any = None) -> Any:
 
 
 def test_values_as_deep_as_may_be_pass_and_deeper_ones_do_not() -> None:
-    check_depth([1, "x", nested(MOST_NESTED), {"a": nested(MOST_NESTED - 1)}], "x")
+    check_depth([1, "x", nested(MAX_NESTED), {"a": nested(MAX_NESTED - 1)}], "x")
     deep_key: Any = None
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_NESTED):
         deep_key = (deep_key,)
-    for value in (nested(MOST_NESTED + 1), {"a": nested(MOST_NESTED)}, {deep_key: 1}):
+    for value in (nested(MAX_NESTED + 1), {"a": nested(MAX_NESTED)}, {deep_key: 1}):
         with pytest.raises(InvalidRequest, match="nested at most"):
             check_depth([1, value], "x")
 

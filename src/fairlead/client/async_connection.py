@@ -26,7 +26,7 @@ from fairlead.client.identity import Identity
 from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.errors import ClientClosed, TlsFailed
 
-_MOST_IDLE = 16
+_MAX_IDLE = 16
 
 #: Gets the reply to a command whose caller has left.
 Late = Callable[[Any], None]
@@ -263,7 +263,7 @@ class AsyncConnections:
 
     def give_back(self, connection: AsyncConnection) -> None:
         connection.on_push = connection.on_lost = None
-        if connection.is_lost or self._is_closed or len(self._idle) >= _MOST_IDLE:
+        if connection.is_lost or self._is_closed or len(self._idle) >= _MAX_IDLE:
             connection.close()
             self._open.discard(connection)
         else:

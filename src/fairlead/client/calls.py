@@ -29,7 +29,7 @@ POLL_MS = 20_000
 #: A server that is about to stop ends all waits at once.
 SHORT_POLL_MS = 25
 #: A larger command would hold up the commands of others.
-MOST_SHARED_BYTES = 1024 * 1024
+MAX_SHARED_BYTES = 1024 * 1024
 
 
 class Tokens:
@@ -47,7 +47,7 @@ def travels_alone(request: Request[Any], command: bytes) -> bool:
     """Whether it needs a connection of its own: it waits, or takes so long that others behind it would wait."""
     kind = type(request)
     is_long = kind.slow or kind.audited or kind.shows_messages
-    return is_long or len(command) > MOST_SHARED_BYTES or (kind.waits and bool(request.patience_ms()))
+    return is_long or len(command) > MAX_SHARED_BYTES or (kind.waits and bool(request.patience_ms()))
 
 
 def repeatable(request: Request[Any]) -> bool:

@@ -12,7 +12,7 @@ from fairlead.client.outage import ConnectionBroken, MayBeMended
 from fairlead.client.shared import SharedConnection
 from fairlead.errors import ClientClosed
 
-_MOST_IDLE = 16
+_MAX_IDLE = 16
 
 
 class BlockingConnections:
@@ -65,7 +65,7 @@ class BlockingConnections:
 
     def give_back(self, connection: BlockingConnection) -> None:
         with self._lock:
-            if not self._is_closed and len(self._idle) < _MOST_IDLE:
+            if not self._is_closed and len(self._idle) < _MAX_IDLE:
                 self._idle.append(connection)
                 return
         self.forget(connection)

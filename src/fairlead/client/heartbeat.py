@@ -26,7 +26,7 @@ _SHORTEST_MS = 20
 AT_ONCE = 10_000
 #: After an answer that did not come: the lease may still be there.
 _AGAIN_MS = 1000
-_MOST_LOST = 100_000
+_MAX_LOST = 100_000
 NEVER = 1 << 62
 
 #: Raw message ids by claim.
@@ -134,7 +134,7 @@ class Heartbeat:
     def mark_lost(self, raw_id: bytes, claim_id: int) -> None:
         with self._changed:
             self._lost[raw_id, claim_id] = None
-            if len(self._lost) > _MOST_LOST:
+            if len(self._lost) > _MAX_LOST:
                 del self._lost[next(iter(self._lost))]
 
     def is_lost(self, raw_id: bytes, claim_id: int) -> bool:

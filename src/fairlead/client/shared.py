@@ -22,8 +22,8 @@ from fairlead.client.outage import ConnectionBroken
 from fairlead.errors import FairleadError
 
 #: So much goes out together; a server starts no more commands of a connection before it has answered some.
-_MOST_BYTES = 4 * 1024 * 1024
-_MOST_COMMANDS = 500
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_COMMANDS = 500
 
 
 class Pending:
@@ -155,7 +155,7 @@ class SharedConnection:
             connection = self._find_usable(own)
         except ConnectionBroken as broken:
             # The others would fare no better.
-            for pending in self._take_queued(_MOST_COMMANDS):
+            for pending in self._take_queued(_MAX_COMMANDS):
                 pending.finish(None, broken.for_another())
             return
         except FairleadError:
@@ -165,7 +165,7 @@ class SharedConnection:
         now_s = time.monotonic()
         left_s = min(own.ends_s - now_s, self._timeout_s)
         # A leader with little time left must not begin what it cannot end: it sends its own command alone.
-        taken = self._take_queued(_MOST_COMMANDS if left_s > self._timeout_s / 4 else 1)
+        taken = self._take_queued(_MAX_COMMANDS if left_s > self._timeout_s / 4 else 1)
         self._sent_s = now_s
         self._unanswered.extend(taken)
         try:
@@ -182,7 +182,7 @@ class SharedConnection:
         with self._lock:
             while self._queued and len(taken) < most:
                 size += len(self._queued[0].command)
-                if taken and size > _MOST_BYTES:
+                if taken and size > _MAX_BYTES:
                     break
                 taken.append(self._queued.popleft())
         return taken

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import ssl
 
 #: A certificate has a few kilobytes, and a device never ends.
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,13 @@ def files_identity(tls: Tls) -> tuple[tuple[int, ...], ...]:
 def _read(field: str, path: str | Path) -> bytes:
     try:
         with Path(path).open("rb") as opened:
-            raw = opened.read(_MOST_BYTES + 1)
+            raw = opened.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InvalidRequest(
             field, f"a file that can be read ({getattr(error, 'strerror', None) or error})", str(path)
         ) from None
-    if len(raw) > _MOST_BYTES:
-        raise InvalidRequest(field, f"a file of at most {_MOST_BYTES} bytes", str(path))
+    if len(raw) > _MAX_BYTES:
+        raise InvalidRequest(field, f"a file of at most {_MAX_BYTES} bytes", str(path))
     return raw
 
 

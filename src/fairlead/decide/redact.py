@@ -37,7 +37,7 @@ MAX_INSPECTED = 16 * 1024 * 1024
 MAX_VALUES = 200
 #: Shorter values would remove words that have nothing to do with them.
 MIN_VALUE = 3
-_LEAST_WORD = 8
+_MIN_WORD = 8
 #: Stands for a removed value until all are removed, so that no value matches inside the replacement of
 #: another.
 _STRUCK = "\0"
@@ -108,7 +108,7 @@ class Redaction:
                 values.add(value)
                 # The value is often "<scheme> <secret>", and an error may quote the secret alone.
                 for word in value.split():
-                    if len(word) >= _LEAST_WORD:
+                    if len(word) >= _MIN_WORD:
                         values.add(word)
                 found[name] = REDACTED
                 hidden.append(f"header {name}")

@@ -1,4 +1,4 @@
-"""Records acts before and after they run, and which messages a caller has read."""
+"""Records calls before and after they run, and the messages that a caller has read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """What is known of an act when it is over."""
+    """What an audited call adds to its entry when it ends."""
 
     def __init__(self) -> None:
         self.count: int | None = None
@@ -27,7 +27,7 @@ class Entry:
 def recorded(
     trail: AuditTrail, caller: Caller, verb: str, queue: str = "", details: Mapping[str, object] | None = None
 ) -> Iterator[Entry]:
-    """An entry before the act, completed with its outcome after it."""
+    """Write an entry before the call, and complete it with the outcome after it."""
     entry = Entry()
     record = trail.begin(caller.who, caller.name, caller.source, verb, queue, details)
     try:
@@ -62,7 +62,7 @@ class Audit:
         return answer
 
     def _record_reading(self, request: Request[Any], answer: Any, caller: Caller) -> None:
-        """Before the caller gets them: messages whose contents it may read."""
+        """Record messages whose contents the caller may read, before it gets them."""
         infos = request.messages_shown(answer)
         readable = Rights(self._broker, caller).readable(infos)
         read = [info for info in infos if readable[info.queue]]

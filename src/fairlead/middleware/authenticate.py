@@ -1,4 +1,4 @@
-"""Who calls: from credentials to a caller, and on each request whether its key is still valid."""
+"""Authentication: turns credentials into a caller, and checks on each request that its key is still valid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ANONYMOUS = "anonymous"
 
 
 class Credentials:
-    """What a call shows, turned into its caller. Without a key ring every caller is anonymous and may do
-    everything.
+    """Turns the credentials of a call into its caller. Without a key ring every caller is anonymous and may
+    do everything.
     """
 
     def __init__(self, key_ring: KeyRing | None, on_refused: Callable[[], None]) -> None:
@@ -24,7 +24,9 @@ class Credentials:
         self._on_refused = on_refused
 
     def caller(self, authorization: str | None, source: str, size: int = 0) -> Caller:
-        """`authorization` is the header of that name. Raises `Unauthenticated` before anything is looked at."""
+        """The caller. `authorization` is the header of that name. Raises `Unauthenticated` before anything
+        else is read.
+        """
         if self._key_ring is None:
             return Caller(None, ANONYMOUS, source, size=size)
         try:

@@ -1,4 +1,4 @@
-"""Refuses requests that the caller has no right to make, and hides the parts of answers it may not see."""
+"""Refuses requests that the caller has no right to make, and hides the parts of answers that it may not see."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Authorize:
-    """For verbs of one kind."""
+    """The layer for verbs of one kind."""
 
     def __init__(self, inner: Handler, broker: Broker, kind: type[Request[Any]]) -> None:
         self._inner = inner
         self._broker = broker
-        #: The one right that is all the verb asks for, on the queue in its field; None: the verb asks by itself.
+        #: The only right that the verb needs, on the queue in its field; None: the verb checks by itself.
         self._right = kind.right if _asks_for_one_right(kind) else None
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         if caller.key_id is None and not request.audited:
             return self._inner(request, caller)
         if self._right is not None and caller.key_id is not None:
-            # Nearly all requests: the key ring remembers its answers, and nothing else is looked at.
+            # The usual case: the key ring caches its answers, and nothing else is read.
             queue: object = getattr(request, request.queue_field)
             if type(queue) is str and self._broker.key_ring.allows(caller.key_id, self._right, queue):
                 return self._inner(request, caller)

@@ -1,4 +1,4 @@
-"""Holds a place among the calls in flight while a request runs; refuses the request when there is none."""
+"""Holds a place among the calls in flight while a request runs; refuses the request if there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.request import Answer, Caller, Handler, Request
 
 
 class Places(Protocol):
-    """Counts calls for all doors of a server. To begin raises before anything was carried out."""
+    """Counts calls for all doors of a server. Beginning raises before anything is carried out."""
 
     def begin_call(self, size: int = 0) -> None: ...
 
@@ -22,9 +22,9 @@ class Places(Protocol):
 
 
 class Limits:
-    """A request of a verb that may wait takes no place from those that work: while it waits it costs only its
-    thread. Each page of a paged answer holds a place of its own, so that a caller who takes its time between
-    two pages holds none.
+    """A request of a verb that may wait takes no place from running calls: while it waits it costs only its
+    thread. Each page of a paged answer holds a place of its own, so that a caller that pauses between two
+    pages holds none.
     """
 
     def __init__(self, inner: Handler, places: Places) -> None:
@@ -32,7 +32,7 @@ class Limits:
         self._places = places
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
-        # Pairs of calls and no `with`: each request would pay for two generators.
+        # Pairs of calls instead of `with`: otherwise each request would pay for two generators.
         places, size = self._places, caller.size
         if request.waits:
             is_counted = places.begin_waiting()

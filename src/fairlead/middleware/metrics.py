@@ -12,7 +12,7 @@ from fairlead.request import Answer, Caller, Handler, Request
 #: Upper bounds of the histogram, in seconds.
 REQUEST_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 OK = "ok"
-#: Any error that is none of ours.
+#: Any error that is not fairlead's.
 FAILED = "failed"
 
 
@@ -31,8 +31,8 @@ class RequestCounts:
 
 
 class Metrics:
-    """The innermost layer, so that its times are the engine's, a wait for messages included. A request that
-    another layer refuses is not counted here. Of a paged answer the first step counts.
+    """The innermost layer, so that its times are the engine's, including a wait for messages. A request that
+    another layer refuses is not counted here. For a paged answer, the first step counts.
     """
 
     def __init__(self, inner: Handler, counts: RequestCounts) -> None:

@@ -1,4 +1,4 @@
-"""Strikes out what nobody may see, by the server's rules of redaction, from messages and explanations."""
+"""Removes what the server's rules of redaction hide from messages and explanations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rights of one caller, as verbs ask for them.
 
-Checks look at the caller's grants and the names in the request alone, so that a refusal does not tell whether
-a queue exists. Messages of other callers' queues are answered as if they did not exist.
+Checks read only the caller's grants and the names in the request, so that a refusal does not reveal whether a
+queue exists. Messages of other callers' queues are answered as if they did not exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairlead.request import Caller
 if TYPE_CHECKING:
     from fairlead.engine.broker import Broker
 
-#: Replaces the id of a message that is not the caller's: no message has it.
+#: Replaces the id of a message that the caller may not see: no message has it.
 _NOBODY = bytes(16)
 
 
@@ -39,7 +39,7 @@ class Rights:
         self._caller = caller
 
     def own_key(self) -> KeyRecord | None:
-        """The caller's key as it is now. Raises `Unauthenticated` once it was revoked or has expired."""
+        """The caller's current key. Raises `Unauthenticated` once it was revoked or has expired."""
         key_id = self._caller.key_id
         return None if key_id is None else self._broker.key_ring.current(key_id)
 
@@ -61,7 +61,7 @@ class Rights:
     # Checks, which raise Forbidden
 
     def need(self, right: Right, queue: object) -> None:
-        # A name that is none may match a pattern; the engine refuses it.
+        # An invalid name may match a pattern; the engine refuses it.
         if type(queue) is str and self.may(right, queue):
             return
         if not self.may(right, check_queue_name(queue)):
@@ -77,12 +77,12 @@ class Rights:
             raise Forbidden("some right", str(queue))
 
     def need_everywhere(self, right: Right | None = None) -> None:
-        """The right on all queues that exist or may exist; None: any right."""
+        """Need the right on all queues that exist or may exist; None: any right."""
         if not any(grant.pattern == EVERYTHING and right in (None, grant.right) for grant in self.grants()):
             raise Forbidden(right or "some right", EVERYTHING)
 
     def need_for_filter(self, given: object, queue: object) -> None:
-        """A filter by header takes the right to read: otherwise a caller could guess values one by one."""
+        """A filter by header needs the right to read: otherwise a caller could guess values one by one."""
         if getattr(given, "header", None) is not None:
             self.need(Right.READ_PAYLOAD, queue)
 
@@ -95,7 +95,7 @@ class Rights:
         return None if token is None else self._scoped(token, "token", MAX_CLAIM_TOKEN_BYTES)
 
     def _scoped(self, name: str, field: str, max_bytes: int, *, may_be_empty: bool = False) -> str:
-        """The key's id and the name. Where both are too long together, a hash stands for the end."""
+        """The key's id and the name. If both are too long together, a hash replaces the end."""
         key_id = self._caller.key_id
         if key_id is None:
             return name
@@ -113,7 +113,7 @@ class Rights:
     # Messages
 
     def visible_id(self, message_id: str, queue: str | None) -> str:
-        """The id that `message_id` stands for among the queues that the caller sees."""
+        """The id that `message_id` means among the queues that the caller sees."""
         if queue is not None:
             self.need_some(queue)
         if self.sees_everything():
@@ -121,7 +121,7 @@ class Rights:
         return self._broker.full_id(message_id, queue, self.sees)
 
     def visible_place(self, after: str | None) -> str | None:
-        """`after` itself, or the id of no message where it names one that the caller does not see."""
+        """`after` itself, or the id of no message if it names one that the caller does not see."""
         raw_id = None if after is None else find_id(after)
         if raw_id is None or self.sees_everything():
             return after
@@ -131,7 +131,7 @@ class Rights:
     def own_items(self, items: Any) -> Any:
         """Replaces deliveries that the caller may not consume with a null handle, so they answer `not_found`.
 
-        The engine refuses values that are no list.
+        The engine refuses values that are not a list.
         """
         is_listed = type(items) is list or (
             isinstance(items, Sequence) and not isinstance(items, (str, bytes))
@@ -165,7 +165,7 @@ class Rights:
         ]
 
     def still_own(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Without deliveries of queues that the caller may no longer consume; those go back to their places."""
+        """Without deliveries of queues that the caller may no longer consume; those return to their places."""
         if len(deliveries) == 1 and self.may(Right.CONSUME, deliveries[0].queue):
             return [*deliveries]
         allowed = {queue: self.may(Right.CONSUME, queue) for queue in {one.queue for one in deliveries}}
@@ -175,11 +175,11 @@ class Rights:
         return [one for one in deliveries if allowed[one.queue]]
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Return deliveries that the caller never got. Its key may have ended, so no right is asked for."""
+        """Return deliveries that the caller never received. Its key may have ended, so no right is needed."""
         self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])
 
     def readable(self, infos: Sequence[MessageInfo]) -> dict[str, bool]:
-        """For each queue of these messages, whether the caller may read what they contain."""
+        """For each queue of these messages, whether the caller may read their contents."""
         return {queue: self.may(Right.READ_PAYLOAD, queue) for queue in {info.queue for info in infos}}
 
     def readable_parts(self, infos: Sequence[MessageInfo]) -> list[MessageInfo]:
@@ -229,6 +229,6 @@ def _id_of(item: object) -> bytes | None:
 
 
 def _hide(info: MessageInfo) -> MessageInfo:
-    """Metadata only: of the headers their names."""
+    """Metadata only: the headers without their values."""
     hidden = ("payload", "headers", "carry", *(["errors"] if "errors" in info.hidden else []))
     return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=hidden)

@@ -1,7 +1,7 @@
 """The stack of layers around a broker, built in one place.
 
-What a door refuses before there is a request (a connection too many, bytes that are no call, a stranger's
-key) the door refuses and counts itself.
+A door itself refuses and counts what comes before a request exists: too many connections, malformed bytes, an
+unknown key.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Layers:
     outermost. One for a server, shared by its doors.
 
     Each verb gets the layers that concern it, so that an enqueue passes no audit. With `keys` off every
-    caller may do everything, and acts are still audited. `on_refused` is called for credentials that are
-    refused.
+    caller may do everything, and calls are still audited. `on_refused` is called for refused credentials.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Layers:
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         self.broker = broker
-        #: What was asked of the engine, by verb.
+        #: Requests that reached the engine, by verb.
         self.requests: dict[str, RequestCounts] = {}
         self._has_keys = keys
         self._credentials = Credentials(broker.key_ring if keys else None, on_refused)
@@ -68,8 +67,8 @@ class Layers:
         self._stacks_unaudited: dict[type[Request[Any]], Handler] = {}
 
     def around(self, engine: Handler) -> Layers:
-        """The same layers around a handler that stands in for the broker, such as one that gathers requests
-        of several callers into one.
+        """The same layers around a handler that stands in for the broker, for example one that gathers
+        requests of several callers into one.
         """
         changed = copy(self)
         changed._engine = engine
@@ -77,7 +76,9 @@ class Layers:
         return changed
 
     def admit(self, authorization: str | None, source: str, size: int = 0) -> AdmittedCaller:
-        """`authorization` is the header of that name. Raises `Unauthenticated` before anything is looked at."""
+        """The caller for credentials. `authorization` is the header of that name. Raises `Unauthenticated`
+        before anything else is read.
+        """
         return AdmittedCaller(self, self._credentials.caller(authorization, source, size))
 
     def handle(self, request: Request[Answer], caller: Caller) -> Answer:
@@ -88,7 +89,7 @@ class Layers:
         return stack(request, caller)
 
     def handle_again(self, request: Request[Answer], caller: Caller) -> Answer:
-        """For a request that waits, and was handled before: the metrics count it once."""
+        """Handle a waiting request that was handled before: the metrics count it once."""
         kind = type(request)
         stack = self._stacks_again.get(kind)
         if stack is None:
@@ -96,7 +97,7 @@ class Layers:
         return stack(request, caller)
 
     def handle_unaudited(self, request: Request[Answer], caller: Caller) -> Answer:
-        """For a look of a door, which shows its caller no message but those that were delivered to it."""
+        """Handle a door's own view, which shows its caller only messages that were delivered to it."""
         kind = type(request)
         stack = self._stacks_unaudited.get(kind)
         if stack is None:
@@ -104,7 +105,7 @@ class Layers:
         return stack(request, caller)
 
     def stack(self, kind: type[Request[Any]], *, audited: bool = True, counted: bool = True) -> Handler:
-        """`audited=False` is for the later pages of one look."""
+        """The layers for a verb. `audited=False` is for the later pages of one view."""
         handler: Handler = self._engine
         if counted:
             handler = Metrics(handler, self.requests.setdefault(kind.verb_name, RequestCounts()))
@@ -145,7 +146,7 @@ class AdmittedCaller(Surface):
         return self._broker.now_ms()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Return deliveries that were claimed here and could not be handed over."""
+        """Return deliveries that were claimed here and could not be sent."""
         self.rights.release(deliveries)
 
     def browse_pages(self, request: Browse) -> Iterator[list[MessageInfo]]:

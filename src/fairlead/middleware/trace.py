@@ -52,7 +52,8 @@ class Trace:
             self._write(span, began_ns, count=span.messages, error=error)
             raise
         count, linked = _moved(span, answer)
-        # A claim that found nothing leaves no span: consumers ask all day. Nor does an empty exchange.
+        # A claim that found nothing leaves no span, because consumers ask all the time. Neither does an empty
+        # exchange.
         if count or not isinstance(request, (Claim, Exchange)):
             self._write(span, began_ns, count=count, linked=linked)
         return answer
@@ -117,5 +118,5 @@ def _headers(given: object) -> Mapping[str, str]:
 
 
 def _size(given: object) -> int:
-    """The broker refuses what is no list."""
+    """The broker refuses values that are not a list."""
     return len(given) if isinstance(given, Sequence) else 0

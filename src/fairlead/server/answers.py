@@ -1,6 +1,6 @@
-"""Requests of the Flight door with one answer: rows that come in, and claims.
+"""Requests of the Flight door with one answer: incoming rows, and claims.
 
-The layers and the engine decide what is right.
+The layers and the engine make all decisions.
 """
 
 from __future__ import annotations

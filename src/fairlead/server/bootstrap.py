@@ -1,7 +1,7 @@
 """The first key of a server: in a file that only its owner can read, or in an environment variable.
 
-Whoever runs the server decides on it: another secret there replaces the bootstrap key at the next start. The same one
-does not come back once it has been revoked or rotated.
+The operator of the server controls it: another secret there replaces the bootstrap key at the next start. The
+same secret does not return once its key was revoked or rotated.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairlead.model.api_keys import make_token, read_secret
 from fairlead.server.secret_file import SecretFile
 
 BOOTSTRAP = "bootstrap"
-#: Where it is in the data directory, unless another place is set.
+#: Its place in the data directory, unless another place is configured.
 BOOTSTRAP_FILE = "bootstrap.key"
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _SETTING = "auth.bootstrap_key_file"
 
 
@@ -96,7 +96,7 @@ def _read(file: Path) -> str:
                 str(file), _SETTING, f"expected a file that only its owner can read; run: chmod 600 {file}"
             )
         with open(file, "rb") as opened:
-            raw = opened.read(_MOST_BYTES)
+            raw = opened.read(_MAX_BYTES)
     except OSError as trouble:
         raise SettingInvalid(str(file), _SETTING, f"expected a file with an API key: {trouble}") from None
     # An error of a decoder would quote a part of the key.

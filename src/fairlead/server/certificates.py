@@ -23,12 +23,12 @@ from fairlead.config import TlsSettings
 from fairlead.errors import SettingInvalid
 from fairlead.server.logs import event
 
-#: How often files are asked whether they changed.
+#: How often the files are checked for changes.
 POLL_S = 1.0
-#: When it is time to say that a certificate ends.
+#: How long before its end a certificate is reported.
 _SOON = timedelta(days=14)
-#: A certificate has a few kilobytes, and a device never ends.
-_MOST_BYTES = 1024 * 1024
+#: A certificate has a few kilobytes, and a device file never ends.
+_MAX_BYTES = 1024 * 1024
 
 _log = logging.getLogger("fairlead.tls")
 
@@ -36,7 +36,7 @@ _Identity = tuple[tuple[int, ...], ...]
 
 
 class Material(NamedTuple):
-    """What doors need, from files that were read together. `context` is for whoever speaks TLS through
+    """What doors need, from files that were read together. `context` is for code that speaks TLS through
     Python.
     """
 
@@ -48,13 +48,14 @@ class Material(NamedTuple):
     ends: datetime
 
 
-#: Of bytes that are no TLS. OpenSSL sends no alert to them, and their sender waits for an answer.
+#: Errors of bytes that are not TLS. OpenSSL sends no alert for them, and their sender waits for an answer.
 _NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"}
 
 
 class _SendsAlerts(ssl.SSLObject):
-    """An event loop drops the connection of a handshake that failed before it has sent the alert, which tells
-    the client why. So the first failure that has one asks for more bytes: the alert is sent, and the client hangs up.
+    """An event loop drops the connection of a failed handshake before it has sent the alert that tells the
+    client why. So the first failure with an alert asks for more bytes: the alert is sent, and the client
+    hangs up.
     """
 
     _failed = False
@@ -72,10 +73,10 @@ class _SendsAlerts(ssl.SSLObject):
 
 
 class Certificates:
-    """`current` may be read from any thread, at any time. Made, it has read the files; `start` begins to
+    """`current` may be read from any thread, at any time. The constructor reads the files; `start` begins to
     watch them.
 
-    `tell_changes` names a function to call after `current` was replaced, in the watching thread.
+    `tell_changes` sets a function to call after `current` was replaced, in the watching thread.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -86,7 +87,7 @@ class Certificates:
         self._thread: threading.Thread | None = None
         self._seen = _identity(settings)
         self.current = load(settings)
-        #: Files that cannot be used, and whether that was said: half of a change looks like that for a
+        #: Unusable files, and whether they were reported: a change that is half done looks like that for a
         #: moment.
         self._bad: _Identity | None = None
         self._said = False
@@ -109,7 +110,7 @@ class Certificates:
             self._thread.join(POLL_S)
 
     def look(self) -> None:
-        """Take what the files have now, if they changed and can be used."""
+        """Use the current content of the files, if they changed and are valid."""
         self._warn_of_its_end()
         found = _identity(self._settings)
         if found == self._seen:
@@ -130,7 +131,7 @@ class Certificates:
                 self._bad, self._said = found, False
             return
         if found != _identity(self._settings):
-            # Replaced while they were read; the next look finds them whole.
+            # Replaced while they were read; the next check finds them complete.
             return
         self._seen, self._bad = found, None
         changed = new[:3] != self.current[:3]
@@ -147,7 +148,7 @@ class Certificates:
                 listener()
 
     def _warn_of_its_end(self) -> None:
-        """Once a day: nobody looks at what works."""
+        """Once a day, because nobody inspects certificates that work."""
         now = datetime.now(UTC)
         if self.current.ends - now < _SOON and self._warned != now.date():
             self._warned = now.date()
@@ -224,7 +225,7 @@ def _private_key(path: str, certificate: x509.Certificate) -> bytes:
             f"expected {path} to have no passphrase; write it without: openssl pkey -in {path} -out NEW",
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        # Without the library's words, which may quote what it read.
+        # Without the library's message, which may quote what it read.
         raise _invalid(
             "tls.key", f"expected {path} to have one private key in PEM (-----BEGIN PRIVATE KEY-----)"
         ) from None
@@ -264,26 +265,26 @@ def _read(setting: str, path: str, *, secret: bool = False) -> bytes:
             if stat.S_ISREG(found.st_mode):
                 if secret:
                     _check_mode(setting, path, found)
-                raw = opened.read(_MOST_BYTES + 1)
-                if len(raw) <= _MOST_BYTES:
+                raw = opened.read(_MAX_BYTES + 1)
+                if len(raw) <= _MAX_BYTES:
                     return raw
     except OSError as error:
         raise _invalid(
             setting, f"expected a file that this user can read, got {path}: {error.strerror}"
         ) from None
-    raise _invalid(setting, f"expected {path} to be a file of at most {_MOST_BYTES} bytes")
+    raise _invalid(setting, f"expected {path} to be a file of at most {_MAX_BYTES} bytes")
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would keep a server from starting, or its certificates from being looked
-    at ever again.
+    """Open without waiting: a pipe without a writer would keep a server from starting, or its certificates
+    from being checked again.
     """
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check_mode(setting: str, path: str, found: os.stat_result) -> None:
-    """Ours: for nobody else. Somebody else's, such as root's: its group may read it, because that may be how
-    we can.
+    """Our file must be readable only by us. A file of another user, such as root, may be readable by its
+    group, because that may be how we can read it.
     """
     if os.name != "posix":
         return
@@ -302,7 +303,7 @@ def _identity(settings: TlsSettings) -> _Identity:
             one = os.stat(path) if path else None
         except OSError:
             one = None
-        # The mode too: a key is refused for it.
+        # The mode is part of the identity: a key may be refused for it.
         found.append(
             (one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_mode, one.st_uid)
             if one is not None

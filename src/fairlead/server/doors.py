@@ -1,4 +1,4 @@
-"""What every door is to the process around it."""
+"""The interface of every door to the process around it."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class Door(Protocol):
         """From now on a new call is answered with `ServerStopping`; those in flight finish."""
 
     def stop(self) -> None:
-        """End it. Returns when its threads are done, or when a grace period has passed."""
+        """Close the door. Returns when its threads have ended, or when a grace period has passed."""

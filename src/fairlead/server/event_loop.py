@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, on which the doors that speak through sockets of Python run."""
+"""One event loop in a thread of its own, on which the doors with Python sockets run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """`uvloop` where it is installed, else asyncio's own loop. Started by the first door that needs it, stopped
+    """`uvloop` if it is installed, else asyncio's own loop. Started by the first door that needs it, stopped
     after the last one has closed.
     """
 
@@ -29,7 +29,7 @@ class EventLoop:
         return None if self._thread is None else self._thread.ident
 
     def start(self) -> None:
-        """Starting twice is fine."""
+        """Calling it twice is allowed."""
         if self._thread is not None:
             return
         self._loop = _new_loop()
@@ -37,11 +37,13 @@ class EventLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """From another thread: what the coroutine returns, or raises."""
+        """From another thread: run the coroutine, and return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
 
     def stop(self) -> None:
-        """Doors have closed before. Returns when the thread has ended; stopping twice is fine."""
+        """Call it after the doors have closed. Returns when the thread has ended; calling it twice is
+        allowed.
+        """
         if self._thread is None:
             return
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -29,7 +29,7 @@ from fairlead.server import answers
 from fairlead.server.flight_listener import FlightListener
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
-from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
+from fairlead.server.streamed import MAX_BYTES, STREAMED, Part
 from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
@@ -77,14 +77,14 @@ class FlightDoor:
 
 
 class _Authorization(flight.ServerMiddleware):  # type: ignore[misc]
-    """What one call says about who makes it."""
+    """The credentials of one call."""
 
     def __init__(self, value: str | None) -> None:
         self.value = value
 
 
 class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses a stranger at the first header, whatever is called, before anything of the call is read."""
+    """Refuses unknown credentials at the first header, before anything of the call is read."""
 
     def __init__(self, layers: Layers) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             # The client left while its channel was being opened.
             return
         except Exception as unexpected:
-            # Flight would send a stranger our stack.
+            # Flight would send our stack to the client.
             _log.exception("a channel failed in a way it should not")
             raise _in_flight_words(unexpected) from None
 
@@ -173,7 +173,7 @@ class _Counted(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 def _in_flight_words(error: Exception) -> flight.FlightError:
-    """The text is what any Flight client shows; the fault is what ours turns back into the error."""
+    """The text is what any Flight client shows; our clients turn the fault back into the error."""
     fault = fault_of(error)
     kind = (
         flight.FlightUnauthenticatedError if isinstance(error, Unauthenticated) else flight.FlightServerError
@@ -192,8 +192,8 @@ def _read_verb(command: bytes) -> str:
 
 
 def _has_no_columns(reader: flight.MetadataRecordBatchReader) -> bool:
-    """Before anything else is read: of batches without columns Flight unpacks nothing. False when the client
-    has left.
+    """Checked before anything else is read: Flight unpacks nothing of batches without columns. False if the
+    client has left.
     """
     try:
         columns = reader.schema.names
@@ -243,8 +243,7 @@ class _Channel:
                 )
             except _ClientGone:
                 return
-            # While the next request is waited for, which may take hours, the memory of this one is somebody
-            # else's.
+            # Freed before the wait for the next request, which may take hours.
             del chunk
 
     def _answer_or_refuse(self, request: pa.Buffer) -> None:
@@ -267,7 +266,7 @@ class _Channel:
         return Overloaded("bytes of memory for Arrow", self._limits.settings.max_arrow_bytes, RETRY_AFTER_MS)
 
     def _answer(self, request: pa.Buffer) -> None:
-        # The key may have been revoked since the channel was opened: then nothing else is looked at.
+        # The key may have been revoked since the channel was opened: then nothing else is read.
         self._broker.rights.grants()
         size = request.size
         self._opened.note(size)
@@ -290,7 +289,7 @@ class _Channel:
         between two parts.
         """
         with self._limits.unread() as hold:
-            hold(MOST_BYTES)
+            hold(MAX_BYTES)
             while True:
                 part = next(parts, None)
                 if part is None:

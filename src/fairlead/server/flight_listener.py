@@ -1,9 +1,9 @@
-"""A Flight server on one port, replaced by another when the certificates change: pyarrow's cannot change
-them.
+"""A Flight server on one port, replaced by another when the certificates change, because pyarrow's server
+cannot change them.
 
-A server that shuts down closes its port at once and goes on with its open streams, and its clients use a new
-connection for new ones. So nothing under way is cut off. Between the two nobody listens for some
-milliseconds; a client tries again.
+A server that shuts down closes its port at once and continues with its open streams; its clients use a new
+connection for new ones. So nothing is cut off. Between the two, nothing listens for some milliseconds; a
+client tries again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.flight")
 
-#: How long the port is waited for after the server that had it was told to leave it, before that is said and
+#: How long to wait for the port after the previous server was told to release it, before this is reported and
 #: the old certificates are tried as well.
 _PORT_S = 5.0
 
@@ -63,11 +63,11 @@ class FlightListener:
             self._certificates.tell_changes(self.renew)
 
     def renew(self) -> None:
-        """Change to the certificates that are current. Returns when the port is open again, or the listener
-        was stopped.
+        """Change to the current certificates. Returns when the port is open again, or the listener was
+        stopped.
 
-        Those that only Flight cannot use leave it with the ones it had: an open port with them is worth more
-        than none.
+        If Flight cannot use the new certificates, the listener keeps the old ones: an open port with them is
+        better than none.
         """
         assert self._certificates is not None
         with self._lock:
@@ -98,8 +98,8 @@ class FlightListener:
             event(_log, logging.DEBUG, "listening again", gap_ms=round((time.monotonic() - began) * 1000))
 
     def stop(self, grace_s: float) -> None:
-        """Flight waits for every open stream, and a client that is gone without a word keeps its own open:
-        not for ever.
+        """Flight waits for every open stream, and a client that vanished keeps its own open, so the wait is
+        bounded.
         """
         self._stopping.set()
         with self._lock:
@@ -137,7 +137,7 @@ class FlightListener:
         return self._make(f"grpc+tls://{where}", **tls)
 
     def _is_free(self) -> bool:
-        """Asked first, because gRPC says on stderr what it could not have."""
+        """Checked first, because gRPC prints to stderr what it could not have."""
         try:
             try_port(self._host, self._port)
         except OSError:

@@ -1,5 +1,5 @@
-"""The HTTP door: `/healthz`, `/readyz`, `/metrics`. It goes on answering while the server drains, so that a
-stop can be watched. `http_connections.py` has its connections; pages and their errors are here.
+"""The HTTP door: `/healthz`, `/readyz`, `/metrics`. It continues to answer while the server drains, so that a
+stop can be watched. Pages and their errors are here; `http_connections.py` has its connections.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _log = logging.getLogger("fairlead.http")
 TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 64
 _STOP_S = 10.0
-#: One of them looks at all queues; the others check keys and ask the broker whether it works.
+#: One of them measures all queues; the others check keys and whether the broker works.
 _THREADS = 4
-#: Pages that tell nothing about anybody's queues: whoever watches over a server asks for them without a key.
+#: Pages that reveal nothing about queues: monitoring asks for them without a key.
 _OPEN = ("/", "/healthz", "/readyz")
 _NO_HTTP_OF_OURS = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
 
 
 class HttpDoor:
-    """At most `max_connections` at a time; when one more comes, the one that has kept us waiting longest is
-    closed.
+    """At most `max_connections` at a time; if one more comes, the one whose client has been slow for longest
+    is closed.
 
-    So neither slow nor idle clients can keep a health check out. Whatever takes the engine's lock runs in
-    threads, so that no other door waits for it.
+    So neither slow nor idle clients can keep a health check out. Everything that takes the engine's lock runs
+    in threads, so that no other door waits for it.
     """
 
     name = "http"
@@ -76,7 +76,7 @@ class HttpDoor:
         self._metrics = metrics
         self._event_loop = event_loop
         self._draining = False
-        #: One look at all queues at a time, however many ask.
+        #: One measurement of all queues at a time, however many clients ask.
         self._scraping = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "fairlead-http")
         self._layers = layers or Layers(broker)
@@ -117,7 +117,7 @@ class HttpDoor:
             _log.exception("a page could not be made")
             answer = problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the log of the server says more")
         if _has_body(request) or answer.status_code in _NO_HTTP_OF_OURS:
-            # A body nobody reads must not be taken for the next request.
+            # An unread body must not be taken for the next request.
             answer.headers["Connection"] = "close"
         answer.headers["Date"] = formatdate(usegmt=True)
         await answer(scope, receive, send)
@@ -132,12 +132,12 @@ class HttpDoor:
             message = "expected Content-Length or Transfer-Encoding, got both"
             return problem(HTTPStatus.BAD_REQUEST, "bad_request", message)
         try:
-            # As it was sent: a target may be a whole URL, and an escaped path is no page of ours.
+            # As it was sent: a target may be a whole URL, and an escaped path is not one of the pages.
             path, wrong = urlsplit(request.scope["raw_path"].decode("ascii")).path, ""
         except ValueError as error:
             path, wrong = "", str(error)
         if path not in _OPEN:
-            # Before it is known whether there is such a page.
+            # Before it is known whether the page exists.
             source = request.client.host if request.client else ""
             request.state.caller = await self._in_thread(
                 self._layers.admit, request.headers.get("Authorization"), source
@@ -176,12 +176,12 @@ class HttpDoor:
         return as_json(HTTPStatus.OK, {"ready": True})
 
     async def _show_metrics(self, request: Request) -> Response:
-        # It tells of every queue.
+        # The page shows every queue.
         await self._in_thread(request.state.caller.rights.need_everywhere)
         try:
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         except (TypeError, ValueError):
-            # A version that is no number; what everybody understands is not wrong.
+            # A version that is no number; the format that every client understands is not wrong.
             encode, content_type = choose_encoder("")
         wanted = request.query_params.getlist("name[]")
         registry: Any = self._metrics.registry

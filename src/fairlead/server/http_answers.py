@@ -1,4 +1,4 @@
-"""Answers of the HTTP door that are no pages."""
+"""Answers of the HTTP door other than pages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Connections of the HTTP door: how many there are, how long each may keep us waiting, and TLS.
+"""Connections of the HTTP door: their number, how slow each may be, and TLS.
 
-uvicorn and h11 read and write HTTP. Promises that slow, silent and malformed clients keep nobody out, and that
-no part of a refused request is read as another one. Everything here runs on the event loop of the doors.
+uvicorn and h11 read and write HTTP. Guarantees: slow, silent and malformed clients keep no other client out,
+and no part of a refused request is read as another one. Everything here runs on the event loop of the doors.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
 
 _log = logging.getLogger("fairlead.http")
-#: uvicorn warns of every malformed request, so strangers could fill the log.
+#: uvicorn warns of every malformed request, so clients could fill the log.
 _uvicorn_log = logging.getLogger("fairlead.http.uvicorn")
 _uvicorn_log.setLevel(logging.ERROR)
 
-#: The most that a request line with all headers may have. h11 compares the size of a head with its limit only
-#: while the head is incomplete, so it gets what came in pieces.
+#: The largest request line with all headers. h11 compares the size of a head with its limit only while the
+#: head is incomplete, so it is given what came in pieces.
 _MAX_HEAD_BYTES = 64 * 1024
 _PIECE_BYTES = 16 * 1024
-#: How long a client that was refused may go on sending before its connection is closed.
+#: How long a refused client may continue to send before its connection is closed.
 _REFUSED_S = 1.0
 _ACCEPT_AGAIN_S = 0.1
 _BACKLOG = 128
 _STOP_S = 5.0
-#: The kind of record a TLS client begins with. No HTTP method does.
+#: The first byte of a TLS client. No HTTP method begins with it.
 _HANDSHAKE = b"\x16"
 
 
 class Connections:
-    """At most `most` that wait for their clients: one more closes the one that has kept us waiting longest.
+    """At most `most` connections that wait for their clients: one more closes the one whose client has been
+    slow for longest.
 
-    While all of them are at work, as many again are let in, so that a health check need not wait for scrapes.
+    While all of them are being served, as many again are accepted, so that a health check need not wait for
+    scrapes.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Connections:
         self._most = most
         self._timeout_s = timeout_s
         self._certificates = certificates
-        #: Each with the time when its client has kept us waiting too long; None while we are at work for it.
+        #: Each with the time when its client has been too slow; None while the server works for it.
         self._open: dict[asyncio.Task[None], asyncio.Timeout] = {}
         self._accepting: asyncio.Task[None] | None = None
 
@@ -89,7 +91,7 @@ class Connections:
         return str(bound[0]), int(bound[1])
 
     async def close(self) -> None:
-        """Ends the connections that are at work too."""
+        """Also closes connections that are being served."""
         assert self._accepting is not None
         tasks = [self._accepting, *self._open]
         for task in tasks:
@@ -107,7 +109,7 @@ class Connections:
                     await asyncio.sleep(_ACCEPT_AGAIN_S)
                 else:
                     self._admit(connection)
-                    # A backlog of clients is accepted without a wait, and would keep the loop to itself.
+                    # A backlog of clients is accepted without a wait, and would occupy the loop.
                     await asyncio.sleep(0)
 
     def _admit(self, connection: socket.socket) -> None:
@@ -136,7 +138,7 @@ class Connections:
                 await spoken.loop.connect_accepted_socket(lambda: spoken, connection, ssl=context)
                 await spoken.lost.wait()
         except OSError:
-            # The client went away, or was too slow: this harms nobody else.
+            # The client left, or was too slow: this harms no other connection.
             _log.debug("a connection broke")
         except Exception:
             _log.exception("a connection ended by an error that nobody foresaw")
@@ -145,7 +147,8 @@ class Connections:
                 spoken.transport.abort()
             connection.close()
             if spoken.tasks:
-                # Counted until its answer is made, or clients that leave early could ask for any number of them.
+                # Counted until its answer is made, or clients that leave early could request any number of
+                # them.
                 await asyncio.wait(spoken.tasks)
 
     async def _context(self, connection: socket.socket) -> ssl.SSLContext | None:
@@ -172,7 +175,9 @@ class Connections:
 
 
 class HttpConnection(H11Protocol):
-    """uvicorn's, which has no limit for slow clients and one answer to everything malformed."""
+    """uvicorn's connection has no limit for slow clients, and one answer for everything malformed. This one
+    adds both.
+    """
 
     def __init__(self, config: Config, limits: Limits, patience: asyncio.Timeout, timeout_s: float) -> None:
         super().__init__(config, ServerState(), {})
@@ -195,7 +200,7 @@ class HttpConnection(H11Protocol):
                 super().data_received(data[start : start + _PIECE_BYTES])
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client may end its side before it has the answer. TLS cannot."""
+        """A client may close its side before it has the answer. TLS cannot."""
         if self.scheme == "https" or not self._answers:
             return False
         self.cycle.keep_alive = False
@@ -207,12 +212,12 @@ class HttpConnection(H11Protocol):
             self._wait_until(None)
 
     def on_response_complete(self) -> None:
-        """From now on for the next request, and for the client to take this answer."""
+        """Wait from now on for the next request, and for the client to read this answer."""
         self._wait_until(self.loop.time() + self._timeout_s)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Called while h11's error is handled. What follows in the connection is not looked at any more."""
+        """Called while h11's error is handled. The rest of the connection is not read."""
         self._refused = True
         if self._answers:
             # The body of a request is malformed, and answers to requests with a body close the connection.
@@ -226,7 +231,8 @@ class HttpConnection(H11Protocol):
                 status = HTTPStatus.REQUEST_URI_TOO_LONG
         self.transport.write(written_out(problem(status, "bad_request", str(error)[:200])))
         if self.transport.can_write_eof():
-            # Closed at once, unread bytes would make the system cut the connection off, and the answer with it.
+            # If it were closed at once, unread bytes would make the system cut the connection off, and the
+            # answer with it.
             self.transport.write_eof()
             self.loop.call_later(_REFUSED_S, self.transport.close)
         else:

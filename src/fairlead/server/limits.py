@@ -1,10 +1,10 @@
-"""What all doors together have in hand: refuses what would be too much, counts what was refused, knows when
-nothing is in flight.
+"""The limits of all doors together: refuses requests beyond them, counts refusals, and tells when nothing is
+in flight.
 
 One `Limits` for a server. The layer `middleware.limits` wraps every request in `call(size)` or
 `waiting_call()`; a door wraps what a client keeps open in `channel()` (Flight) or `stream()` (gRPC). All of
-these raise before anything was carried out. A door tells `count_error` the errors that it answers with, and
-`refused` whatever else is refused, so that every limit shows in the metrics.
+these raise before anything is carried out. A door reports errors that it answers with to `count_error`, and
+other refusals to `refused`, so that every limit shows in the metrics.
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ from fairlead.errors import (
     TooManyLanes,
 )
 
-#: Of an answer of many parts: the one that is written, and what gRPC has taken of those before it; measured.
+#: Parts of an answer in memory: the one that is being written, and those that gRPC still holds; measured.
 _PARTS_HELD = 3
 #: Long enough for a few calls to finish, short enough to be no outage.
 RETRY_AFTER_MS = 50
 
 
 class Limit(StrEnum):
-    """Everything that something may be too much for: the values of the label `limit` of
-    `fairlead_refused_total`.
-    """
+    """Every limit that a request may exceed: the values of the label `limit` of `fairlead_refused_total`."""
 
     CALLS = "calls"
     INFLIGHT_BYTES = "inflight_bytes"
@@ -63,7 +61,7 @@ class Limit(StrEnum):
     STAGED = "staged"
     DURABLE_CONSUMERS = "durable_consumers"
     OTHER = "other"
-    #: What the engine refuses for want of room.
+    #: Refusals of the engine for lack of room.
     LANES = "lanes"
     QUEUE_FULL = "queue_full"
     STORE_FULL = "store_full"
@@ -84,8 +82,8 @@ _BY_WHAT = {
     "chunks in one staged write": Limit.STAGED,
     "durable consumers": Limit.DURABLE_CONSUMERS,
 }
-#: Fields of `InvalidRequest` that have a label of their own; what stands before the last dot names the row of
-#: a batch.
+#: Fields of `InvalidRequest` with a label of their own; the part before the last dot names the row of a
+#: batch.
 FIELDS = frozenset(
     {
         "payload",
@@ -126,10 +124,10 @@ OTHER_FIELD = "other"
 
 
 class OpenChannel:
-    """What has been read on a channel so far; its own thread counts, others look.
+    """Bytes read on a channel so far; its own thread counts, and others read.
 
-    pyarrow holds the memory of a request until the next one has come, however long that takes: `held` is what
-    that is.
+    pyarrow keeps the memory of a request until the next one has arrived, however long that takes: `held` is
+    its size.
     """
 
     __slots__ = ("connection", "held", "read_bytes", "requests")
@@ -147,8 +145,8 @@ class OpenChannel:
 
 
 class Read(NamedTuple):
-    """`size` is what requests took in memory, which is about what they took on the way; `held` of it is still
-    there.
+    """`size` is the memory that requests took, which is about their size on the wire; `held` of it is still
+    in use.
     """
 
     size: int
@@ -166,7 +164,7 @@ def _sum(read: Read, channel: OpenChannel) -> Read:
 class Limits:
     def __init__(self, settings: LimitSettings | None = None) -> None:
         self.settings = settings or LimitSettings()
-        # A lock itself is entered without a call of Python.
+        # The lock's own slots save a Python call.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._calls = 0
@@ -180,19 +178,19 @@ class Limits:
         self._streams: Counter[str] = Counter()
         self._closed = False
         self._counting = threading.Lock()
-        #: How often each limit was met, and how often each field of a request was wrong.
+        #: How often each limit was exceeded, and how often each field of a request was wrong.
         self.refusals: Counter[Limit] = Counter()
         self.invalid: Counter[str] = Counter()
-        #: Of `refusals`, those of calls, channels and streams that got `Overloaded`.
+        #: The part of `refusals` for calls, channels and streams that got `Overloaded`.
         self.overloaded = 0
-        #: By door, as far as somebody counts them.
+        #: By door, as far as they are counted.
         self.connections: dict[str, int] = {}
-        #: Whether somebody asks what was read of each connection, and says which are gone.
+        #: Whether reads are tracked by connection, and closed ones reported.
         self.watched = False
         self._was_read: dict[str, Read] = {}
 
     def begin_call(self, size: int = 0) -> None:
-        """One call is worked on until `end_call`; `size` is what its request holds in memory."""
+        """A call runs until `end_call`; `size` is the memory of its request."""
         with self._lock:
             if self._closed:
                 raise ServerStopping
@@ -221,8 +219,8 @@ class Limits:
             self.end_call(size)
 
     def begin_waiting(self) -> bool:
-        """A claim that may wait begins; False: this thread has said so already. In flight like any other, but as it costs
-        only its thread it takes no place of `max_calls`.
+        """A claim that may wait begins; False: this thread has called it already. It is in flight like any
+        other, but takes no place of `max_calls`, because it costs only its thread.
         """
         with self._lock:
             if self._closed:
@@ -249,14 +247,14 @@ class Limits:
                 self.end_waiting()
 
     def count_waits(self, count: Callable[[], int]) -> None:
-        """Claims that wait at a door without a thread are in flight too. A stop does not wait for them here: their door
-        ends them.
+        """Waiting claims of a door without threads are in flight too. A stop does not wait for them here:
+        their door ends them.
         """
         self._waits_elsewhere.append(count)
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
-        """For a claim until its answer is written. The layers are done with it before that, but a stop must not
+        """For a claim until its answer is written. The layers are finished before that, but a stop must not
         cut it off. The `waiting_call` of this thread inside it is the same call.
         """
         self._of_thread.hands_out = True
@@ -277,11 +275,11 @@ class Limits:
 
     @contextmanager
     def unread(self) -> Iterator[Callable[[int], None]]:
-        """For as long as an answer of many parts is written; told how large a part is going to be, and how
-        large it is.
+        """While an answer of many parts is written. The returned function gets the size of each part, first
+        expected and then real.
 
-        A client that does not read keeps a part in our hands, and others on their way: what all of them keep
-        has a bound.
+        A client that does not read keeps one part in our memory, and others on their way: the sum over all
+        clients has a bound.
         """
         held = 0
 
@@ -309,7 +307,7 @@ class Limits:
                 self._unread -= held
 
     def open_channel(self) -> None:
-        """For a client that begins a channel and has said nothing on it yet: that alone keeps a thread.
+        """For a client that opens a channel and has sent nothing on it yet: this alone occupies a thread.
         `close_channel` ends it.
         """
         with self._changed:
@@ -324,7 +322,7 @@ class Limits:
 
     @contextmanager
     def channel(self, connection: str = "") -> Iterator[OpenChannel]:
-        """For as long as a client keeps one open. An open channel with no call on it is not in flight."""
+        """While a client keeps a channel open. An open channel without a call is not in flight."""
         channel = OpenChannel(connection)
         most = self.settings.max_channels_per_connection
         with self._changed:
@@ -348,8 +346,8 @@ class Limits:
 
     @contextmanager
     def stream(self, connection: str = "") -> Iterator[None]:
-        """For as long as a client keeps one open. It ends by itself once the waits of the broker are over, so
-        it is not in flight.
+        """While a client keeps a stream open. It ends by itself once the waits of the broker end, so it is
+        not in flight.
         """
         with self._changed:
             self._check_open()
@@ -381,12 +379,12 @@ class Limits:
         raise Overloaded(what, most, RETRY_AFTER_MS)
 
     def refused(self, limit: Limit) -> None:
-        """Count something that was refused or closed elsewhere because it was too much."""
+        """Count a refusal or a closed connection from elsewhere."""
         with self._counting:
             self.refusals[limit] += 1
 
     def count_error(self, error: Exception) -> None:
-        """Count what a door answers with, if it is about a limit or a request that is not what it must be."""
+        """Count an error that a door answers with, if it concerns a limit or an invalid request."""
         if isinstance(error, InvalidRequest):
             field = error.field.rpartition(".")[2]
             with self._counting:
@@ -398,16 +396,16 @@ class Limits:
 
     @property
     def in_flight(self) -> int:
-        """Calls being worked on, those that wait included."""
+        """Running calls, including waiting ones."""
         return self._calls + self._waiting + sum([count() for count in self._waits_elsewhere])
 
     @property
     def channels(self) -> int:
-        """What clients keep open, streams included."""
+        """Channels and streams that clients keep open."""
         return len(self._channels) + self._streams.total()
 
     def read_by_connection(self) -> dict[str, Read]:
-        """Of every connection that has, or once had, a channel: what has been read from it."""
+        """The bytes read from each connection that has, or once had, a channel."""
         with self._changed:
             found = dict(self._was_read)
             for channel in self._channels:
@@ -437,8 +435,8 @@ class Limits:
         return self._closed
 
     def wait_until_idle(self, grace_ms: int, hurry: Callable[[], bool] = lambda: False) -> bool:
-        """After `close`: True when the last call in flight has ended, False when the grace was over or
-        `hurry()` said so.
+        """After `close`: True once the last call in flight has ended, False if the grace period passed or
+        `hurry()` returned True.
         """
         deadline = time.monotonic() + grace_ms / 1000
         with self._changed:

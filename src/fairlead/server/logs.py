@@ -1,8 +1,8 @@
-"""Structured logs on stderr by the standard `logging`: one event a line, as text or as JSON.
+"""Structured logs on stderr by the standard `logging`: one event for each line, as text or as JSON.
 
-What users send stays out of them: `event` takes named fields that its caller chose, and of an exception only
-such text is shown as is known to quote no request. Everything that logs through the standard library comes
-out in the same form.
+Logs contain nothing that users send: `event` takes named fields that its caller chose, and the text of an
+exception is shown only if it is known to quote no request. Everything that logs through the standard library
+has the same form.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def event(log: logging.Logger, level: int, name: str, /, **fields: object) -> No
 def set_up(
     settings: LogSettings, stream: TextIO | None = None, *, repeats: Repeats | None = None
 ) -> logging.Handler:
-    """Send all logs of this process through one handler; other libraries' only from warning on.
+    """Send all logs of this process through one handler; those of other libraries only from warning on.
 
-    With `repeats`, lines that repeat are counted.
+    With `repeats`, repeated lines are counted.
     """
     handler = (
         logging.StreamHandler(stream or sys.stderr)
@@ -50,7 +50,7 @@ def set_up(
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):
-    """Writes a line that repeats once, and how often it came after each window, or when the process ends."""
+    """Writes a repeated line once, and its count after each window or when the process ends."""
 
     def __init__(self, stream: TextIO, repeats: Repeats) -> None:
         super().__init__(stream)
@@ -58,7 +58,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
         self._timer: threading.Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Under the lock of the handler, as always."""
+        """Called under the lock of the handler."""
         self._write_counts()
         if not self._repeats.is_repeat(record, _now_ms()):
             super().emit(record)
@@ -128,7 +128,7 @@ class Lines(logging.Formatter):
 
 
 def safe_text(error: BaseException) -> str:
-    """An error without what a user may have sent: a refused request's message quotes it, and so may any
+    """An error without what a user may have sent: the message of a refused request quotes it, and so may any
     library's.
     """
     if isinstance(error, (Unavailable, BrokenInvariant)):

@@ -1,8 +1,8 @@
-"""Counting what was committed: facts in, numbers out.
+"""Counts of committed facts.
 
-`FactCounts.observe` runs under the engine lock for every commit, so it works on whole batches: the messages of a
-chunk were enqueued at one time, and members of one claim that end together are one observation with a weight.
-`tests/doors/http` holds that every kind of fact is either counted or named as bookkeeping.
+`FactCounts.observe` runs under the engine lock for every commit, so it works on whole batches: the messages
+of a chunk were enqueued at one time, and members of one claim that end together are one observation with a
+weight. `tests/doors/http` checks that every kind of fact is either counted or listed as bookkeeping.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fairlead.server.metric_series import MetricSeries, reason_word
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
 
-#: Facts that no message moves by. Allowing messages to pass moves fronts of streams, which are measured; messages that
-#: join a chunk are counted with it, because the chunk has grown when its facts are counted.
+#: Facts that move no message. Allowing messages to pass moves fronts of streams, which are measured; messages
+#: that join a chunk are counted with it, because the chunk has grown when its facts are counted.
 BOOKKEEPING: frozenset[type] = frozenset(
     {
         f.ChunkGrown,
@@ -40,7 +40,7 @@ BOOKKEEPING: frozenset[type] = frozenset(
     }
 )
 
-#: The label of a message that expired. A completed message that is kept no longer is nothing to worry about.
+#: The label of a message that expired. A completed message that is no longer retained is not a problem.
 _EXPIRED = {"retention": "retention", "kept_long_enough": "completed"}
 
 
@@ -76,7 +76,7 @@ class FactCounts(MetricSeries):
         self.count(names.DELIVERED, len(numbers), label)
         self.claim_sizes.add(len(numbers))
         self.claimed(terms.claim_id, label, len(numbers))
-        # A message that anything happened to before (a delay, a release, a redrive) has a row of its own.
+        # A message with a delay, a release or a redrive has a row of its own.
         fresh = [number for number in numbers if number not in memory.own] if memory.own else numbers
         for block, members in by_chunk(fresh):
             chunk = memory.find_touched_chunk(block)
@@ -172,7 +172,7 @@ class FactCounts(MetricSeries):
         return 1
 
 
-#: What a move of each kind counts; a kind that is missing here fails a test.
+#: What a move of each kind counts; a test fails if a kind is missing here.
 MOVES: dict[str, Callable[[FactCounts, f.MessageMoved, str], None]] = {
     "released": FactCounts._released,
     "returned": FactCounts._returned,
@@ -185,7 +185,7 @@ MOVES: dict[str, Callable[[FactCounts, f.MessageMoved, str], None]] = {
     "completed": FactCounts._done,
 }
 
-#: Returns how many leases ended by it, if it ends any.
+#: Returns how many leases ended with it, if any.
 Handler = Callable[[FactCounts, Any, "Memory"], int | None]
 
 COUNTED: dict[type, Handler] = {

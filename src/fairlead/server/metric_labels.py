@@ -9,15 +9,16 @@ from fairlead.server.metric_names import OTHER
 
 
 class QueueLabels:
-    """The first `most` queues have their names as labels, each with its dead letters; the rest share one.
+    """The first `most` queues have their names as labels, each with its dead letters; the rest share one
+    label.
 
-    A deleted queue gives its place free for the next new one.
+    A deleted queue frees its label for the next new one.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._records: dict[int, QueueRecord] = {}
-        #: Ids of queues with a label of their own, dead-letter queues not counted.
+        #: Ids of queues with a label of their own, without dead-letter queues.
         self._own: set[int] = set()
         self._labels: dict[int, str] = {}
 
@@ -32,7 +33,7 @@ class QueueLabels:
     def saved(self, record: QueueRecord) -> None:
         queue_id = record.queue_id
         if not record.name:
-            # Unlinked: what is left of it is still counted under its name.
+            # Unlinked: its remains are still counted under its name.
             return
         self._records[queue_id] = record
         if not record.source_id and queue_id not in self._own and len(self._own) < self._most:
@@ -41,7 +42,7 @@ class QueueLabels:
             self._labels.pop(record.dlq_id, None)
 
     def cleared(self, queue_id: int) -> str | None:
-        """Forget a queue; the answer is its label, if no other queue has it."""
+        """Forget a queue; returns its label, if no other queue has it."""
         label = self.of(queue_id)
         self._records.pop(queue_id, None)
         self._labels.pop(queue_id, None)

@@ -1,5 +1,5 @@
-"""Every metric of fairlead: name, kind, labels, meaning. What counts them, what shows them and the docs all
-read this table.
+"""Every metric of fairlead: name, kind, labels, meaning. The code that counts and shows metrics, and the
+docs, read this table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCH_SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 10_
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """`name` is as it is exposed; a counter's ends in `_total`."""
+    """`name` is as it is exposed; a counter's name ends in `_total`."""
 
     name: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""Counters and distributions by the labels of a metric, the times of commits, and claims that are under way."""
+"""Counters and distributions by the labels of a metric, the times of commits, and current claims."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Granted:
 
 
 class MetricSeries:
-    """What was counted, for the queues that have labels. A subclass knows the facts of an engine."""
+    """Counts for the queues with labels. A subclass knows the facts of an engine."""
 
     def __init__(self, clock: Clock, labels: QueueLabels) -> None:
         self.counters: dict[Series, int] = {}
@@ -52,7 +52,7 @@ class MetricSeries:
 
     def timed(self, timing: Timing) -> None:
         if timing.what == "commit":
-            # Under the engine lock, as facts are.
+            # Under the engine lock, like facts.
             self._commit_seconds.add(timing.seconds)
             return
         with self._timing:
@@ -75,7 +75,7 @@ class MetricSeries:
             self._forget(gone)
 
     def _forget(self, label: str) -> None:
-        """A queue is gone, and with it its series."""
+        """A queue was deleted, and its series with it."""
         for series in [*self.counters, *self.distributions]:
             name, values = series
             if name in _BY_QUEUE and values[0] == label:
@@ -83,19 +83,19 @@ class MetricSeries:
                 self.distributions.pop(series, None)
 
     def claimed(self, claim_id: int, label: str, count: int) -> None:
-        """A claim has so many more leases."""
+        """A claim got more leases."""
         granted = self._claims.get(claim_id)
         if granted is None:
             self._claims[claim_id] = _Granted(self._clock.monotonic_ms(), label, count)
         else:
-            # A numbered claim is put together piece by piece.
+            # A numbered claim is assembled piece by piece.
             granted.live += count
 
     def end_leases(self, claim_id: int, count: int) -> str | None:
-        """So many of one claim end together, with one age. Returns the label of its queue: all leases of a
-        claim are of one.
+        """This many leases of one claim end together, with one age. Returns the label of its queue, which all
+        leases of a claim share.
 
-        Nothing is known of a claim that another process granted.
+        Claims of another process are unknown.
         """
         claim = self._claims.get(claim_id)
         if claim is None:
@@ -125,8 +125,8 @@ def reason_word(number: int) -> str:
 
 
 def tally(values: list[Any]) -> Mapping[Any, int]:
-    """How often each occurs. Mostly there is one message, or one claim, or one millisecond, and a Counter is
-    dear.
+    """The number of occurrences of each value. Usually there is one message, claim or millisecond, and a
+    Counter is slow.
     """
     count = len(values)
     return {values[0]: count} if values and values.count(values[0]) == count else Counter(values)

@@ -1,4 +1,4 @@
-"""What `/metrics` shows: counts of what was committed, and the measures of the moment."""
+"""The content of `/metrics`: counts of commits, and current measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Sample = tuple[tuple[str, ...], float]
 
 
 class Metrics:
-    """A registry of its own, fed by the broker it watches from now on. Counters begin at 0 with the process.
+    """A registry of its own, fed by the broker that it watches. Counters begin at 0 with the process.
 
     At most `settings.max_queues` queues have a label of their own (the rest are `__other__`), and
     `settings.max_throttle_keys` throttle keys are shown; message ids, fairness keys and consumers are no
@@ -73,7 +73,7 @@ class Metrics:
         return [_family(definition) for definition in names.METRICS]
 
     def collect(self) -> Iterator[Metric]:
-        """Copies first: the engine goes on counting meanwhile, and a dict that grows must not be walked."""
+        """Copies first: the engine continues to count meanwhile, and a dict that grows must not be iterated."""
         counters: dict[str, list[Sample]] = {}
         for (name, values), count in list(self._counts.counters.items()):
             counters.setdefault(name, []).append((values, count))
@@ -205,7 +205,7 @@ class Metrics:
 
 
 class _Bounded:
-    """The first so many of a changing set of names; those that are gone give their places free."""
+    """The first names of a changing set, up to a bound; names that disappear free their places."""
 
     def __init__(self, most: int) -> None:
         self._most = most

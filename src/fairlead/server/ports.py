@@ -1,5 +1,5 @@
-"""Whether a port can be had. Asked before a library is, which would say vaguely that it cannot, or share it
-with a stranger.
+"""Whether a port is available. Checked before a library tries, which would report a vague error, or share the
+port with another process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import closing
 
 
 def try_port(host: str, port: int) -> None:
-    """Raises OSError when nobody could listen there now."""
+    """Raises OSError if no socket could listen there now."""
     family, kind, protocol, _, where = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

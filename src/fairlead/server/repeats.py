@@ -1,10 +1,11 @@
-"""Which log lines repeat an earlier one, so that the log has one line and a count instead of thousands.
+"""Detects log lines that repeat an earlier one, so that the log has one line and a count instead of
+thousands.
 
-Two lines are the same when they have the same logger, level and text, the same fields except `peer`, and,
-where an error belongs to them, an error of the same kind from the same line of code. So a flood from many
-ports, or many times the same fault, becomes one line a minute; the same event for another limit, door, file
-or verb, or another error, stays a line of its own. Numbers among the arguments of a text are counts and not
-part of the key. Critical lines always pass, and so does what only `debug` shows.
+Two lines are the same if they have the same logger, level and text, the same fields except `peer`, and, for
+errors, an error of the same kind from the same line of code. So a flood from many ports, or the same fault
+many times, becomes one line a minute; the same event for another limit, door, file or verb, or another error,
+keeps a line of its own. Numbers among the arguments of a text are counts and not part of the key. Critical
+lines always pass, and so do debug lines.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Mapping
 
-#: How often a line that repeats is written, with the count since the last time.
+#: How often a repeated line is written, with the count since the last time.
 WINDOW_MS = 60_000
-#: How many different lines are remembered. A flood that varies what we log ends the oldest early, and is
-#: counted less well.
+#: Distinct lines that are remembered. A flood with varying lines ends the oldest early, so that it is counted
+#: less exactly.
 MAX_REMEMBERED = 1000
-#: Fields that say who it was and not what happened.
+#: Fields that identify the client and not the event.
 _WHO = frozenset({"peer"})
 
 
 class Repeats:
-    """A pure count: time comes from the caller, and so does the writing. Used under the lock of a handler."""
+    """Pure counting: the caller provides the time and writes the lines. Used under the lock of a handler."""
 
     def __init__(self, window_ms: int = WINDOW_MS, max_remembered: int = MAX_REMEMBERED) -> None:
         self.window_ms = window_ms
@@ -31,7 +32,7 @@ class Repeats:
         self._seen: dict[Hashable, _Seen] = {}
 
     def is_repeat(self, record: logging.LogRecord, now_ms: int) -> bool:
-        """True when the line is only counted. Take what `due` gives before."""
+        """True if the line is only counted. Call `due` first and write what it returns."""
         if not logging.INFO <= record.levelno < logging.CRITICAL:
             return False
         key = key_of(record)
@@ -44,9 +45,7 @@ class Repeats:
         return True
 
     def due(self, now_ms: int) -> Iterator[logging.LogRecord]:
-        """The counts whose windows are over, each as its last record. A line that did not repeat is
-        forgotten.
-        """
+        """The counts whose windows have ended, each as its last record. A line without repeats is forgotten."""
         while self._seen:
             key, seen = next(iter(self._seen.items()))
             if seen.ends_ms > now_ms and len(self._seen) < self._max_remembered:

@@ -1,4 +1,4 @@
-"""A secret in a file that only its owner can read: all of it, or no such file."""
+"""A secret in a file that only its owner can read. The file is complete, or does not exist."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import TracebackType
 
 
 class SecretFile:
-    """Made beside its place when the block begins, so that what is wrong with the place shows before there is
-    a secret.
+    """The file is created beside its place when the block begins, so that a problem with the place shows
+    before the secret exists.
 
-    `write` gives it its name. One that is there is replaced, or, with `exclusive`, refused with
+    `write` gives it its name. An existing file is replaced or, with `exclusive`, refused with
     FileExistsError.
     """
 
@@ -44,7 +44,7 @@ class SecretFile:
 
 
 def _sync(directory: Path) -> None:
-    """Or a power cut could take the name away again."""
+    """Without it a power cut could undo the renaming."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Which delivery each receiver was sent last of each message: the lease token of a protocol that does not carry it.
+"""The last delivery of each message to each receiver, whose lease token the protocol does not carry.
 
 A receiver is a connection of fila.v1, or a consumer of the Redis Streams commands.
 """
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import LeaseRef
 
-#: How many deliveries are remembered, and for how long after their lease is over.
-MOST_REMEMBERED = 100_000
+#: Deliveries that are remembered, and for how long after the end of their lease.
+MAX_REMEMBERED = 100_000
 KEEP_AFTER_LEASE_MS = 3_600_000
 
 
@@ -24,13 +24,13 @@ class _Sent(NamedTuple):
 
 
 class SentDeliveries:
-    """Thread-safe, and bounded in number and age: the longest remembered is forgotten first.
+    """Thread-safe, and bounded in number and age: the oldest entry is forgotten first.
 
-    A delivery is remembered past its lease, because that is when the token is needed: to tell a former holder
-    that comes late from whoever holds the message now. What was forgotten is settled by id alone.
+    A delivery is remembered past its lease, because that is when the token is needed: to distinguish a late
+    former holder from the current one. A forgotten delivery is settled by id alone.
     """
 
-    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._sent: OrderedDict[tuple[str, bytes], _Sent] = OrderedDict()

@@ -1,7 +1,7 @@
-"""The process around a broker and its doors: start, wait, stop in the order that loses nothing.
+"""The process around a broker and its doors: start, wait, and stop in the order that loses nothing.
 
-A stop takes no more work, ends all waits, lets calls in flight finish, closes the doors and then the broker.
-Leases stay.
+A stop accepts no more work, ends all waits, lets calls in flight finish, closes the doors and then the
+broker. Leases stay.
 """
 
 from __future__ import annotations
@@ -43,24 +43,23 @@ from fairlead.wire import tracing
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
 
-#: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open
-#: it again.
+#: How often the server checks that the broker still works: a failed sync stops it, and a supervisor should
+#: start it again.
 HEALTH_CHECK_S = 0.5
 #: How long a thread keeps the interpreter lock while others wait for it.
 SWITCH_INTERVAL_S = 0.0001
-#: What closing a door may take when no call is in flight any longer.
+#: How long closing a door may take once no call is in flight.
 CLOSING_S = 3.0
 
 _log = logging.getLogger("fairlead.serve")
 
-#: Doors in the order they open, and close: health is last both times, so it says ready when the others are,
-#: and can be watched to the end.
+#: Doors in the order in which they open and close: health is last both times, so it reports ready when the
+#: others are, and can be watched to the end.
 MakeDoors = Callable[[Broker, ServerSettings, Limits], list[Door]]
 
 
 class Server:
-    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing
-    behind.
+    """A broker with open doors. `start`, then `wait`, then `stop`; a failed `start` leaves nothing behind.
 
     `open_data` is the first part of `start`, for a caller that treats signals differently in it.
     """
@@ -76,9 +75,9 @@ class Server:
         self._bootstrap_key = bootstrap_key
         self.limits = Limits(settings.limits)
         self.doors: list[Door] = []
-        #: For all doors that speak through asyncio; the first of them starts it.
+        #: For all asyncio doors; the first of them starts it.
         self.event_loop = EventLoop()
-        #: What they show, with `tls.cert`. Watched from `start` on.
+        #: The certificates of the doors, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
         self._make_doors = make_doors or (
             lambda broker, settings, limits: open_doors(
@@ -96,7 +95,7 @@ class Server:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """With the real ports, in the order of the settings."""
+        """The addresses with the real ports, in the order of the settings."""
         found = {door.name: door.address for door in self.doors}
         return {name: found[name] for name in self.settings.addresses() if name in found}
 
@@ -214,12 +213,12 @@ class Server:
         return {"tls": kind, "certificate_ends": f"{self.certificates.current.ends:%Y-%m-%d}"}
 
     def wait(self) -> None:
-        """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""
+        """Wait until `tell_to_stop`. Raises the error that stopped the broker, if it stopped by itself."""
         assert self._broker is not None
         while not self._told.is_set():
             self._broker.intents()
             if select.select([self._woken], [], [], HEALTH_CHECK_S)[0]:
-                # Also a signal that is none of ours wakes us, and must not do so for ever.
+                # Other signals wake this thread too, and must not do so again and again.
                 self._woken.recv(4096)
             if self._told_to_look:
                 self._told_to_look = False
@@ -227,7 +226,7 @@ class Server:
                     self.certificates.look_now()
 
     def tell_to_stop(self) -> None:
-        """Safe in a signal handler. The second time, calls in flight are waited for no longer."""
+        """Safe in a signal handler. The second call stops waiting for calls in flight."""
         if self._told.is_set():
             self._hurry.set()
         self._told.set()
@@ -235,13 +234,13 @@ class Server:
             self.wakes.send(b"!")
 
     def tell_to_look(self) -> None:
-        """Safe in a signal handler. Certificates are read again, if they changed."""
+        """Safe in a signal handler. Read changed certificates again."""
         self._told_to_look = True
         with suppress(BlockingIOError):
             self.wakes.send(b"!")
 
     def stop(self) -> None:
-        """Everything confirmed is durable when this returns, whatever became of the doors."""
+        """Everything confirmed is durable when this returns, whatever happened to the doors."""
         assert self._broker is not None
         event(
             _log,
@@ -267,7 +266,9 @@ class Server:
         event(_log, logging.INFO, "stopped")
 
     def _close(self, deadline: float) -> None:
-        """What streams of the gRPC door have claimed ahead is given back in what is left of the grace."""
+        """Messages that streams of the gRPC door have claimed ahead return within the rest of the grace
+        period.
+        """
         if self.certificates is not None:
             self.certificates.stop()
         if self._sockets is not None:
@@ -285,9 +286,10 @@ class Server:
 def run(server: Server, ready: Callable[[], None]) -> None:
     """The life of a server process: start, call `ready`, serve until SIGTERM or SIGINT, stop.
 
-    SIGHUP makes it look at its certificates; at a terminal it means that the terminal is gone, and stops it.
-    While the data directory is opened, SIGTERM and SIGINT end the process at once: a kill at that time loses
-    nothing. Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
+    SIGHUP makes it check its certificates; if it comes because a terminal closed, it stops the server. While
+    the data directory is opened, SIGTERM and SIGINT end the process at once, because a kill at that time
+    loses nothing. Raises the error that kept it from starting, or that stopped its broker; by then the doors
+    are closed.
     """
 
     def told(number: int, frame: FrameType | None) -> None:
@@ -296,16 +298,17 @@ def run(server: Server, ready: Callable[[], None]) -> None:
         else:
             server.tell_to_stop()
 
-    # A thread that wants the interpreter lock asks for it after this time. With the default of 5 ms one busy thread beside
-    # the event loop, such as a large answer of another door, made the median of small calls 6.1 ms, with this one 0.8 ms.
+    # A thread that needs the interpreter lock asks for it after this time. With the default of 5 ms, one busy
+    # thread beside the event loop, such as a large answer of another door, made the median of small calls 6.1
+    # ms, with this value 0.8 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     stopping = (signal.SIGTERM, signal.SIGINT)
-    # Python would run a handler of its own only after RocksDB has opened the directory.
+    # Python would run its own handler only after RocksDB has opened the directory.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in stopping}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, told)
-    # The system may give a signal to a thread of some library; without this the main thread would go on
-    # sleeping.
+    # The system may deliver a signal to a thread of a library; without this the main thread would continue to
+    # sleep.
     awake_before = signal.set_wakeup_fd(server.wakes.fileno(), warn_on_full_buffer=False)
     try:
         server.open_data()
@@ -337,7 +340,7 @@ def open_doors(
     layers: Layers,
     event_loop: EventLoop,
 ) -> list[Door]:
-    """Those that are not off. Each brings its own library, which need not be installed for the others."""
+    """The doors that are not off. Each imports its own library, which need not be installed for the others."""
     addresses, doors = settings.addresses(), list[Door]()
     if "resp" in addresses:
         from fairlead.server.resp.door import RespDoor
@@ -417,7 +420,7 @@ def _check_free(door: str, address: str) -> None:
 
 
 def _stop_door(door: Door, deadline: float, hurry: threading.Event) -> None:
-    """But do not wait for ever: a library that hangs must not keep the broker from being closed."""
+    """The wait is bounded: a library that hangs must not keep the broker from being closed."""
     done = threading.Event()
 
     def stop() -> None:
@@ -436,7 +439,7 @@ def _stop_door(door: Door, deadline: float, hurry: threading.Event) -> None:
 
 
 def notify(state: str) -> None:
-    """Tell systemd, if it is there to be told."""
+    """Notify systemd, if the process runs under it."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -1,9 +1,9 @@
-"""Looks after the TCP connections of the Flight and gRPC doors, whose libraries take whatever comes.
+"""Watches the TCP connections of the Flight and gRPC doors, whose libraries accept everything.
 
 pyarrow's Flight server has no limit on connections, on silence, or on the size of a request (2 GiB). But its
-sockets are descriptors of this process. So they are looked at a few times a second, and the ones that are too
-many, too slow or too quiet are shut down: the library then finds a client that has left. Linux only;
-elsewhere nothing is watched.
+sockets are descriptors of this process. So they are inspected a few times a second, and connections that are
+too many, too slow or silent for too long are shut down: the library then sees a client that has left. Linux
+only; elsewhere nothing is watched.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fairlead.server.limits import Limit, Limits, Read
 
 _log = logging.getLogger("fairlead.sockets")
 
-_LEAST_PAUSE_S = 0.2
-#: Looking takes at most about this share of a core.
+_MIN_PAUSE_S = 0.2
+#: Inspecting takes at most about this share of a core.
 _SHARE = 0.05
-#: Where Linux's struct tcp_info has milliseconds since something came, and how many bytes have come.
+#: Offsets in Linux's struct tcp_info: milliseconds since the last data, and bytes received.
 _LAST_CAME, _BYTES_CAME = (52, "=I"), (128, "=Q")
 _TCP_INFO_BYTES = 136
-#: What a request may have taken on the wire beyond its size in memory: a tenth, and so many bytes.
+#: What a request may take on the wire beyond its size in memory: a tenth, and this many bytes.
 _OVERHEAD, _OVERHEAD_BYTES = 1.1, 2048
 _SPARES = 3
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
@@ -45,11 +45,11 @@ _SHARE_OF_REST = 4
 
 
 class Connection(msgspec.Struct):
-    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes
-    of requests that are not whole yet.
+    """One accepted connection, as of the last inspection. `name` is the peer's address and port, `arriving`
+    the bytes of incomplete requests.
 
-    `held` is what the last request of each of its channels still takes in memory. `cut`: closed by us, while
-    its door has yet to let go of it.
+    `held` is the memory that the last request of each of its channels still takes. `cut`: this thread closed
+    it, and its door has yet to release it.
     """
 
     fd: int
@@ -74,12 +74,12 @@ class SocketWatch:
         self._limits = limits
         self._doors = {port: door for door, port in doors.items()}
         self._known: dict[int, Connection] = {}
-        #: Descriptors that are none of ours, by inode, so that they are looked at once.
+        #: Descriptors that are not connections of the doors, by inode, so that each is inspected once.
         self._others: dict[int, int] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Whether names of connections are what the Flight door calls its peers: until one was seen, none can
-        #: be missed.
+        #: Whether names of connections match the Flight door's names of its peers: until one was seen, none
+        #: can be missing.
         self._names_fit = False
         self._spares: list[int] = []
 
@@ -97,24 +97,24 @@ class SocketWatch:
             self._thread.join(5)
 
     def _run(self) -> None:
-        pause_s = _LEAST_PAUSE_S
+        pause_s = _MIN_PAUSE_S
         while not self._stopped.wait(pause_s):
             began = time.thread_time()
             try:
                 self.look()
             except Exception:
-                # This thread must go on: it is what keeps strangers from using up the process.
+                # This thread must continue: it keeps clients from exhausting the process.
                 _log.exception("connections could not be looked at, for a reason that nobody foresaw")
-            pause_s = max(_LEAST_PAUSE_S, (time.thread_time() - began) / _SHARE)
+            pause_s = max(_MIN_PAUSE_S, (time.thread_time() - began) / _SHARE)
 
     def look(self) -> None:
-        """Find out what is connected, and close what must not be."""
+        """Find the connections, and close those beyond a limit."""
         try:
             self._look()
         except OSError as trouble:
             if trouble.errno not in _NONE_LEFT:
                 raise
-            # Strangers have used up all descriptors: this look is made with those that were put aside for it.
+            # Clients have used up all descriptors: this inspection uses those that were reserved for it.
             while self._spares:
                 os.close(self._spares.pop())
             self._look()
@@ -134,7 +134,8 @@ class SocketWatch:
             door: sum(one.door == door for one in found) for door in self._doors.values()
         }
         self._limits.forget(reads.keys() - {one.name for one in found})
-        # A door on a busy machine takes a while to let go of a closed connection, which must not be counted twice.
+        # On a busy machine a door takes a while to release a closed connection, which must not be counted
+        # twice.
         live = [one for one in found if not one.cut]
         for one, limit in too_many(
             live,
@@ -152,7 +153,9 @@ class SocketWatch:
                 )
 
     def _note(self, one: Connection, read: Read | None) -> None:
-        """What came, less what was read of it with a generous allowance for its wrapping, is on its way."""
+        """Received bytes, minus those that were read with a generous allowance for overhead, are still
+        arriving.
+        """
         if read is None:
             return
         self._names_fit = True
@@ -218,7 +221,7 @@ class SocketWatch:
         return one
 
     def _cut(self, one: Connection) -> bool:
-        """Ask again who it is: its number may be somebody else's by now."""
+        """Check its identity again: its descriptor may be another connection's by now."""
         try:
             with _Borrowed(one.fd) as borrowed:
                 if os.fstat(borrowed.fileno()).st_ino != one.inode:
@@ -232,8 +235,8 @@ class SocketWatch:
 def too_many(
     found: Iterable[Connection], settings: LimitSettings, room: int, now: float, *, greets: bool
 ) -> Iterator[tuple[Connection, Limit]]:
-    """Which connections must go, and for which limit. Those that never opened a channel go first, then the
-    longest silent.
+    """The connections that must be closed, and for which limit. Those that never opened a channel go first,
+    then those that have been silent longest.
     """
     left = []
     for one in found:
@@ -266,10 +269,10 @@ def too_many(
 
 
 def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Connection, Limit]]:
-    """Of the gRPC door nobody tells what was read; it has a limit on the size of a request of its own.
+    """The connections to close because of unread bytes. The largest go first; among those of about equal
+    size, those that have been silent longest, which are least likely to be working.
 
-    The largest go first; of those about as large as each other, the longest silent, which are least likely to
-    be at work.
+    The gRPC door does not report reads; it has its own limit on the size of a request.
     """
     flights = [one for one in connections if one.door == "flight"]
     largest = sorted(flights, key=lambda one: (-(one.arriving + one.held).bit_length(), -one.silent_ms))
@@ -282,8 +285,8 @@ def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Co
 
 
 class _Borrowed:
-    """Somebody else's socket, by a descriptor of our own: closing ours leaves theirs open, and nobody can
-    take it away meanwhile.
+    """Another library's socket, by a duplicate descriptor: closing the duplicate leaves the original open,
+    and it cannot disappear meanwhile.
     """
 
     def __init__(self, fd: int) -> None:
@@ -302,7 +305,7 @@ class _Borrowed:
 
 
 def connection_of(peer: str) -> str:
-    """The name of a connection, from what gRPC calls a peer: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`."""
+    """The name of a connection, from gRPC's name of a peer: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return f"{_plain(host.strip('[]'))}:{port}"
 
@@ -312,7 +315,7 @@ def _name(host: str, port: int) -> str:
 
 
 def _plain(host: str) -> str:
-    """An IPv4 address is written as one, also where it came by way of IPv6."""
+    """The plain form of an IPv4 address, even if it arrived by way of IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -321,7 +324,7 @@ def _plain(host: str) -> str:
 
 
 def _room_for_connections(doors: int) -> int:
-    """For each of so many doors."""
+    """Connections for each of this many doors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 30
@@ -329,7 +332,9 @@ def _room_for_connections(doors: int) -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """As far as the system lets us: with the usual 1024 a few hundred clients would leave none for the store."""
+    """Raise the limit of descriptors as far as the system allows: with the usual 1024, a few hundred clients
+    would leave none for the store.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

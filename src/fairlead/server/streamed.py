@@ -1,5 +1,5 @@
-"""Answers of many parts. Each is made once the one before has been written, so that a slow client has one of
-them in memory.
+"""Answers of many parts. Each part is made once the one before has been written, so that a slow client
+occupies the memory of one part.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from fairlead.wire.deliveries import runs_of
 from fairlead.wire.delivery_pages import encode_page
 from fairlead.wire.writes import decode_fields
 
-#: About as large as a part gets. The engine ends a page of a claim with the message that reaches it: then the work for
-#: a part is little beside that for its rows, and a hundred readers that have stopped reading can be waited for.
-MOST_BYTES = 2 * 1024 * 1024
+#: The approximate size of a part. The engine ends a page of a claim with the message that reaches it: then
+#: the work for a part is little beside that for its rows, and a stop can wait for a hundred readers that have
+#: stopped reading.
+MAX_BYTES = 2 * 1024 * 1024
 
 Part = tuple[Runs, pa.RecordBatch]
 
@@ -45,6 +46,6 @@ def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Pa
     for page in pages:
         assert isinstance(page, DeliveryPage), "an engine answers in pages"
         encoded = [(page.shared.queue, len(page))], encode_page(page, payloads=payloads)
-        # A client may take its time to read: meanwhile the bodies are not needed twice.
+        # A client may read slowly: meanwhile the bodies are not needed twice.
         del page
         yield encoded

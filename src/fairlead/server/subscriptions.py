@@ -1,19 +1,19 @@
-"""Subscriptions: claims that stand, so that messages come without being asked for, as many as there is credit for.
+"""Subscriptions: standing claims that push messages, as many as there is credit for.
 
 A subscription knows no socket, thread or loop, like the turns that carry it out:
 
     subscription = Subscription(turns, broker, caller, Claim("orders"), credit=10)
-    subscription.open()          # its first call is over in the next turn, also with nothing
+    subscription.open()          # its first call ends in the next turn, even without a message
     done = turns.run()
     for call in done.over:       # those of a subscription are `Standing` or `GivingBack`
         call.subscription.over(call)
     subscription.grant(5)
-    subscription.end()           # what was not started returns to its places in the next turn
+    subscription.end()           # unstarted messages return to their places in the next turn
 
-It is a loop of claims: each of its calls passes the layers, waits in line with the claims of others, and goes to the
-end of the line once it got something. Credit alone bounds what is sent: it goes down with each message, and up by
-`grant`. Messages are sent as not started, so they are not charged if the consumer dies; but an idle consumer, that
-holds nothing of what it was sent, begins at once and gets its next one as started.
+It is a loop of claims: each of its calls passes the layers, waits in line with the claims of others, and goes
+to the end of the line once it got something. Only credit bounds what is sent: it decreases with each message,
+and increases by `grant`. Messages are sent as not started, so they are not charged if the consumer dies; but
+an idle consumer, which holds none of its messages, begins at once and gets its next one as started.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from fairlead.server.turn import Call, Turns
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 
-#: About so many bytes of messages leave as one push, which has at least one message.
+#: The approximate size of one push, which has at least one message.
 PUSH_BYTES = 1024 * 1024
-#: Messages that one call gives back, so that a turn stays short.
+#: Messages that one call returns, so that a turn stays short.
 _STEP = 500
-#: Any wait: that of a standing claim has no end.
+#: Any duration: the wait of a standing claim has no end.
 _WAIT = "1h"
 
 
 class _Sent(NamedTuple):
-    """A message that was sent, and the lease that it was sent under."""
+    """A message that was sent, and the lease under which it was sent."""
 
     number: int
     ref: LeaseRef
 
 
 class Standing(Call):
-    """A claim of a subscription. Its answer are deliveries, of which the first `started` are started."""
+    """A claim of a subscription. Its answer is deliveries, of which the first `started` are started."""
 
     __slots__ = ("started", "subscription")
 
@@ -79,12 +79,14 @@ class Standing(Call):
 
     @property
     def lost_deliveries(self) -> list[Delivery]:
-        """What to give back, started or not, if it did not leave."""
+        """Deliveries to return, started or not, if the answer was not sent."""
         return [] if self.subscription.has_token else self.deliveries
 
 
 class GivingBack(Call):
-    """Gives back what a subscription sent and nobody needs. No right is asked for: the key may have ended."""
+    """Returns messages of a subscription that are no longer needed. No right is needed, because the key may
+    have ended.
+    """
 
     __slots__ = ("_sent", "_with_started", "subscription")
 
@@ -99,8 +101,9 @@ class GivingBack(Call):
 
 
 class Subscription:
-    """Used by the thread that runs the turns. `claim`: its queues, consumer, `max_per_stream` and token. Under the token
-    is what was sent as started, so that another subscription gets it if its consumer did not.
+    """Used by the thread that runs the turns. `claim`: its queues, consumer, `max_per_stream` and token.
+    Messages sent as started are under the token, so that another subscription gets them if the consumer
+    did not.
     """
 
     def __init__(self, turns: Turns, broker: Broker, caller: Caller, claim: Claim, credit: int) -> None:
@@ -110,10 +113,10 @@ class Subscription:
         self._turns = turns
         self._broker = broker
         self._claim = replace(claim, wait=_WAIT)
-        #: The claim that waits or is under way, if one is: there is never a second one.
+        #: The claim that waits or runs, if there is one; never more than one.
         self._standing: Standing | None = None
         self._is_paused = False
-        #: In order. Those that are settled go from the front, and with `_remember` from the middle.
+        #: In order. Settled ones leave from the front and, with `_remember`, from the middle.
         self._sent: deque[_Sent] = deque()
         self._sent_when_pruned = 0
 
@@ -127,7 +130,7 @@ class Subscription:
         return self._claim.token is not None
 
     def open(self) -> Standing:
-        """Its first call, which is refused if it may not be."""
+        """The first call, which is refused if the subscription is not allowed."""
         first = Standing(self, self._claim, self.caller)
         first.may_wait = False
         self._standing = first
@@ -135,18 +138,19 @@ class Subscription:
         return first
 
     def over(self, call: Standing | GivingBack) -> None:
-        """One of its calls is over. After an error, `is_over` says so."""
+        """One of its calls has ended. `is_over` tells whether it ended with an error."""
         self.note(call)
         self.stand()
 
     def note(self, call: Standing | GivingBack) -> None:
-        """The first half of `over`, for whoever sends the messages before `stand`."""
+        """The first half of `over`, for a door that sends the messages before `stand`."""
         if isinstance(call, GivingBack):
             return
         self._standing = None
         sent = [_Sent(one.number, LeaseRef(one.raw_id, one.claim_id)) for one in call.deliveries]
         if self.is_over:
-            # It ended while the call was under way, so nobody gets these; but another may ask for what has the token.
+            # The subscription ended while the call ran, so these messages have no receiver; but another
+            # subscription may ask for those with the token.
             self._give_back_soon(sent, with_started=not self.has_token)
             return
         self.credit -= len(sent)
@@ -157,7 +161,7 @@ class Subscription:
             self.end()
 
     def stand(self) -> None:
-        """Wait in line, behind those who wait, if there is credit. Doing it twice is fine."""
+        """Wait in line, behind other waiting claims, if there is credit. Calling it twice is allowed."""
         while self._sent and not self._is_held(self._sent[0], with_started=True):
             self._sent.popleft()
         if self._standing is None and self.credit and not self._is_paused and not self.is_over:
@@ -169,7 +173,7 @@ class Subscription:
         self.stand()
 
     def pause(self) -> None:
-        """Nobody reads what is sent."""
+        """The client does not read what is sent."""
         self._is_paused = True
         self._step_aside()
 
@@ -178,7 +182,7 @@ class Subscription:
         self.stand()
 
     def end(self) -> GivingBack | None:
-        """The call with which it has given back what was not started; None: nothing is to be given back, or it ended
+        """The call after which unstarted messages have returned; None if there are none, or if it ended
         before.
         """
         if self.is_over:
@@ -195,7 +199,7 @@ class Subscription:
         call.started = 0
         most = min(self.credit, self._most_in_a_push())
         if request.max_per_stream == 1 and self._is_idle():
-            # A run of a stream must be one claim, and cannot begin with this.
+            # A run of a stream must be one claim, and cannot begin with this one.
             found = handle(replace(request, limit=1), self.caller)
             call.started = len(found)
             if not found or most == 1 or not self._turns.has_ready(request.queues()):
@@ -204,7 +208,7 @@ class Subscription:
         if not found:
             return handle(rest, self.caller)
         with suppress(FairleadError):
-            # If it lasts, the next claim meets it too.
+            # If the error persists, the next claim meets it too.
             found = [*found, *handle(rest, self.caller)]
         return found
 
@@ -215,18 +219,20 @@ class Subscription:
                 self._broker.do(Settle([Release(ref, keep_order=True) for ref in refs]), gathered=True)
 
     def _is_idle(self) -> bool:
-        """Whether its consumer holds nothing that it was sent. Changes nothing, because the turn may be lost."""
+        """Whether its consumer holds no message that it was sent. Changes nothing, because the turn may be
+        lost.
+        """
         return not any(self._is_held(one, with_started=True) for one in self._sent)
 
     def _is_held(self, sent: _Sent, *, with_started: bool) -> bool:
-        """Whether it is still leased as it was sent."""
+        """Whether the message is still leased as it was sent."""
         lease = self._memory.held.get(sent.number)
         if lease is None or lease.terms.claim_id != sent.ref.claim_id:
             return False
         return with_started or not lease.terms.started
 
     def _most_in_a_push(self) -> int:
-        """By the average of the messages that are there."""
+        """Computed from the average size of the present messages."""
         counts = [queue.counts for name in self._claim.queues() if (queue := self._memory.by_name.get(name))]
         size, count = sum([one.bytes for one in counts]), sum([one.messages for one in counts])
         return (
@@ -236,7 +242,7 @@ class Subscription:
     # Between turns
 
     def _step_aside(self) -> None:
-        # Of one whose payloads are being read, `note` still has to know what it got.
+        # If payloads are being read, `note` still needs to know what the claim got.
         if self._standing is not None and self._standing.waits is not None:
             self._turns.drop(self._standing)
             self._standing = None
@@ -248,7 +254,7 @@ class Subscription:
             self._sent_when_pruned = len(self._sent)
 
     def _give_back_soon(self, sent: Sequence[_Sent], *, with_started: bool) -> GivingBack | None:
-        """The last of the calls that do."""
+        """Returns the last of the calls that do it."""
         last = None
         for at in range(0, len(sent), _STEP):
             last = GivingBack(self, sent[at : at + _STEP], with_started=with_started)

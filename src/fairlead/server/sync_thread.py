@@ -10,8 +10,8 @@ from fairlead.errors import FairleadError
 
 
 class SyncThread:
-    """`confirm` waits until a commit is as durable as was asked for. Then `tell` is called, in this thread, with the
-    commit and with the error if it failed. One sync covers all commits before it.
+    """`confirm` waits until a commit is as durable as requested. Then `tell` is called, in this thread, with
+    the commit and with the error if it failed. One sync covers all commits before it.
     """
 
     def __init__(

@@ -1,16 +1,18 @@
-"""Turns: what arrived at a door since the last look, carried out as one transaction with one write.
+"""Turns: the requests that arrived at a door since the last look, carried out as one transaction with one
+write.
 
 `Turns` knows no socket, thread or loop. A door adds calls and runs turns:
 
     turns.add(call)
-    done = turns.run()           # one turn: some calls are over, some wait, some stay for the next turn
-    engine.confirm(done.commit)  # before durable answers are told; None: nothing to confirm
+    done = turns.run()           # one turn: some calls end, some wait, some stay for the next turn
+    engine.confirm(done.commit)  # before durable answers are sent; None: nothing to confirm
 
-In a turn each request passes the layers and is refused alone if it fails its check. Then claims that wait are tried, in
-the order of their arrival, in the same transaction: an enqueue and the delivery that it leads to are one write. If the
-transaction is lost, every call that joined it gets `Unavailable`, and claims that waited before go on waiting. Claims
-that wait listen in the engine, so that commits of other doors, timers and tokens wake them too. The same calls at the
-same times on the same store lead to the same answers, so a test or a simulation can drive turns without a socket.
+In a turn each request passes the layers and is refused alone if it fails its check. Then waiting claims are
+tried, in the order of their arrival, in the same transaction: an enqueue and the delivery that it leads to
+are one write. If the transaction is lost, every call that joined it gets `Unavailable`, and claims that
+waited before continue to wait. Waiting claims listen in the engine, so that commits of other doors, timers
+and tokens wake them too. The same calls at the same times on the same store lead to the same answers, so a
+test or a simulation can drive turns without a socket.
 """
 
 from __future__ import annotations
@@ -37,25 +39,25 @@ from fairlead.verbs.settle import Nack, Settle
 
 _log = logging.getLogger("fairlead.turn")
 
-#: Requests about which the script of a queue may be asked.
+#: Requests for which the hook of a queue may be called.
 _ASKS_HOOKS = (Enqueue, EnqueueMany, Exchange, Nack, Settle)
 
 
 class Call:
-    """A request, and once the call is over its answer or its error. `joins`: it may join a turn; the others are for
-    threads of a pool, see `run_alone`.
+    """A request and, once the call has ended, its answer or its error. `joins`: it may join a turn; the
+    others are for threads of a pool, see `run_alone`.
     """
 
     __slots__ = ("answer", "caller", "error", "joins", "may_wait", "request", "waits")
 
-    #: Whether a claim that waits is never late.
+    #: Whether a waiting claim never times out.
     waits_for_ever = False
 
     def __init__(self, request: Request[Any], caller: Caller) -> None:
         self.request = request
         self.caller = caller
         self.joins = True
-        #: Whether somebody is there for whom a claim can wait.
+        #: Whether its caller is still there, so that a claim may wait.
         self.may_wait = True
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -63,36 +65,36 @@ class Call:
         self.waits: WaitingCall | None = None
 
     def carry_out(self, handle: Handler) -> Any:
-        """In a turn; what it returns is the answer."""
+        """In a turn; its result is the answer."""
         return handle(self.request, self.caller)
 
     @property
     def is_audited(self) -> bool:
-        """Whether it is recorded, if its verb is; of calls that run alone."""
+        """Whether the call is recorded, if its verb is; for calls that run alone."""
         return True
 
     def take_read(self, answer: Any) -> None:
-        """Its answer with all payloads: without deliveries that somebody else has ended meanwhile."""
+        """Set the answer with all payloads, without deliveries that other callers have ended meanwhile."""
         self.answer = answer
 
     @property
     def is_durable(self) -> bool:
-        """Whether its answer must not leave before it is confirmed."""
+        """Whether its answer must not be sent before it is confirmed."""
         return self.error is None and self.request.durable
 
 
 class Turned(NamedTuple):
-    #: Calls that are over, in the order in which they are to be answered: first claims that waited, whose consumers do
-    #: nothing meanwhile, then the others, in the order in which they were carried out.
+    #: Calls that have ended, in the order in which they must be answered: first claims that waited, whose
+    #: consumers are idle, then the others, in the order in which they were carried out.
     over: list[Call]
-    #: Claims that were woken and are to run alone once more.
+    #: Woken claims that must run alone once more.
     again: list[Call]
-    #: What durable answers wait for.
+    #: The commit that durable answers wait for.
     commit: int | None
 
 
 class Turns:
-    """Used by one thread, but for `run_alone`. Whoever wakes a claim that waits calls `on_work`, in any thread and
+    """Used by one thread, except for `run_alone`. The thread that wakes a waiting claim calls `on_work`,
     under the engine's lock.
     """
 
@@ -109,7 +111,7 @@ class Turns:
         return bool(self._calls) or (self.waiting.count > 0 and self.waiting.has_woken())
 
     def next_ms(self) -> int | None:
-        """When a turn must run although nothing has come, in steady time; None: never."""
+        """When a turn must run although nothing has arrived, in steady time; None: never."""
         return self.waiting.next_ms() if self.waiting.count else None
 
     def run(self) -> Turned:
@@ -129,8 +131,8 @@ class Turns:
         return Turned(over, again, self._engine.unconfirmed())
 
     def stand(self, call: Call) -> None:
-        """A claim that waits, behind those who wait, without having been tried. It is tried in the next turn if it may
-        find something by then.
+        """Add a waiting claim behind the others, without trying it. The next turn tries it if it may find
+        something by then.
         """
         with self._engine.lock:
             waits = self.waiting.begin(call)
@@ -138,12 +140,12 @@ class Turns:
                 self.waiting.try_soon(waits)
 
     def has_ready(self, queues: Sequence[str]) -> bool:
-        """Whether a claim may find something in these queues, or is to be told that there is none of them."""
+        """Whether a claim may find something in these queues, or must learn that one does not exist."""
         found = [self._engine.memory.by_name.get(name) for name in queues]
         return any(queue is None or queue.counts.ready for queue in found)
 
     def drop(self, call: Call) -> None:
-        """It waits no longer: its time is over, or its caller is gone."""
+        """The call no longer waits: its time is over, or its caller is gone."""
         if call.waits is not None:
             with self._engine.lock:
                 self.waiting.end(call)
@@ -151,7 +153,7 @@ class Turns:
     # One transaction
 
     def _run_together(self, woken: list[WaitingCall]) -> list[Call]:
-        """The calls that are over."""
+        """The calls that have ended."""
         over: list[Call] = []
         handed_over: list[Call] = []
         arrived: list[Call] = []
@@ -165,7 +167,7 @@ class Turns:
                 self._hand_over(tx, woken, tried, handed_over)
         except FairleadError as lost:
             if not arrived and not tried:
-                # It has not even begun: the engine is closed, or is another's.
+                # The transaction has not even begun: the engine is closed, or has another owner.
                 arrived, tried, woken = [*self._calls], woken, []
                 self._calls.clear()
                 return self._undo(lost, arrived, tried, goes_on=False)
@@ -176,7 +178,7 @@ class Turns:
     def _undo(
         self, lost: FairleadError, arrived: list[Call], waiting: list[WaitingCall], *, goes_on: bool
     ) -> list[Call]:
-        """Nothing of the transaction was written. `goes_on`: claims that waited before are not to blame."""
+        """Nothing of the transaction was written. `goes_on`: claims that waited before did not cause it."""
         with self._engine.lock:
             for waits in waiting:
                 waits.call.answer, waits.call.error = waits.nothing, None
@@ -196,7 +198,7 @@ class Turns:
             call.error = refused
         except Exception as unexpected:
             if self._engine.lock.is_owned:
-                # It ends the transaction.
+                # The error ends the transaction.
                 raise
             call.error = _noted(unexpected, call)
         if not (call.request.waits and self._stands(call)):
@@ -217,8 +219,8 @@ class Turns:
     def _hand_over(
         self, tx: Transaction, woken: list[WaitingCall], tried: list[WaitingCall], over: list[Call]
     ) -> None:
-        """Try the claims that were woken, then those that wait for queues of which this turn changed anything.
-        `tried` gets those that are over then.
+        """Try the woken claims, then those that wait for queues which this turn changed. `tried` receives
+        those that end.
         """
         tx.add_gathered()
         for waits in woken:
@@ -231,13 +233,13 @@ class Turns:
         for queue_id in list(tx.memory.changes.counts):
             queue = tx.memory.by_id.get(queue_id)
             while queue is not None and queue.counts.ready and not tx.is_full:
-                # Whoever waits longer elsewhere is woken after the write, and goes first.
+                # Claims that wait longer elsewhere are woken after the write, and go first.
                 first = self.waiting.find_first(queue_id)
                 if first is None or not self._try(first, tried, over):
                     break
 
     def _try(self, waits: WaitingCall, tried: list[WaitingCall], over: list[Call]) -> bool:
-        """Whether the claim is over."""
+        """Whether the claim has ended."""
         call = waits.call
         if not self.waiting.must_end:
             try:
@@ -257,8 +259,8 @@ class Turns:
     # Calls that join no turn
 
     def joins(self, request: Request[Any]) -> bool:
-        """Whether a request may join a turn. The others scan, ask a hook, write to the audit, work in steps or are as
-        large as a turn: a thread of their door's carries them out.
+        """Whether a request may join a turn. The others scan, call a hook, write to the audit, work in steps
+        or are as large as a turn: a thread of their door carries them out.
         """
         kind = type(request)
         if kind.slow or kind.paged or kind.audited or kind.shows_messages:
@@ -268,7 +270,7 @@ class Turns:
         return not runs_alone(request)
 
     def run_alone(self, call: Call) -> bool:
-        """In any thread. False: a claim found nothing, and `wait_after` is to be called."""
+        """In any thread. False: a claim found nothing, and `wait_after` must be called."""
         request: Any = call.request
         patience_ms = request.patience_ms()
         try:
@@ -283,13 +285,15 @@ class Turns:
         return call.error is not None or not patience_ms or not _is_empty(call.answer)
 
     def wait_after(self, call: Call) -> bool:
-        """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and is over."""
+        """A claim that ran alone has found nothing, and waits. False: it must not wait any longer, and has
+        ended.
+        """
         with self._engine.lock:
             waits = call.waits
             if self.waiting.must_end or not call.may_wait or self._engine.was_carried_out(call.caller):
                 self.waiting.end(call)
             elif waits is None:
-                # Something may have come since it looked.
+                # Messages may have arrived since it looked.
                 self.waiting.try_soon(self.waiting.begin(call))
             elif waits.deadline_ms <= self._engine.clock.monotonic_ms():
                 self.waiting.end(call)
@@ -304,7 +308,7 @@ class Turns:
     def _without_alone(
         self, woken: list[WaitingCall], over: list[Call], again: list[Call]
     ) -> list[WaitingCall]:
-        """Those that may join this turn."""
+        """The claims that may join this turn."""
         for waits in woken:
             if waits.call.joins:
                 continue

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from fairlead.server.turn import Call
 
 
-#: The time of what is not looked at unless somebody wakes it.
+#: The due time of an entry that is tried only when it is woken.
 NEVER_MS = 1 << 62
 
 
 class WaitingCall(Waiter):
-    """One of them."""
+    """One waiting claim."""
 
     __slots__ = ("call", "deadline_ms", "due_ms", "is_running", "listening", "nothing", "number", "owner")
 
@@ -29,12 +29,12 @@ class WaitingCall(Waiter):
         super().__init__(consumer)
         self.owner = owner
         self.call = call
-        #: Its answer while it has found none.
+        #: Its answer while it has found nothing.
         self.nothing = call.answer
         self.deadline_ms = deadline_ms
-        #: When it is to be looked at although nobody wakes it.
+        #: When to try it although it was not woken.
         self.due_ms = -1
-        #: Its place in the order of arrival.
+        #: Its position in the order of arrival.
         self.number = number
         #: Whether a thread of the pool tries it now.
         self.is_running = False
@@ -52,8 +52,8 @@ class WaitingCall(Waiter):
 
 
 class WaitingCalls:
-    """Used by one thread and under the engine's lock, but for what says otherwise. Whoever wakes a claim calls
-    `on_woken`, in any thread.
+    """Used by one thread and under the engine's lock, unless a method says otherwise. The thread that wakes a
+    claim calls `on_woken`.
     """
 
     def __init__(self, broker: Broker, on_woken: Callable[[], None]) -> None:
@@ -63,23 +63,23 @@ class WaitingCalls:
         self._number = 0
         self._woken: deque[WaitingCall] = deque()
         self._times: list[tuple[int, int, WaitingCall]] = []
-        #: Those that may be sent again, by what tells that a claim is the same.
+        #: Claims that may be sent again, by an identity that is the same for all copies.
         self._copies: dict[object, list[WaitingCall]] = {}
         self.count = 0
 
     def has_woken(self) -> bool:
-        """Without the lock."""
+        """Needs no lock."""
         return bool(self.count and self._woken)
 
     def next_ms(self) -> int | None:
-        """When one is to be looked at although nobody wakes it, in steady time. Without the lock."""
+        """When to try a claim that was not woken, in steady time. Needs no lock."""
         while self._times and not _is_current(*self._times[0]):
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else None
 
     @property
     def must_end(self) -> bool:
-        """The server stops: what comes now stays for others."""
+        """Whether the server is stopping: later messages stay for others."""
         return self._engine.waits_over or self._engine.closed
 
     def begin(self, call: Call) -> WaitingCall:
@@ -95,7 +95,7 @@ class WaitingCalls:
         return waits
 
     def listen(self, waits: WaitingCall) -> None:
-        """It has found nothing: sleep until it is woken."""
+        """The claim has found nothing: let it sleep until it is woken."""
         token_ms = waits.listening.listen()
         due_ms = waits.deadline_ms
         if token_ms is not None:
@@ -106,7 +106,7 @@ class WaitingCalls:
                 heapq.heappush(self._times, (due_ms, waits.number, waits))
 
     def end(self, call: Call) -> None:
-        """Ending twice is fine."""
+        """Calling it twice is allowed."""
         waits = call.waits
         if waits is not None:
             waits.listening.leave()
@@ -120,15 +120,15 @@ class WaitingCalls:
                     del self._copies[identity]
 
     def wake_copies(self, call: Call) -> None:
-        """It has got messages. If it was sent twice, because a connection broke, the others get the same: nobody knows
-        which of the connections is dead.
+        """The claim has got messages. If it was sent twice because a connection broke, the copies get the
+        same messages: it is unknown which connection is dead.
         """
         for waits in self._copies.get(_identity_of(call), ()) if self._copies else ():
             if waits.call is not call and not waits.is_running:
                 self.try_soon(waits)
 
     def resume(self, waits: WaitingCall) -> None:
-        """What became of it did not happen: it waits on, and is tried once more."""
+        """The result of the claim was undone: it continues to wait, and is tried once more."""
         if waits.is_over:
             self._keep(waits)
         else:
@@ -145,7 +145,7 @@ class WaitingCalls:
         self._on_woken()
 
     def take_woken(self) -> list[WaitingCall]:
-        """In the order of their arrival. Without the lock."""
+        """In the order of their arrival. Needs no lock."""
         woken: dict[int, WaitingCall] = {}
         while self._woken:
             waits = self._woken.popleft()
@@ -154,14 +154,14 @@ class WaitingCalls:
         return [woken[number] for number in sorted(woken)]
 
     def take_late(self) -> list[Call]:
-        """Those whose time is over; others that are to be looked at count as woken. Without the lock."""
+        """Claims whose time is over; others that must be tried count as woken. Needs no lock."""
         late: list[Call] = []
         now_ms = self._engine.clock.monotonic_ms() if self._times else 0
         while self._times and self._times[0][0] <= now_ms:
             waits = self._times[0][2]
             if not _is_current(*heapq.heappop(self._times)):
                 continue
-            # A claim that was resumed may be here twice.
+            # A claim that was resumed may be in it twice.
             waits.due_ms = -1
             if waits.deadline_ms <= now_ms and not waits.is_running and not waits.woken:
                 late.append(waits.call)
@@ -170,7 +170,7 @@ class WaitingCalls:
         return late
 
     def find_first(self, queue_id: int) -> WaitingCall | None:
-        """The claim that waits longest for a queue, if it is one of these and may join a turn."""
+        """The longest waiting claim for a queue, if it is one of these and may join a turn."""
         first = next(iter(self._engine.waiters.of(queue_id)), None)
         is_ours = isinstance(first, WaitingCall) and first.owner is self and first.call.joins
         return first if is_ours else None  # type: ignore[return-value]
@@ -185,7 +185,7 @@ class WaitingCalls:
         self.listen(waits)
 
     def _consumer_of(self, call: Call) -> str:
-        """As the engine knows it."""
+        """The consumer's name in the engine."""
         request: Any = call.request
         if isinstance(request, ConsumersClaim):
             return request.name
@@ -193,7 +193,7 @@ class WaitingCalls:
 
 
 def _identity_of(call: Call) -> object:
-    """The same for a claim that is sent again; None: it will not be."""
+    """Equal for a claim that is sent again; None: it will not be sent again."""
     if call.caller.session is not None:
         return call.caller.claim_token
     token = getattr(call.request, "token", None)

@@ -19,7 +19,7 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 _ID_BYTES = 16
 #: More than any verb takes, because the engine refuses a number of rows in its own words; this bounds the work of
 #: reading them.
-_MOST_ROWS = 2 * MAX_BATCH_MESSAGES
+_MAX_ROWS = 2 * MAX_BATCH_MESSAGES
 
 
 def make_batch(schema: pa.Schema, length: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -68,8 +68,8 @@ class Columns:
         self.length = batch.num_rows
         # Columns that are left out take no bytes: a batch of a few hundred could claim to have more rows than
         # there is memory for.
-        if not 0 <= self.length <= _MOST_ROWS:
-            raise InvalidRequest("batch", f"at most {_MOST_ROWS} rows", f"{self.length} rows")
+        if not 0 <= self.length <= _MAX_ROWS:
+            raise InvalidRequest("batch", f"at most {_MAX_ROWS} rows", f"{self.length} rows")
         got = batch.schema
         # To hash a schema, for a cache of those found good, costs more than all the rest of a small batch.
         if got.equals(schema):

@@ -11,19 +11,19 @@ from collections.abc import Iterable
 
 from fairlead.errors import InvalidRequest
 
-MOST_NESTED = 32
+MAX_NESTED = 32
 _FLAT = (str, int, bytes, bool, float, type(None))
 
 
 def check_depth(values: Iterable[object], field: str) -> None:
     """The values side by side, each no deeper than that. Not by recursion, which is what it guards."""
     level = [value for value in values if type(value) not in _FLAT]
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_NESTED):
         if not level:
             return
         level = [below for value in level for below in _inside(value) if type(below) not in _FLAT]
     if level:
-        raise InvalidRequest(field, f"values nested at most {MOST_NESTED} deep", "deeper ones")
+        raise InvalidRequest(field, f"values nested at most {MAX_NESTED} deep", "deeper ones")
 
 
 def _inside(value: object) -> Iterable[object]:

@@ -9,7 +9,7 @@ import msgspec
 from fairlead import errors
 from fairlead.errors import FairleadError
 
-_MOST_TEXT = 2000
+_MAX_TEXT = 2000
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,10 +39,10 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
-        return value[:_MOST_TEXT]
+        return value[:_MAX_TEXT]
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return [item[:_MOST_TEXT] for item in value[:100]]
-    return repr(value)[:_MOST_TEXT]
+        return [item[:_MAX_TEXT] for item in value[:100]]
+    return repr(value)[:_MAX_TEXT]
 
 
 def _all_errors(kind: type[FairleadError] = FairleadError) -> dict[str, type[FairleadError]]:

@@ -32,7 +32,7 @@ OUTCOMES: Final = (
     "returned",
 )
 
-_MOST_LEASE = (1 << 64) - 1
+_MAX_LEASE = (1 << 64) - 1
 COMPLETE, FAIL, RELEASE, EXTEND, START = range(5)
 
 
@@ -85,7 +85,7 @@ def settlement_row(item: object) -> Row:
     if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
         raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
     raw_id, claim_id = read_handle(item.delivery)
-    return _row(item, raw_id, claim_id if 0 <= claim_id <= _MOST_LEASE else _MOST_LEASE)
+    return _row(item, raw_id, claim_id if 0 <= claim_id <= _MAX_LEASE else _MAX_LEASE)
 
 
 def _raw_id(item: object) -> bytes:

@@ -30,7 +30,7 @@ _SYSTEM = {"messaging.system": "fairlead"}
 _PARENT, _STATE = "traceparent", "tracestate"
 _NO_MORE: Mapping[str, str | int] = {}
 #: Spans are exported whole: a claim of ten thousand must not make one of megabytes.
-MOST_LINKS = 64
+MAX_LINKS = 64
 #: A stop waits no longer than that for a collector that is away.
 _EXPORT_S = 2.0
 
@@ -139,7 +139,7 @@ class Tracing:
         """
         links = [
             self._trace.Link(found)
-            for headers in islice(linked, MOST_LINKS)
+            for headers in islice(linked, MAX_LINKS)
             if (found := self._span_in(headers)) is not None
         ]
         span = self._tracer.start_span(

@@ -36,7 +36,7 @@ def read_duration(ms: int | None) -> timedelta | None:
 
 #: Lanes and their keys come back by the thousand; taking them apart costs more than remembering.
 _keys: dict[bytes, tuple[str, tuple[str, ...]]] = {}
-_MOST_KEYS = 200_000
+_MAX_KEYS = 200_000
 
 
 def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -44,7 +44,7 @@ def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
     global _keys
     known = _keys
     missing = set(lanes).difference(known)
-    if len(known) + len(missing) > _MOST_KEYS:
+    if len(known) + len(missing) > _MAX_KEYS:
         # Not emptied: another thread may be reading it.
         known = _keys = {}
         missing = set(lanes)
@@ -71,7 +71,7 @@ def read_failures(packed: bytes | None) -> tuple[FailureRecord, ...]:
 
 
 _lanes: dict[str, bytes] = {}
-_MOST_LANES = 200_000
+_MAX_LANES = 200_000
 
 
 def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] | None) -> list[bytes]:
@@ -82,7 +82,7 @@ def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] 
         ]
     known = _lanes
     missing = set(keys).difference(known)
-    if len(known) + len(missing) > _MOST_LANES:
+    if len(known) + len(missing) > _MAX_LANES:
         # Not emptied: another thread may be reading it.
         known = _lanes = {}
         missing = set(keys)

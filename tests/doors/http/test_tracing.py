@@ -16,7 +16,7 @@ from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.verbs.enqueue import EnqueueMany
 from fairlead.verbs.settle import Settle
-from fairlead.wire.tracing import MOST_LINKS, Tracing, ambient, setup
+from fairlead.wire.tracing import MAX_LINKS, Tracing, ambient, setup
 from tests.doors.http.collector import running_collector
 from tests.integration.world import World
 from tests.turns import new_place, turn
@@ -135,10 +135,10 @@ def test_spans_speak_the_words_of_opentelemetry(
 def test_a_batch_of_many_traces_has_a_bounded_number_of_links(
     world: World, broker: AdmittedCaller, producer: Traced, server: Traced
 ) -> None:
-    for _ in range(MOST_LINKS + 5):
+    for _ in range(MAX_LINKS + 5):
         _send(producer, world.broker)
-    assert len(broker.claim("q", limit=1000)) == MOST_LINKS + 5
-    assert len(server.spans()["claim q"].links) == MOST_LINKS
+    assert len(broker.claim("q", limit=1000)) == MAX_LINKS + 5
+    assert len(server.spans()["claim q"].links) == MAX_LINKS
 
 
 def test_an_exchange_is_one_span_with_all_it_moved(broker: AdmittedCaller, server: Traced) -> None:

@@ -37,9 +37,9 @@ _CHANNELS = ("write", "read", "browse")
 _LEAVING_S = 1.0
 #: Longer than gRPC tries to connect, see transport.py.
 _CONNECTING_S = 3.0
-_MOST_IDLE_CHANNELS = 16
-_MOST_THREADS = 1024
-_MOST_CONNECTING_THREADS = 256
+_MAX_IDLE_CHANNELS = 16
+_MAX_THREADS = 1024
+_MAX_CONNECTING_THREADS = 256
 
 #: After these another attempt may help.
 TROUBLES = (ConnectionBroken, ServerStopping, BrokerClosed, Overloaded)
@@ -50,15 +50,15 @@ class FlightCore:
         self.options = options
         self.clock = clock or SystemClock()
         #: For the asyncio client, whose calls run in threads here.
-        self.crew = Crew(_MOST_THREADS)
+        self.crew = Crew(_MAX_THREADS)
         #: Separate, because the threads of `crew` wait for these.
-        self._connecting = Crew(_MOST_CONNECTING_THREADS)
+        self._connecting = Crew(_MAX_CONNECTING_THREADS)
         self.pauses = Pauses(self.clock)
         self.outage = Outage(options.address, self.clock)
         self._transport = transport
         self._watchdog = Watchdog(self.clock)
         self._pools = {
-            verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in _CHANNELS
+            verb: Pool(self._opener(verb), self._watchdog, _MAX_IDLE_CHANNELS) for verb in _CHANNELS
         }
         self._unusable: type[ClientClosed | ClientForked] | None = None
         #: It has answered, so what keeps a connection from being made now was not so before, and may pass.

@@ -32,7 +32,7 @@ _SERVICES = (
     admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"].full_name,
 )
 #: Headers take more room in a request than they do packed.
-_MOST_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
+_MAX_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
 #: Calls of one connection at a time, beside its streams.
 _CALLS_PER_CONNECTION = 1000
 #: A stream beyond the limit needs a thread to be told so.
@@ -133,7 +133,7 @@ class FilaDoor:
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", _MOST_BYTES),
+        ("grpc.max_receive_message_length", _MAX_BYTES),
         # Beyond it a client waits for a call of its own to end. A stream too many is told so, and so needs a
         # place.
         ("grpc.max_concurrent_streams", limits.settings.max_streams_per_connection + _CALLS_PER_CONNECTION),

@@ -27,7 +27,7 @@ from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.server.fila.v1 import service_pb2_grpc
 from fairlead.server.sent_deliveries import SentDeliveries
 
-_MOST_BATCH_BYTES = 32 * 1024 * 1024
+_MAX_BATCH_BYTES = 32 * 1024 * 1024
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
@@ -58,7 +58,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         self._trace_headers = trace_headers
         self._sent = SentDeliveries()
         self.enqueues = Gather(
-            self._enqueue, most_bytes=_MOST_BATCH_BYTES, size_of=lambda message: len(message.payload)
+            self._enqueue, most_bytes=_MAX_BATCH_BYTES, size_of=lambda message: len(message.payload)
         )
         self.settles = Gather(self._settle)
 

@@ -9,7 +9,7 @@ from fairlead.engine.broker import Broker
 from fairlead.errors import FairleadError
 from fairlead.model.settle import LeaseRef, Settlement, Start
 
-_MOST_AT_ONCE = 1000
+_MAX_AT_ONCE = 1000
 _log = logging.getLogger("fairlead.fila")
 
 
@@ -58,6 +58,6 @@ class Starter:
         """Nothing means that it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._posted or self._closed)
-            batch: list[Settlement] = [Start(delivery) for delivery in self._posted[:_MOST_AT_ONCE]]
-            del self._posted[:_MOST_AT_ONCE]
+            batch: list[Settlement] = [Start(delivery) for delivery in self._posted[:_MAX_AT_ONCE]]
+            del self._posted[:_MAX_AT_ONCE]
             return batch

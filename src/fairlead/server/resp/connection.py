@@ -63,7 +63,7 @@ MAX_UNANSWERED = 1000
 MAX_QUEUED = 100
 MAX_QUEUED_BYTES = 64 * 1024
 #: A command that is not whole must bring so much in each period of the greeting.
-LEAST_BYTES = 1024
+MIN_BYTES = 1024
 _TLS_BUFFER_BYTES = 64 * 1024
 #: What a browser says; a page that a user visits could make it send requests here.
 _OF_HTTP = (b"POST", b"HOST:")
@@ -599,7 +599,7 @@ class Connection(asyncio.Protocol):
         is_late = now_s - self._began_s > greeting_s
         if is_late and not self._has_spoken:
             return Limit.GREETING
-        if is_late and self._reader.buffered and came < LEAST_BYTES and not self._is_paused:
+        if is_late and self._reader.buffered and came < MIN_BYTES and not self._is_paused:
             return Limit.GREETING
         if not self._replies and now_s - self.heard_s > idle_s:
             return Limit.IDLE
