@@ -203,7 +203,9 @@ def _take_away_files() -> None:
     """
     version = _ask_landlock()
     files = (1 << _LANDLOCK_FILES.get(version, _LANDLOCK_FILES_NOW)) - 1
-    ruled = (ctypes.c_uint64 * 3)(files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
+    tcp = 0b11 if version >= 4 else 0
+    signals = 0b11 if version >= 6 else 0
+    ruled = (ctypes.c_uint64 * 3)(files, tcp, signals)
     syscall = _libc().syscall
     rules = _checked(
         syscall(
