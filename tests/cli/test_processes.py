@@ -134,7 +134,7 @@ def test_without_a_terminal_lists_have_payloads_errors_keys_and_streams_in_full(
 ) -> None:
     key, stream, payload, error, who = (letter * 200 for letter in "kspew")
     with broker() as opened:
-        opened.create_queue("long", poison_after=1)
+        opened.create_queue("long", poison_after=1, visibility_timeout="1h")
         opened.enqueue("long", payload.encode(), fairness_key=key, stream=stream)
         opened.settle([Fail(opened.claim("long")[0], error, retry_in="0s")])
         assert len(opened.claim("long", consumer=who)) == 1

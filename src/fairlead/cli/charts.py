@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -25,6 +26,11 @@ def show_count(count: float) -> str:
         if abs(count) < 999.5 or unit == "T":
             break
     return f"{count:.0f}{unit}" if abs(count) >= 99.95 else f"{count:.1f}{unit}"
+
+
+def count_text(count: int, style: str, *, zero: str = "dim") -> Text:
+    """A count as a cell; 0 has the style `zero`, so that other counts stand out."""
+    return Text(show_count(count), style=style if count else zero)
 
 
 def show_bytes(count: float) -> str:

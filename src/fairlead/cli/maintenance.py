@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fairlead import verify as verify_directory
 from fairlead.cli.charts import show_bytes
 from fairlead.cli.from_table import from_verb
-from fairlead.cli.global_options import current_options, wants_json, wrong_usage
+from fairlead.cli.global_options import current_options, wrong_usage
 from fairlead.cli.lock_holder import refuse_if_open
-from fairlead.cli.output import clean, console, count_of, show
+from fairlead.cli.output import clean, count_of, progress_bar, show
 from fairlead.cli.restoring import restore as restore_backup
 from fairlead.cli.target import open_target
 from fairlead.engine.verify import VerifyReport
@@ -65,7 +65,6 @@ def restore(
     into = current_options().target()
     if not isinstance(into, Path):
         wrong_usage("expected --data DIR, a new or empty directory to restore to")
-    out = console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -73,9 +72,7 @@ def restore(
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
     )
-    with Progress(
-        *columns, console=out, disable=wants_json() or not out.is_terminal, transient=True
-    ) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task("", total=None)
 
         def began(what: str, size: int) -> None:

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Flag
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -28,6 +28,9 @@ from fairlead.cli.global_options import wants_json
 from fairlead.clock import SystemClock
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 #: The width without a terminal: more than any message has characters, so that no line is wrapped.
 _WIDE = 1_000_000_000
@@ -100,6 +103,17 @@ def print_note(text: str) -> None:
     """Print text beside the result, for people only: on stderr, and not with `-o json`."""
     if not wants_json():
         console(stderr=True).print(text, soft_wrap=True)
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """Make a progress bar on stderr, which disappears at the end. Shown at a terminal only, and not with `-o
+    json`.
+    """
+    # Imported here: few commands show progress, and the import is slow.
+    from rich.progress import Progress
+
+    out = console(stderr=True)
+    return Progress(*columns, console=out, disable=wants_json() or not out.is_terminal, transient=True)
 
 
 def plain(value: object) -> Any:

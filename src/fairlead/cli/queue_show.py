@@ -40,6 +40,12 @@ def register(queue: typer.Typer) -> None:
     queue.command("inspect")(inspect)
 
 
+def _check_statuses(words: list[str] | None) -> list[str]:
+    for word in words or ():
+        check_word(word, STATUSES, "a status")
+    return words or []
+
+
 def show_messages(
     queue: QueueName,
     status: Annotated[
@@ -49,6 +55,7 @@ def show_messages(
             "-s",
             metavar="STATUS",
             help=f"Show only messages with this status: {', '.join(STATUSES)}; may be repeated.",
+            callback=_check_statuses,
         ),
     ] = None,
     key: Annotated[
@@ -67,8 +74,6 @@ def show_messages(
     pending: ready for delivery. delayed, held: waiting. active: leased. failed: waiting for the next attempt.
     dead: in QUEUE.dlq. completed: done, and kept for the time of the queue's option --retain-completed.
     """
-    for word in status or ():
-        check_word(word, STATUSES, "a status")
     wanted = [word for word in STATUSES if not status or word in status]
     with open_target() as target:
         stats = target.stats(queue)

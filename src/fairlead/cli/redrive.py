@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from fairlead.cli.arguments import ids_argument
 from fairlead.cli.confirm import Yes, confirm
@@ -17,7 +17,7 @@ from fairlead.cli.filters import read_filter
 from fairlead.cli.from_table import from_verb
 from fairlead.cli.global_options import current_options, wants_json, wrong_usage
 from fairlead.cli.ids import full_ids
-from fairlead.cli.output import console, count_of, print_note, show
+from fairlead.cli.output import count_of, print_note, progress_bar, show
 from fairlead.cli.root import INTERRUPTED
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import MessageNotFound
@@ -114,10 +114,7 @@ class _RedriveProgress:
     def run(self, begin: Callable[[], RedriveResult]) -> RedriveResult:
         caller = threading.Thread(target=self._call, args=(begin,), daemon=True)
         columns = (TextColumn("redrive"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        out = console(stderr=True)
-        with Progress(
-            *columns, console=out, transient=True, disable=wants_json() or not out.is_terminal
-        ) as progress:
+        with progress_bar(*columns) as progress:
             bar = progress.add_task("redrive", total=self._matched)
             try:
                 caller.start()

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.global_options import wants_json
 from fairlead.cli.lock_holder import refuse_if_open
-from fairlead.cli.output import clean, console, count_of, show
+from fairlead.cli.output import clean, count_of, progress_bar, show
 from fairlead.salvage.repair import repair as repair_directory
 from fairlead.salvage.report import DroppedEnd, RepairReport
 from fairlead.store.rocks.salvage import Damage, Gap
@@ -50,7 +49,6 @@ def repair(
     code there is no new directory.
     """
     refuse_if_open(damaged)
-    out = console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -58,9 +56,7 @@ def repair(
         TaskProgressColumn(),
         TextColumn("{task.fields[rows]}"),
     )
-    with Progress(
-        *columns, console=out, disable=wants_json() or not out.is_terminal, transient=True
-    ) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task("", total=None, rows="")
 
         def show_progress(what: str, total: int, done: int) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
-from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
+from fairlead.cli.charts import Bar, count_text, show_bytes, show_count, show_rate
 from fairlead.cli.global_options import in_project, wants_json
 from fairlead.cli.output import clean, console, show, show_json, table, unless_piped
 from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample, key_shares, rates_between, stats_document
@@ -173,8 +173,8 @@ def stats_view(
         made.add_row(
             Text(clean(stats.queue), style="bold"),
             *_alive(stats),
-            _number(stats.leased, "green"),
-            _number(stats.dead, "red"),
+            count_text(stats.leased, "green"),
+            count_text(stats.dead, "red"),
             show_bytes(stats.bytes),
             show_count(stats.consumers),
             *(show_rate(passed.get(name)) for name, _ in columns),
@@ -220,8 +220,4 @@ def _alive(stats: QueueStats) -> tuple[Text, Text]:
     """Ready and waiting messages. A dead-letter queue has neither: its messages count as dead."""
     if is_dead_letter_name(stats.queue):
         return Text("-", style="dim"), Text("-", style="dim")
-    return _number(stats.ready, "cyan"), _number(stats.waiting, "yellow")
-
-
-def _number(count: int, style: str) -> Text:
-    return Text(show_count(count), style=style if count else "dim")
+    return count_text(stats.ready, "cyan"), count_text(stats.waiting, "yellow")

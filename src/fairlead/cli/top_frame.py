@@ -14,7 +14,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.charts import show_bytes, show_count, show_rate, sparkline
+from fairlead.cli.charts import count_text, show_bytes, show_count, show_rate, sparkline
 from fairlead.cli.output import clean, count_of
 from fairlead.cli.stats_samples import KeyShare, Rates, StatsSample
 from fairlead.cli.top_panels import failures_panel, gates_panel, panel, shares_panel, stuck_panel
@@ -22,6 +22,7 @@ from fairlead.model.views import FailureMetrics, QueueStats
 
 WIDE = 118
 _NARROW = 76
+_ZERO = "grey37"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +118,15 @@ def _queue_row(state: TopState, stats: QueueStats, chart_width: int, width: int)
     row: list[RenderableType] = [
         Text("▸" if chosen else "", style="bold cyan"),
         name,
-        _number(stats.ready, "cyan"),
-        _number(stats.waiting, "yellow"),
-        _number(stats.leased, "green"),
-        _number(stats.dead, "red"),
+        count_text(stats.ready, "cyan", zero=_ZERO),
+        count_text(stats.waiting, "yellow", zero=_ZERO),
+        count_text(stats.leased, "green", zero=_ZERO),
+        count_text(stats.dead, "red", zero=_ZERO),
     ]
     if width >= _NARROW:
         row += [
-            Text(show_bytes(stats.bytes), style="" if stats.bytes else "grey37"),
-            _number(stats.consumers, ""),
+            Text(show_bytes(stats.bytes), style="" if stats.bytes else _ZERO),
+            count_text(stats.consumers, "", zero=_ZERO),
         ]
     flow = rates.flow if rates else {}
     row += [
@@ -136,10 +137,6 @@ def _queue_row(state: TopState, stats: QueueStats, chart_width: int, width: int)
         rates_so_far = state.delivery_rates.get(stats.queue, ())
         row.append(Text(sparkline(rates_so_far, chart_width), style="green"))
     return row
-
-
-def _number(count: int, style: str) -> Text:
-    return Text(show_count(count), style=style if count else "grey37")
 
 
 def _window(queues: Sequence[QueueStats], selected: str, rows: int) -> tuple[Sequence[QueueStats], int]:
