@@ -215,7 +215,7 @@ def test_the_doctor_finds_every_door_and_says_when_certificates_end(guarded: Gua
     } == dict.fromkeys(("resp", "flight", "grpc", "http", "version"), "ok")
     ends = {name: check["found"] for (area, name), check in checks.items() if area == "certificates"}
     assert sorted(ends) == ["authority", "client", "flight", "grpc", "http", "resp"]
-    assert all("ends on 20" in found for found in ends.values())
+    assert all("expires on 20" in found for found in ends.values())
 
 
 def test_the_doctor_says_what_is_wrong_with_a_door_that_it_cannot_enter(guarded: Guarded) -> None:
