@@ -11,13 +11,19 @@ import pytest
 
 from fairlead import StepFailed
 from fairlead.errors import InvalidRequest
-from fairlead.spark.bad_rows.checks import BatchFunction, ColumnCheck, Defect, RowFunction, check_of
+from fairlead.spark.bad_rows.checks import (
+    BatchFunctionCheck,
+    ColumnCheck,
+    RowDefect,
+    RowFunctionCheck,
+    check_of,
+)
 
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1, 2, 3, 4]})
-NO = Defect("validation_failure", "the check returned false")
+NO = RowDefect("validation_failure", "the check returned false")
 
 
-def defects(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, Defect]:
+def defects(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, RowDefect]:
     return check_of(check, "validation_failure").find_defects(rows, None)
 
 
@@ -25,7 +31,7 @@ def test_none_and_true_are_good_false_and_a_text_are_bad() -> None:
     answers = {0: None, 1: True, 2: False, 3: "three", 4: np.bool_(False)}
     assert defects(lambda row: answers[row["id"]]) == {
         2: NO,
-        3: Defect("validation_failure", "three"),
+        3: RowDefect("validation_failure", "three"),
         4: NO,
     }
     assert defects(lambda row: np.bool_(True)) == {}
@@ -42,9 +48,9 @@ def test_a_row_that_makes_the_function_raise_is_bad_and_says_how() -> None:
             raise StepFailed("try later", reason="dependency_failure")
 
     assert defects(check) == {
-        1: Defect("handler_exception", "ValueError: one"),
-        2: Defect("handler_exception", "KeyError"),
-        3: Defect("dependency_failure", "StepFailed: try later"),
+        1: RowDefect("handler_exception", "ValueError: one"),
+        2: RowDefect("handler_exception", "KeyError"),
+        3: RowDefect("dependency_failure", "StepFailed: try later"),
     }
 
 
@@ -93,14 +99,14 @@ def test_an_annotation_says_what_a_function_wants_to_see() -> None:
     def frame(batch: pd.DataFrame) -> None: ...
     def row(one: dict) -> None: ...  # type: ignore[type-arg]
 
-    assert isinstance(check_of(arrow, "unknown"), BatchFunction)
-    assert isinstance(check_of(frame, "unknown"), BatchFunction)
-    assert isinstance(check_of(row, "unknown"), RowFunction)
+    assert isinstance(check_of(arrow, "unknown"), BatchFunctionCheck)
+    assert isinstance(check_of(frame, "unknown"), BatchFunctionCheck)
+    assert isinstance(check_of(row, "unknown"), RowFunctionCheck)
     arrow.__annotations__["batch"] = pa.RecordBatch
     frame.__annotations__["batch"] = pd.DataFrame
-    assert isinstance(check_of(arrow, "unknown"), BatchFunction)
-    assert isinstance(check_of(frame, "unknown"), BatchFunction)
-    assert isinstance(check_of(str.strip, "unknown"), RowFunction)
+    assert isinstance(check_of(arrow, "unknown"), BatchFunctionCheck)
+    assert isinstance(check_of(frame, "unknown"), BatchFunctionCheck)
+    assert isinstance(check_of(str.strip, "unknown"), RowFunctionCheck)
     with pytest.raises(InvalidRequest, match="a function of one row"):
         check_of(lambda: None, "unknown")  # type: ignore[misc, arg-type]
 
@@ -124,7 +130,7 @@ def test_a_function_of_batches_sees_them_as_what_it_asks_for() -> None:
     assert [type(one) for one in seen] == [pa.RecordBatch, pa.Table, pd.DataFrame, pa.Table]
 
 
-def of_batches(answer: Any) -> dict[int, Defect]:
+def of_batches(answer: Any) -> dict[int, RowDefect]:
     def check(batch: pa.RecordBatch) -> Any:
         return answer(batch) if callable(answer) else answer
 
@@ -142,13 +148,13 @@ def of_batches(answer: Any) -> dict[int, Defect]:
     ids=["list", "tuple", "numpy", "pandas"],
 )
 def test_a_function_of_batches_has_an_answer_for_each_row(answer: Any) -> None:
-    assert of_batches(answer) == {1: NO, 4: Defect("validation_failure", "four")}
+    assert of_batches(answer) == {1: NO, 4: RowDefect("validation_failure", "four")}
 
 
 def test_a_mask_that_is_null_is_not_true_and_a_text_that_is_null_says_nothing() -> None:
     assert of_batches(pa.array([True, False, None, True, True])) == {1: NO, 2: NO}
     assert of_batches(pa.chunked_array([["zero", None], [None, None, None]])) == {
-        0: Defect("validation_failure", "zero")
+        0: RowDefect("validation_failure", "zero")
     }
     assert of_batches(None) == {}
 
@@ -159,7 +165,7 @@ def test_a_text_that_is_not_utf_8_says_what_it_can() -> None:
     assert (
         of_batches(texts)
         == of_batches(pa.chunked_array([texts]))
-        == {1: Defect("validation_failure", "no \ufffd"), 3: NO}
+        == {1: RowDefect("validation_failure", "no \ufffd"), 3: NO}
     )
 
 
@@ -175,12 +181,12 @@ def test_where_a_function_of_batches_raises_only_the_guilty_rows_are_bad() -> No
             raise ValueError(f"one of {len(batch)}")
         return [None if number != 2 else "two" for number in batch["id"]]
 
-    guilty = Defect("handler_exception", "ValueError: one of 1")
-    assert defects(check) == {1: guilty, 2: Defect("validation_failure", "two"), 4: guilty}
+    guilty = RowDefect("handler_exception", "ValueError: one of 1")
+    assert defects(check) == {1: guilty, 2: RowDefect("validation_failure", "two"), 4: guilty}
 
 
 def test_a_column_that_is_true_everywhere_makes_nothing() -> None:
     judge = ColumnCheck("id > 0", "unknown")
     assert judge.find_defects(ROWS, pa.array([True] * 5)) == {}
     found = judge.find_defects(ROWS, pa.array([None, True, True, True, False]))
-    assert found == {0: Defect("unknown", "id > 0 is null"), 4: Defect("unknown", "id > 0 is false")}
+    assert found == {0: RowDefect("unknown", "id > 0 is null"), 4: RowDefect("unknown", "id > 0 is false")}

@@ -20,7 +20,7 @@ import fairlead
 from fairlead.errors import FairleadError, Forbidden, RowsRefused, ServerUnreachable, SparkNotReady
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_QUEUE_NAME
 from fairlead.spark.bad_rows import dead_letters as bad_rows
-from fairlead.spark.bad_rows.checks import ColumnCheck, Defect, check_of
+from fairlead.spark.bad_rows.checks import ColumnCheck, RowDefect, check_of
 from fairlead.spark.bad_rows.dead_letters import BadRows
 from fairlead.spark.bad_rows.quarantining import _MAX_NAME_BYTES, _MAX_TOKEN_BYTES, QuarantineTask, quarantine
 from fairlead.spark.bad_rows.returning import returned
@@ -387,7 +387,7 @@ def test_what_the_broker_refuses_fails_the_task(
 
 def test_a_verdict_of_one_kind_travels_once() -> None:
     kept = pa.RecordBatch.from_pydict({"reason": ["unknown"] * 2, "error": ["no", "no"]})
-    assert bad_rows._deaths(kept) == Defect("unknown", "no")
+    assert bad_rows._deaths(kept) == RowDefect("unknown", "no")
 
 
 @pytest.mark.parametrize("function", [quarantine, returned], ids=lambda function: function.__name__)

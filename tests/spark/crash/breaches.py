@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from fairlead.spark.connection import client_for
 from fairlead.spark.data_source.source import FairleadDataSource
 from fairlead.spark.data_source.stream_read import SlicePartition, StreamReader
-from fairlead.spark.data_source.write import ProduceStreamWriter, StagedPart, stage_rows
+from fairlead.spark.data_source.write import ProduceStreamWriter, StagedAttempt, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ class TokenByChance(FairleadDataSource):
 
 
 class _ChanceWriter(ProduceStreamWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
         return stage_rows(self._options, self._schema, uuid4().hex, iterator)
 
 

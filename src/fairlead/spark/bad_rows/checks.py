@@ -29,31 +29,31 @@ _BATCHES: dict[tuple[str, str], _Kind] = {
 }
 
 
-class Defect(NamedTuple):
+class RowDefect(NamedTuple):
     """Why a row is bad: the word of a failure reason, and the error text of the dead letter."""
 
     reason: str
     error: str
 
 
-#: Defects by index in the batch.
-Defects = dict[int, Defect]
+#: The defects of a batch by the index of the row.
+RowDefects = dict[int, RowDefect]
 
 
 class RowCheck(Protocol):
     """`good` is the condition that Spark computed, or None for a function."""
 
-    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects: ...
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> RowDefects: ...
 
 
 class ColumnCheck:
     """A condition that Spark computed: true is good."""
 
     def __init__(self, text: str, reason: str) -> None:
-        self._false = Defect(reason, _cut(f"{text} is false"))
-        self._null = Defect(reason, _cut(f"{text} is null"))
+        self._false = RowDefect(reason, _cut(f"{text} is false"))
+        self._null = RowDefect(reason, _cut(f"{text} is null"))
 
-    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> RowDefects:
         assert good is not None
         if good.null_count == 0 and good.true_count == len(good):
             return {}
@@ -62,17 +62,17 @@ class ColumnCheck:
         return {at: self._null if nulls[at].as_py() else self._false for at in bad}
 
 
-class RowFunction:
+class RowFunctionCheck:
     """A function of one row, given as a dict of its columns."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], reason: str) -> None:
         self._function = function
         self._reason = reason
 
-    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
-        found: Defects = {}
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> RowDefects:
+        found: RowDefects = {}
         for at, row in enumerate(_as_dicts(rows)):
-            if isinstance(row, Defect):
+            if isinstance(row, RowDefect):
                 found[at] = row
                 continue
             try:
@@ -88,7 +88,7 @@ class RowFunction:
         return found
 
 
-class BatchFunction:
+class BatchFunctionCheck:
     """A function of a whole batch, in the type of its parameter. A batch for which the function raises is
     halved until each bad row is alone.
     """
@@ -98,8 +98,8 @@ class BatchFunction:
         self._kind = kind
         self._reason = reason
 
-    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> Defects:
-        found: Defects = {}
+    def find_defects(self, rows: pa.RecordBatch, good: pa.Array | None) -> RowDefects:
+        found: RowDefects = {}
         parts = [(0, rows)]
         while parts:
             start, part = parts.pop()
@@ -133,7 +133,7 @@ class BatchFunction:
 def check_of(function: Callable[[Any], Any], reason: str) -> RowCheck:
     """The annotation of the function's parameter chooses rows or batches; without an annotation it gets rows."""
     kind = _annotated(function)
-    return RowFunction(function, reason) if kind is None else BatchFunction(function, kind, reason)
+    return RowFunctionCheck(function, reason) if kind is None else BatchFunctionCheck(function, kind, reason)
 
 
 def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
@@ -156,27 +156,29 @@ def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
     )
 
 
-def _as_dicts(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Defect]:
+def _as_dicts(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | RowDefect]:
     try:
-        shown: list[dict[str, Any] | Defect] = rows.to_pylist(maps_as_pydicts="strict")
+        shown: list[dict[str, Any] | RowDefect] = rows.to_pylist(maps_as_pydicts="strict")
     except Exception as raised:
         # A value that Python cannot represent, such as a date after the year 9999. Convert the rows one by
         # one.
         if rows.num_rows == 1:
-            return [Defect("serialization_error", _cut(f"Python cannot hold this row: {_describe(raised)}"))]
+            return [
+                RowDefect("serialization_error", _cut(f"Python cannot hold this row: {_describe(raised)}"))
+            ]
         return [one for at in range(rows.num_rows) for one in _as_dicts(rows.slice(at, 1))]
     return shown
 
 
-def _defect_of(answer: Any, reason: str) -> Defect | None:
+def _defect_of(answer: Any, reason: str) -> RowDefect | None:
     """The defect that an answer of a function means; None for a good row."""
     if isinstance(answer, str):
-        return Defect(reason, _cut(answer) or "the check returned false")
+        return RowDefect(reason, _cut(answer) or "the check returned false")
     if isinstance(answer, (bool, np.bool_)):
-        return None if answer else Defect(reason, "the check returned false")
+        return None if answer else RowDefect(reason, "the check returned false")
     if isinstance(answer, BaseException):
         return _of_raised(answer)
-    return Defect(
+    return RowDefect(
         "handler_exception",
         _cut(
             f"expected the check to return None or True for a good row, False or a text for a bad row, got {answer!r}"
@@ -206,7 +208,7 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
     )
 
 
-def _of_raised(raised: BaseException) -> Defect:
+def _of_raised(raised: BaseException) -> RowDefect:
     """The defect of a raised error. An error with a `reason`, such as `StepFailed`, chooses its failure
     reason.
     """
@@ -215,7 +217,7 @@ def _of_raised(raised: BaseException) -> Defect:
         word = read_reason(reason).word
     except InvalidRequest:
         word = "handler_exception"
-    return Defect(word, _cut(_describe(raised)))
+    return RowDefect(word, _cut(_describe(raised)))
 
 
 def _describe(raised: BaseException) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fairlead.errors import RowsRefused
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.spark.bad_rows.checks import Defect
+from fairlead.spark.bad_rows.checks import RowDefect
 from fairlead.spark.connection import client_for
 from fairlead.spark.data_source.chunks import Chunker
 from fairlead.spark.data_source.task import this_attempt
@@ -58,7 +58,9 @@ class BadRows:
         self._sum = 0
         self.count = 0
 
-    def add(self, payloads: Sequence[bytes], keys: Sequence[str | None], defects: Sequence[Defect]) -> None:
+    def add(
+        self, payloads: Sequence[bytes], keys: Sequence[str | None], defects: Sequence[RowDefect]
+    ) -> None:
         """Raises `RowsRefused` for a row larger than a message may be."""
         for payload, defect in zip(payloads, defects, strict=True):
             if len(payload) > MAX_PAYLOAD_BYTES:
@@ -137,9 +139,9 @@ def _to_wire(kept: pa.RecordBatch, headers: pa.Scalar) -> pa.RecordBatch:
     return make_batch(MESSAGES, kept.num_rows, columns)
 
 
-def _deaths(kept: pa.RecordBatch) -> Defect | list[Defect]:
+def _deaths(kept: pa.RecordBatch) -> RowDefect | list[RowDefect]:
     deaths = [
-        Defect(*pair)
+        RowDefect(*pair)
         for pair in zip(kept.column("reason").to_pylist(), kept.column("error").to_pylist(), strict=True)
     ]
     return deaths[0] if len(set(deaths)) == 1 else deaths

@@ -35,7 +35,7 @@ _ABORT_TIMEOUT = "5s"
 
 
 @dataclass(frozen=True)
-class StagedPart(WriterCommitMessage):
+class StagedAttempt(WriterCommitMessage):
     """The rows that one attempt of a task staged; `rejects` is the name of its file of refused rows, or ""."""
 
     token: str
@@ -53,7 +53,7 @@ class ProduceWriter(DataSourceArrowWriter):
         self._schema = schema
         self._token = _own_token(options) if options.dedupe_token else str(uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
         return stage_rows(self._options, self._schema, self._token, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -71,7 +71,7 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
         return stage_rows(self._options, self._schema, micro_batch_token(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -80,13 +80,13 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         # After a failed task Spark may pass no messages, so the token is unknown: publishing the next run of
         # this micro-batch drops the staged rows.
-        for token in {message.token for message in messages if isinstance(message, StagedPart)}:
+        for token in {message.token for message in messages if isinstance(message, StagedAttempt)}:
             discard(self._options, token)
 
 
 def stage_rows(
     options: SparkOptions, schema: StructType, token: str, batches: Iterator[pa.RecordBatch]
-) -> StagedPart:
+) -> StagedAttempt:
     """Stage the rows of a task. Raises `RowsRefused` at the first bad row, unless the option `rejects` is
     set.
     """
@@ -123,14 +123,16 @@ def stage_rows(
             stage(chunk)
     for chunk in chunker.rest():
         stage(chunk)
-    return StagedPart(token, attempt.partition, tuple(names), refused.close() if refused is not None else "")
+    return StagedAttempt(
+        token, attempt.partition, tuple(names), refused.close() if refused is not None else ""
+    )
 
 
 def publish(options: SparkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Publish, on the driver, the committed attempts: all or none, once per token, in the order of partitions
     and rows.
     """
-    staged = [message for message in messages if isinstance(message, StagedPart)]
+    staged = [message for message in messages if isinstance(message, StagedAttempt)]
     if not staged:
         return
     staged.sort(key=lambda message: message.partition)
