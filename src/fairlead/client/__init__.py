@@ -8,6 +8,7 @@ is safe, or has a number in a session, under which it takes effect once.
 
 Without I/O, for both clients: `commands.py` makes commands and reads answers, `calls.py` has what requests of some kinds
 need, `attempts.py`, `patience.py` and `outage.py` decide what follows a failure, `session.py` numbers requests,
+`core_state.py` is what both cores keep,
 `prefetch.py` keeps what a loop was sent ahead, `settling.py` says what a settle does to leases.
 With it: `connection.py` has one socket, `shared.py` lets threads share one, `connections.py` has all of a client,
 `heartbeat.py` keeps leases alive; `core.py` is one request with all its attempts, `client.py` and `consume.py` are what

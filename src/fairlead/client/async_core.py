@@ -17,7 +17,6 @@ from fairlead.client.calls import (
     SHORT_POLL_MS,
     PreparedExchange,
     PreparedSettle,
-    Tokens,
     check_bulk_once,
     is_empty,
     is_waiting,
@@ -28,13 +27,12 @@ from fairlead.client.calls import (
     with_wait,
 )
 from fairlead.client.commands import PING, answer_of, command_of
-from fairlead.client.core import CLOSING_MS
+from fairlead.client.core_state import CoreState
 from fairlead.client.identity import Identity
 from fairlead.client.options import Options
-from fairlead.client.outage import ConnectionBroken, Outage
-from fairlead.client.patience import Patience, Pauses
-from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.session import Session, Sessions
+from fairlead.client.outage import ConnectionBroken
+from fairlead.client.prefetch import finish_starts, items_of, undo_starts
+from fairlead.client.session import Session
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
 from fairlead.errors import (
@@ -59,30 +57,20 @@ if TYPE_CHECKING:
     from fairlead.client.async_consume import Fetching
 
 
-class AsyncCore:
+class AsyncCore(CoreState):
     """What the client and its loops share: connections, the heartbeat, and one request with all its attempts. Belongs to
     the loop that it was made on.
     """
 
     def __init__(self, options: Options, identity: Identity, traces: Traces) -> None:
-        self.options = options
-        self.clock = SystemClock()
-        self.handed_out = HandedOut()
-        self.tokens = Tokens()
-        self._sessions = Sessions()
+        super().__init__(options, identity, traces, SystemClock())
         self._opening = asyncio.Lock()
         self.loops: set[Fetching] = set()
         self._loop = asyncio.get_running_loop()
         self.connections = AsyncConnections(self._loop, identity, options.timeout_ms / 1000)
         self.heartbeat = AsyncHeartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms, self._loop)
-        self.traces = traces
-        self._pauses = Pauses(self.clock)
-        self._outage = Outage(str(identity.endpoint), self.clock)
         self.flight = AsyncFlightSide(options, identity, self.connections, traces)
         self._background: set[asyncio.Task[None]] = set()
-        self._is_closed = False
-        #: Set by `close`: no call may take longer than until then.
-        self._closing_ends_ms: int | None = None
         self._senders: dict[type[Request[Any]], Callable[[Any, Numbered | None], Awaitable[Any]]] = {
             Enqueue: self._enqueue,
             EnqueueMany: self._enqueue,
@@ -90,10 +78,6 @@ class AsyncCore:
             Claim: self._claim,
             Exchange: self._exchange,
         }
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def do(self, request: Request[Answer], place: Numbered | None = None) -> Awaitable[Answer]:
         """`place`: in a session of the caller's own."""
@@ -108,10 +92,8 @@ class AsyncCore:
         return asking
 
     async def close(self, *, goodbye: bool = False) -> None:
-        if self._is_closed or self._closing_ends_ms is not None:
+        if not self.begin_close():
             return
-        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
-        self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
         try:
             for fetching in list(self.loops):
                 await fetching.close()
@@ -119,7 +101,7 @@ class AsyncCore:
                 await self.do(Goodbye(self.options.consumer))
             await self._close_sessions()
         finally:
-            self._is_closed = True
+            self._unusable = ClientClosed
             self.heartbeat.close()
             self.connections.close()
             for task in self._background:
@@ -181,11 +163,6 @@ class AsyncCore:
         with self.traces.enqueuing(request.queue, messages) as carried:
             return (await self._ask_once(traced(request, carried), place))[0]
 
-    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
-        """From now on they are kept alive."""
-        if deliveries:
-            self.heartbeat.hold(deliveries, server_now_ms)
-
     def _send_extends(self, extends: Sequence[Extend]) -> Awaitable[tuple[list[SettleResult], int]]:
         """In line at once, where there is a connection: before what its caller says next."""
         request = Settle(extends)
@@ -205,30 +182,18 @@ class AsyncCore:
     # What goes on without a caller
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._is_closed:
+        if self.is_closed:
             work.close()
             return
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def letting_go(self, items: Sequence[Release]) -> Settle:
-        """The request that gives back what a loop had from a connection that is lost."""
-        return PreparedSettle(items, self.heartbeat).request()
-
-    def closing_s(self) -> float:
-        """How long the end of a loop may wait for the server."""
-        return self._closing_patience().left_ms() / 1000
-
-    def outage_is_over(self) -> None:
-        self._outage.over()
-
     async def give_back(self, items: Sequence[Release]) -> None:
         """What cannot be given back runs out by itself, which for deliveries that were never started is the same."""
         settling = PreparedSettle(items, self.heartbeat)
-        attempts = Attempts("settle", self._closing_patience(), self._outage, repeatable=True)
         with suppress(FairleadError):
-            await self._call(command_of(settling.request()), attempts)
+            await self._call(command_of(settling.request()), self.attempts_to_give_back())
 
     def _late_of(self, request: Request[Any]) -> Late | None:
         """What becomes of an answer whose caller has left: deliveries go back."""
@@ -246,12 +211,8 @@ class AsyncCore:
 
     # One request
 
-    def check(self) -> None:
-        if self._is_closed:
-            raise ClientClosed()
-
     async def greet(self) -> None:
-        await self._call(PING, Attempts("connect", self._patience(), self._outage, repeatable=True))
+        await self._call(PING, self.attempts_to_greet())
 
     async def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
         """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
@@ -357,41 +318,8 @@ class AsyncCore:
                 self._outage.over()
                 return reply
 
-    def attempts(
-        self,
-        request: Request[Any],
-        wait_ms: int = 0,
-        *,
-        is_numbered: bool = False,
-        ends_ms: int | None = None,
-    ) -> Attempts:
-        return Attempts(
-            request.verb_name,
-            self._patience(wait_ms, ends_ms),
-            self._outage,
-            repeatable=repeatable(request) and not (is_numbered and isinstance(request, Claim)),
-            is_numbered=is_numbered,
-        )
-
     async def pause(self, attempts: Attempts, trouble: Exception) -> None:
         await asyncio.sleep(attempts.pause_ms(trouble) / 1000)
-
-    def _patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
-        if self._closing_ends_ms is not None:
-            return self._closing_patience()
-        return Patience(
-            self._pauses, self.options.retry_for_ms, self._ends_ms(wait_ms) if ends_ms is None else ends_ms
-        )
-
-    def _ends_ms(self, wait_ms: int = 0) -> int:
-        """When a call that begins now ends at the latest."""
-        options = self.options
-        return self.clock.monotonic_ms() + wait_ms + options.timeout_ms + options.retry_for_ms
-
-    def _closing_patience(self) -> Patience:
-        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
-        ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
-        return Patience(self._pauses, 0, ends_ms)
 
 
 def _deliveries_in(answer: object) -> list[Delivery]:

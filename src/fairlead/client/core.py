@@ -15,7 +15,6 @@ from fairlead.client.calls import (
     SHORT_POLL_MS,
     PreparedExchange,
     PreparedSettle,
-    Tokens,
     check_bulk_once,
     is_empty,
     is_waiting,
@@ -27,14 +26,14 @@ from fairlead.client.calls import (
 )
 from fairlead.client.commands import PING, answer_of, command_of
 from fairlead.client.connections import BlockingConnections
+from fairlead.client.core_state import CoreState
 from fairlead.client.heartbeat import Answers, Heartbeat
 from fairlead.client.identity import Identity
 from fairlead.client.lifetimes import watch
 from fairlead.client.options import Options
-from fairlead.client.outage import ConnectionBroken, Outage
-from fairlead.client.patience import Patience, Pauses
-from fairlead.client.prefetch import HandedOut, finish_starts, items_of, undo_starts
-from fairlead.client.session import Session, Sessions
+from fairlead.client.outage import ConnectionBroken
+from fairlead.client.prefetch import finish_starts, items_of, undo_starts
+from fairlead.client.session import Session
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import (
@@ -59,33 +58,20 @@ from fairlead.wire.numbered import Numbered
 if TYPE_CHECKING:
     from fairlead.client.consume import Consumption
 
-#: How long a close may wait for the server, so that a dead one does not keep a program from ending.
-CLOSING_MS = 2000
 
-
-class Core:
+class Core(CoreState):
     """What the client and its loops share: connections, the heartbeat, and one request with all its attempts."""
 
     def __init__(
         self, options: Options, identity: Identity, traces: Traces, clock: Clock | None = None
     ) -> None:
-        self.options = options
-        self.clock = clock or SystemClock()
+        super().__init__(options, identity, traces, clock or SystemClock())
         self.connections = BlockingConnections(identity, options.timeout_ms / 1000)
-        self.handed_out = HandedOut()
-        self.tokens = Tokens()
-        self._sessions = Sessions()
         self._opening = threading.Lock()
         self.loops: weakref.WeakSet[Consumption] = weakref.WeakSet()
         self.heartbeat = Heartbeat(self._send_extends, self.clock, options.heartbeat_cap_ms)
-        self.traces = traces
-        self._pauses = Pauses(self.clock)
-        self._outage = Outage(str(identity.endpoint), self.clock)
         self.flight = FlightSide(options, identity, self.connections, traces)
         self._close_lock = threading.Lock()
-        self._unusable: type[ClientClosed | ClientForked] | None = None
-        #: Set by `close`: no call may take longer than until then.
-        self._closing_ends_ms: int | None = None
         self._senders: dict[type[Request[Any]], Callable[[Any, Numbered | None], Any]] = {
             Enqueue: self._enqueue,
             EnqueueMany: self._enqueue,
@@ -111,10 +97,8 @@ class Core:
 
     def close(self, *, goodbye: bool = False) -> None:
         with self._close_lock:
-            if self._unusable is not None or self._closing_ends_ms is not None:
+            if not self.begin_close():
                 return
-            most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
-            self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
         try:
             for loop in list(self.loops):
                 loop.close()
@@ -185,11 +169,6 @@ class Core:
         with self.traces.enqueuing(request.queue, messages) as carried:
             return self._ask_once(traced(request, carried), place)[0]
 
-    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
-        """From now on they are kept alive."""
-        if deliveries:
-            self.heartbeat.hold(deliveries, server_now_ms)
-
     def _send_extends(self, extends: Sequence[Extend]) -> Answers:
         """One attempt; the heartbeat tries again by itself."""
         request = Settle(extends)
@@ -205,31 +184,10 @@ class Core:
 
         return answers
 
-    # For loops
-
-    @property
-    def is_closed(self) -> bool:
-        return self._unusable is not None
-
-    def letting_go(self, items: Sequence[Release]) -> Settle:
-        """The request that gives back what a loop had from a connection that is lost."""
-        return PreparedSettle(items, self.heartbeat).request()
-
-    def closing_s(self) -> float:
-        """How long the end of a loop may wait for the server."""
-        return self._closing_patience().left_ms() / 1000
-
-    def outage_is_over(self) -> None:
-        self._outage.over()
-
     # One request
 
-    def check(self) -> None:
-        if self._unusable is not None:
-            raise self._unusable()
-
     def greet(self) -> None:
-        self._call(PING, Attempts("connect", self.patience(), self._outage, repeatable=True))
+        self._call(PING, self.attempts_to_greet())
 
     def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
         """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
@@ -323,22 +281,6 @@ class Core:
                 self._outage.over()
                 return reply
 
-    def attempts(
-        self,
-        request: Request[Any],
-        wait_ms: int = 0,
-        *,
-        is_numbered: bool = False,
-        ends_ms: int | None = None,
-    ) -> Attempts:
-        return Attempts(
-            request.verb_name,
-            self.patience(wait_ms, ends_ms),
-            self._outage,
-            repeatable=repeatable(request) and not (is_numbered and isinstance(request, Claim)),
-            is_numbered=is_numbered,
-        )
-
     def pause(self, attempts: Attempts, trouble: Exception) -> None:
         self._pauses.wait(attempts.pause_ms(trouble))
 
@@ -347,23 +289,5 @@ class Core:
         started is the same.
         """
         settling = PreparedSettle(items, self.heartbeat)
-        attempts = Attempts("settle", self._closing_patience(), self._outage, repeatable=True)
         with suppress(FairleadError):
-            self._call(command_of(settling.request()), attempts)
-
-    def _closing_patience(self) -> Patience:
-        most_ms = min(CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
-        ends_ms = self._closing_ends_ms or self.clock.monotonic_ms() + most_ms
-        return Patience(self._pauses, 0, ends_ms)
-
-    def patience(self, wait_ms: int = 0, ends_ms: int | None = None) -> Patience:
-        if self._closing_ends_ms is not None:
-            return self._closing_patience()
-        return Patience(
-            self._pauses, self.options.retry_for_ms, self._ends_ms(wait_ms) if ends_ms is None else ends_ms
-        )
-
-    def _ends_ms(self, wait_ms: int = 0) -> int:
-        """When a call that begins now ends at the latest."""
-        options = self.options
-        return self.clock.monotonic_ms() + wait_ms + options.timeout_ms + options.retry_for_ms
+            self._call(command_of(settling.request()), self.attempts_to_give_back())
