@@ -189,6 +189,8 @@ class Turns:
             for call in arrived:
                 self.waiting.end(call)
                 call.answer, call.error = None, lost
+            for waits in () if goes_on else waiting:
+                self.waiting.wake_next(waits)
         return arrived
 
     def _carry_out(self, call: Call, over: list[Call]) -> None:

@@ -127,6 +127,13 @@ class WaitingCalls:
             if waits.call is not call and not waits.is_running:
                 self.try_soon(waits)
 
+    def wake_next(self, waits: WaitingCall) -> None:
+        """It is over, and what it took is there again: the next claim must not sleep beside a message."""
+        memory = self._engine.memory
+        for name in waits.call.request.queues():
+            if name in memory.by_name:
+                self._engine.waiters.wake(memory.by_name[name].record.queue_id, 1)
+
     def resume(self, waits: WaitingCall) -> None:
         """The result of the claim was undone: it continues to wait, and is tried once more."""
         if waits.is_over:

@@ -237,6 +237,18 @@ def test_a_claim_that_loses_its_own_transaction_is_told(scene: Scene) -> None:
     assert len(scene.broker.claim("q")) == 1
 
 
+def test_a_message_of_a_lost_transaction_goes_to_the_next_who_waits(scene: Scene) -> None:
+    """The first was woken for it, took it, and is told that nothing was written: the next must not sleep beside it."""
+    first, second = scene.ask(claim(), claim())
+    scene.turns.run()
+    scene.broker.enqueue("q", b"1")
+    scene.store.arm(1, "fail", only=("write",))
+    assert scene.turns.run().over == [first]
+    assert isinstance(first.error, errors.Unavailable)
+    assert scene.turns.run().over == [second]
+    assert [one.payload for one in second.answer] == [b"1"]
+
+
 def test_an_error_nobody_foresaw_ends_the_turn_and_says_nothing_of_itself(scene: Scene) -> None:
     layers = Layers(scene.broker)
     scene.turns = Turns(scene.broker, layers)
