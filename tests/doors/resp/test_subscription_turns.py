@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +15,14 @@ from fairlead.model.access import Right
 from fairlead.request import LOCAL, Caller, Request
 from fairlead.server.subscriptions import PUSH_BYTES, GivingBack, Standing, Subscription
 from fairlead.server.turn import Call, Turns
+from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.engine import engine_of, is_started, waiting_claims
-from fairlead.testing.faulty import faulty_in_memory
+from fairlead.testing.faulty import FaultyStore, faulty_in_memory
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.settle import Settle
+from tests.simulation.turn.machine import Server
 
 
 class Consumer(Subscription):
@@ -498,3 +502,44 @@ def test_a_burst_for_one_who_waits_is_one_write(scene: Scene) -> None:
     scene.turn()
     assert (consumer.payloads, len(consumer.started)) == (numbered(5), 1)
     assert scene.store.calls["write"] == before + 1
+
+
+class Written(asyncio.Transport):
+    """The server's end of a connection, of which all that is written leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw = b""
+
+    def write(self, data: Any) -> None:
+        self.raw += bytes(data)
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+def test_messages_that_go_back_because_their_consumer_left_at_once_are_not_pushed() -> None:
+    """They are claimed in a turn behind the end of what the consumer sends, and another may have them at once."""
+    server = Server(FaultyStore(DictionaryStore()), ManualClock(), random.Random(1))
+    server.broker.create_queue("q")
+    server.broker.enqueue_many("q", [NewMessage(b"1"), NewMessage(b"2")])
+    connection, transport = server.door._new_connection(), Written()
+    connection.connection_made(transport)
+    connection.data_received(b"HELLO 3\r\nFL.CONSUME q CREDIT 5\r\n")
+    connection.eof_received()
+    server.run_all()
+    assert transport.raw.endswith(b":1\r\n"), transport.raw
+    stats = server.broker.stats("q")
+    assert (stats.ready, stats.leased) == (2, 0)
+    connection.connection_lost(None)
+    server.broker.close()

@@ -59,7 +59,7 @@ class PushedSubscription(Subscription):
                 )
         elif reply is not None:
             self.connection.is_open()
-            self._tell(reply, self._first_reply(call))
+            self._tell(reply, self._first_reply(call, was_over=was_over))
         elif not was_over and (call.error is not None or call.deliveries):
             self.connection.push(self._push_of(call), call)
         if self.is_over:
@@ -82,10 +82,12 @@ class PushedSubscription(Subscription):
         reply.reply = raw
         self.connection.door.soon(self.connection)
 
-    def _first_reply(self, call: Standing) -> bytes:
+    def _first_reply(self, call: Standing, *, was_over: bool) -> bytes:
+        """With its first push. If it was over before, its deliveries have gone back."""
         if call.error is not None:
             return error_reply(call.error, packed=self._is_packed)
-        return b":%d\r\n" % self.number + (self._push_of(call) if call.deliveries else b"")
+        reply = b":%d\r\n" % self.number
+        return reply + self._push_of(call) if call.deliveries and not was_over else reply
 
     def _push_of(self, call: Standing) -> bytes:
         if call.error is None:
