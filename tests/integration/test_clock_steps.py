@@ -15,6 +15,9 @@ from fairlead.testing import ManualClock
 from tests.integration.world import World
 from tests.turns import new_place, turn
 
+#: Of every wait with every step on every store.
+pytestmark = pytest.mark.sample(25)
+
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 YEAR = 365 * 24 * HOUR
 STEPS = {

@@ -73,7 +73,7 @@ from fairlead.verbs.operate import (
 )
 from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
 from fairlead.verbs.runbooks import RunbooksGet, RunbooksList, RunbooksSave
-from fairlead.verbs.sessions import OpenSession, session_rule
+from fairlead.verbs.sessions import CloseSession, OpenSession, session_rule
 from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
 from fairlead.verbs.throttles import CloseThrottle, OpenThrottle, Throttles
 from tests.conformance.engines.rich_scene import make_rich
@@ -111,6 +111,7 @@ def make_scene() -> Scene:
     broker.claim("plain", limit=2, consumer="c")
     broker.redrive("ordered", rate=0.5)
     key_id = broker.keys.create("ann", {}).info.id
+    broker.open_session("opened")
     memory = broker.engine.memory
     held = {}
     for queue in QUEUES:
@@ -181,6 +182,7 @@ def changing(scene: Scene) -> Iterator[Request[Any]]:
     yield Resume("plain")
     yield DeleteQueue("plain")
     yield OpenSession("s")
+    yield CloseSession("opened")
     yield ConfigSet("throttle.t", "1,2")
     yield ConfigSet("weight:plain:default", "5")
     yield ConfigDelete("throttle.t")
