@@ -1,13 +1,13 @@
-"""Remembers rows and answers questions about them; never decides.
+"""Stores rows and reads them; it never decides. Start at `rows.py`, then `kv/port.py`.
 
-`rows.py` is the one row layout: what a transaction changed becomes rows, and rows become facts. `row_keys.py` packs their
-keys; `cold_rows.py`, `stream_rows.py` and `index_rows.py` read and write the rows of messages that memory need not hold,
-of streams and of what time brings; `changes.py` notes what a transaction changed; `row_check.py` and
-`stored_messages.py` serve verification and repair. `boot_id.py` names the boot of the machine,
-`modes.py` says who else may read a directory, `checkpoint_path.py` where a checkpoint may be written.
-`kv/` is the ordered key-value store with its port and backends, and `rocks/` has what it needs to know of RocksDB's
-files.
+`rows.py` is the one row layout: the changes of a transaction become rows, and rows become facts.
+`row_keys.py` packs their keys; `cold_rows.py`, `stream_rows.py` and `index_rows.py` read and write the rows
+of messages that memory need not hold, of streams, and of due times; `changes.py` records what a transaction
+changed; `row_check.py` and `stored_messages.py` serve verification and repair. `boot_id.py` identifies the
+boot of the machine, `modes.py` checks who else may read a directory, and `checkpoint_path.py` where a
+checkpoint may be written. `kv/` is the ordered key-value store with its port and backends; `rocks/` handles
+RocksDB's files.
 
-Guarantees: one transaction is one atomic write; the suite in tests/conformance/kv holds for every backend. Must not:
-read a clock, know a rule of queues, or hand out objects of RocksDB. Start at `rows.py`, then `kv/port.py`.
+Guarantees: one transaction is one atomic write; the suite in tests/conformance/kv holds for every backend. It
+reads no clock, knows no rule of queues, and returns no objects of RocksDB.
 """

@@ -1,4 +1,4 @@
-"""Which start of the machine this is."""
+"""Identifies the boot of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 def boot_id() -> bytes | None:
     """16 bytes that change each time the kernel starts, or None where the system has no such number.
 
-    Data that was written and not synced survives as long as this stays the same.
+    Data that was written and not synced survives while this value stays the same.
     """
     try:
         found = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").replace("-", ""))

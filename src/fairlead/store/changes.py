@@ -1,4 +1,4 @@
-"""What a transaction changed: filled by the reducer, turned into rows by `store/rows.py`, each row once."""
+"""The changes of a transaction: filled by the reducer, turned into rows by `store/rows.py`, each row once."""
 
 from __future__ import annotations
 
@@ -52,49 +52,50 @@ class Changes:
         self.new_chunks: list[Chunk] = []
         #: New chunks of one message each that memory does not hold.
         self.scattered: list[ScatteredEnqueued] = []
-        #: Chunks of which some messages got rows of their own, or are gone.
+        #: Chunks in which messages got rows of their own, or are gone.
         self.chunks: set[Chunk] = set()
         self.new_leases: dict[int, GroupLease] = {}
         self.ended_leases: dict[int, GroupLease] = {}
-        #: By (home queue, number); None: the row goes.
+        #: By (home queue, number); None: the row is deleted.
         self.own: dict[tuple[int, int], OwnState | None] = {}
         #: Chunks that became cold, or lost the rows of their lanes.
         self.cooled: set[Chunk] = set()
-        #: Chunks that others took the place of, each with the other one.
+        #: Chunks that were replaced, each with the new one.
         self.thinned: list[tuple[Chunk, Chunk]] = []
-        #: Blocks of chunks that are gone: the disk still has them.
+        #: Blocks of chunks that are gone; the disk still has them.
         self.ended_blocks: set[int] = set()
-        #: By (home queue, queue, lane, place, whether it is one message); None: the row goes.
+        #: By (home queue, queue, lane, place, whether it is one message); None: the row is deleted.
         self.runs: dict[tuple[int, int, LaneName, int, bool], RunRow | None] = {}
-        #: By (queue, stream), then by (seq, whether it is one message); None: the row goes.
+        #: By (queue, stream), then by (seq, whether it is one message); None: the row is deleted.
         self.members: dict[tuple[int, str], dict[tuple[int, bool], MemberRow | None]] = {}
-        #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk); False:
-        #: the row goes.
+        #: By (queue, due time or time of completion, number), and by (queue, end, first number of a chunk);
+        #: False: the row is deleted.
         self.due: dict[tuple[int, int, int], bool] = {}
         self.done: dict[tuple[int, int, int], bool] = {}
         self.lives: dict[tuple[int, int, int], bool] = {}
-        #: By (queue, dedup key); None: the row goes.
+        #: By (queue, dedup key); None: the row is deleted.
         self.dedup: dict[tuple[int, str], DedupRow | None] = {}
-        #: By (queue, stream); None: the row goes.
+        #: By (queue, stream); None: the row is deleted.
         self.streams: dict[tuple[int, str], StreamRow | None] = {}
         #: (queue, end of the window, key)
         self.ended_windows: set[tuple[int, int, str]] = set()
-        #: Of the other tables of records, by table and key; None: the row goes.
+        #: Other tables of records, by table and key; None: the row is deleted.
         self.records: dict[tuple[Table, bytes], Any] = {}
-        #: By (queue, number of the part); None: the rows go.
+        #: By (queue, number of the part); None: the rows are deleted.
         self.staged_pages: dict[tuple[int, int], PagesStaged | None] = {}
         self.config: dict[str, str | None] = {}
         self.buckets: dict[str, Bucket | None] = {}
         self.queues: dict[int, QueueRecord] = {}
         self.counts: dict[int, Counts] = {}
-        #: Records of `Table.ANSWERS` by key; None: the row goes. Nearly every request of a client has some.
+        #: Records of `Table.ANSWERS` by key; None: the row is deleted. Nearly every request of a client has
+        #: some.
         self.answers: dict[bytes, RememberedAnswer | None] = {}
-        #: Queues that are gone, each with its dead-letter queue.
+        #: Deleted queues, each with its dead-letter queue.
         self.deleted_queues: list[QueueRecord] = []
-        #: The highest id that a queue had, if queues are gone.
+        #: The highest id that a queue ever had, if queues were deleted.
         self.last_queue_id = 0
-        #: What plain enqueues, claims and completions leave empty, and whether it was not when the rows were made: one
-        #: question about all of it takes the place of many.
+        #: Whether any container that plain enqueues, claims and completions leave empty was filled when the
+        #: rows were made: one check replaces many.
         self.has_others = False
         self.others: tuple[Collection[Any], ...] = (
             self.scattered,
@@ -118,8 +119,8 @@ class Changes:
         )
 
     def clear(self) -> None:
-        """Be as new, once these changes are rows. To make all containers anew would cost as much as a row, and keep the
-        garbage collector busy.
+        """Reset to the initial state, once these changes are rows. Creating all containers anew would cost as
+        much as a row, and keep the garbage collector busy.
         """
         if self.has_others:
             Changes.__init__(self)
@@ -133,7 +134,7 @@ class Changes:
         self.answers.clear()
 
     def records_of(self, table: Table, keys: Iterable[bytes] | None = None) -> Mapping[bytes, Any]:
-        """What changed of a table of records, of these keys at least."""
+        """The changes of a table of records, at least of these keys."""
         if table is Table.ANSWERS:
             return self.answers
         if keys is not None:
@@ -141,7 +142,7 @@ class Changes:
         return {key: record for (where, key), record in self.records.items() if where is table}
 
     def forget(self, home: QueueRecord) -> None:
-        """A queue and its dead letters are gone: whatever the transaction changed of them before is void."""
+        """A queue and its dead letters were deleted: earlier changes of the transaction to them are void."""
         home_id, queue_ids = home.queue_id, (home.queue_id, home.dlq_id)
         self.new_chunks[:] = [chunk for chunk in self.new_chunks if chunk.queue_id != home_id]
         self.scattered[:] = [fact for fact in self.scattered if fact.queue_id != home_id]

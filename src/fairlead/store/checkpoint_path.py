@@ -1,4 +1,4 @@
-"""Where a checkpoint may be written: a broker in process writes anywhere, a server in one directory."""
+"""Where a checkpoint may be written: a broker in process writes anywhere, a server into one directory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fairlead.errors import InvalidRequest
 
 
 def checkpoint_target(path: object, directory: str) -> Path:
-    """`path` itself, or, where a directory is set, a place in it: a name, or an absolute path that leads
-    there.
+    """`path` itself; or, if a directory is set, a place in it: a name, or an absolute path within the
+    directory.
 
-    Links on the way are followed before it is compared, so that none leads out of it.
+    Links are resolved before the comparison, so that none leads out of the directory.
     """
     if not isinstance(path, (str, Path)):
         raise InvalidRequest("path", "a path that does not exist yet", path)

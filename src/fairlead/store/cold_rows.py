@@ -1,6 +1,8 @@
-"""Rows of messages that memory need not hold: cold chunks, lanes that go on on disk, and states of messages.
+"""Rows of messages that memory need not hold: cold chunks, lanes that continue on disk, and states of
+messages.
 
-Reads see the changes of their transaction, except for chunks: memory has every chunk that a transaction changed.
+Reads see the changes of their transaction, except for chunks: memory has every chunk that a transaction
+changed.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_own = msgspec.msgpack.Decoder(OwnState).decode
 _decode_run = msgspec.msgpack.Decoder(RunRow).decode
-#: A place and whether the row is about one message: the end of the key of a run.
+#: A place, and whether the row is about one message: the end of the key of a run.
 _run_suffix = Struct(">Q?").pack
 _PLACE_BYTES = 9
-#: Behind all places of a lane.
+#: After all places of a lane.
 _BEHIND_PLACES = b"\xff" * _PLACE_BYTES
 #: The end of the key of the first page of a chunk.
-#: Rows, or lanes, that one read finds at most, and the rows of the first read.
+#: Rows, or lanes, that one read returns at most, and the rows of the first read.
 _PAGE_ROWS = 1000
 _MIN_ROWS = 8
-#: Reading so many rows costs about as much as passing over the rest of a lane.
+#: Reading this many rows costs about as much as seeking past the rest of a lane.
 _FEW_ROWS = 16
 
 
@@ -48,7 +50,7 @@ def run_key(home_id: int, queue_id: int, lane: LaneName, place: int, is_single: 
     return _lane_prefix(home_id, queue_id, lane) + _run_suffix(place, is_single)
 
 
-#: Rows of the same lanes come and go.
+#: Rows of the same lanes are written and deleted again and again.
 @lru_cache(maxsize=1024)
 def _lane_prefix(home_id: int, queue_id: int, lane: LaneName) -> bytes:
     return pack_key(home_id, queue_id) + pack_lane(lane[0], lane[1:])
@@ -62,7 +64,7 @@ def run_of_one(head: Head) -> RunRow:
 
 
 def write_scattered(batch: Batch, fact: ScatteredEnqueued) -> None:
-    """Of each message its head, the row of its lane, and its payload if that is too long for the head."""
+    """Write for each message its head, the row of its lane, and its payload if that is too long for the head."""
     of_lanes = pack_two(fact.queue_id, fact.queue_id)
     for head, payload in fact.heads():
         key, lane = pack_two(fact.queue_id, head.first), head.columns.lanes[0]
@@ -93,17 +95,17 @@ def read_runs(
     limit: int,
     end: int | None = None,
 ) -> dict[LaneName, list[Run]]:
-    """Of each of these lanes the first rows with `start <= place < end`, in the order of their places; in one read
-    in the order of the keys.
+    """For each of these lanes, the first rows with `start <= place < end`, in the order of their places; in
+    one read in the order of the keys.
     """
     changed: dict[LaneName, dict[tuple[int, bool], RunRow | None]] = {}
     for (_, found_id, lane, place, is_single), row in changes.runs.items():
         start = starts.get(lane) if found_id == queue_id else None
         if start is not None and start <= place and (end is None or place < end):
             changed.setdefault(lane, {})[place, is_single] = row
-    # As many more as the transaction may have taken away.
+    # The transaction may have deleted that many more.
     most = limit + max(map(len, changed.values()), default=0)
-    # Behind a lane there is no place of all ones.
+    # No lane has a place of all ones.
     last = _BEHIND_PLACES if end is None else pack_key(end)
     prefixes = sorted([(_lane_prefix(home_id, queue_id, lane), lane) for lane in starts])
     ranges = [(prefix + pack_key(starts[lane]), prefix + last) for prefix, lane in prefixes]
@@ -127,8 +129,8 @@ def _with_changes(
 def read_lanes(store: KeyValueStore, home_id: int) -> Iterator[tuple[int, LaneName, Run, Run]]:
     """Each lane of a queue and its dead letters with its first and its last row: (queue, lane, first, last).
 
-    A step to the next row costs a small part of a look-up. So rows are read one after the other as long as lanes have
-    few of them, and the rest of a lane with many is passed over.
+    A step to the next row costs a small part of a look-up. So rows are read one after the other while lanes
+    have few of them, and the rest of a lane with many is skipped.
     """
     start, end, limit = pack_key(home_id), pack_key(home_id + 1), _MIN_ROWS
     cut: list[Row] = []
@@ -136,7 +138,7 @@ def read_lanes(store: KeyValueStore, home_id: int) -> Iterator[tuple[int, LaneNa
     while len(rows) == limit:
         lanes = [[*some] for _, some in groupby(rows, _lane_of)]
         yield from [_ends_of_lane(some[0], some[-1]) for some in lanes[:-1]]
-        # Nobody knows how far the last lane goes on.
+        # The last lane may continue after the rows that were read.
         cut.append(lanes[-1][0])
         if len(cut) == _PAGE_ROWS:
             yield from _read_ends(store, cut)
@@ -193,8 +195,8 @@ def find_last_cold(store: KeyValueStore, home_id: int) -> Head | None:
 
 
 def find_cold_from(store: KeyValueStore, home_id: int, prefix: bytes, last: int) -> int:
-    """The number of the first cold chunk whose ids begin with that time or a later one, or `last`: times of chunks
-    rise with their numbers.
+    """The number of the first cold chunk whose ids begin with that time or a later one, or `last`. The times
+    of chunks rise with their numbers.
     """
     low, high = 0, last
     while low < high:
@@ -222,7 +224,9 @@ def _chunks_of(store: KeyValueStore, rows: Sequence[tuple[bytes, bytes]]) -> lis
 
 
 def read_states(store: KeyValueStore, wanted: Sequence[tuple[int, int]]) -> dict[int, OwnState]:
-    """By number: the states of messages, given with the queues that they were enqueued into."""
+    """The states of messages by number. `wanted` has the numbers with the queues that the messages were
+    enqueued into.
+    """
     raw_states = store.get_many(Table.OWN, [pack_two(queue_id, number) for queue_id, number in wanted])
     return {
         number: _decode_own(raw)

@@ -1,6 +1,6 @@
-"""Rows that lead to messages by time: when a wait ends, when lives end, and when a kept message was completed.
+"""Rows that lead to messages by time: the ends of waits and lives, and the completions of retained messages.
 
-Reads see the changes of their transaction. Nothing here is read at open but the first row of each queue.
+Reads see the changes of their transaction. At open only the first row of each queue is read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def write_indexes(batch: Batch, changes: Changes) -> None:
 
 
 def read_due(store: KeyValueStore, changes: Changes, home_id: int, after: Timed, limit: int) -> list[Timed]:
-    """The messages of a queue that wait, behind that one: (due time, number), the earliest first."""
+    """The waiting messages of a queue after that one: (due time, number), the earliest first."""
     return _read(store, Table.DUE, changes.due, home_id, after, limit)
 
 
 def read_done(store: KeyValueStore, changes: Changes, home_id: int, after: Timed, limit: int) -> list[Timed]:
-    """The completed messages that a queue keeps, behind that one: (time of completion, number)."""
+    """The retained completed messages of a queue after that one: (time of completion, number)."""
     return _read(store, Table.DONE, changes.done, home_id, after, limit)
 
 
@@ -43,7 +43,7 @@ def read_lives(store: KeyValueStore, changes: Changes, home_id: int, limit: int)
 
 
 def read_latest_due(store: KeyValueStore, changes: Changes, home_id: int) -> int | None:
-    """When the last message is due that waits for a time; None: none waits for one."""
+    """The latest due time of messages that wait for a time; None if none does."""
     changed = {
         (due_ms, number): is_there
         for (home, due_ms, number), is_there in changes.due.items()
@@ -69,7 +69,7 @@ def _read(
         if home == home_id and (time_ms, number) > after
     }
     start = pack_key(home_id, after[0], after[1] + 1)
-    # As many more as the transaction may have taken away.
+    # The transaction may have deleted that many more.
     rows = store.scan(table, start, pack_key(home_id + 1), limit=limit + len(changed))
     if not changed:
         return [_timed(key) for key, _ in rows]
@@ -77,7 +77,7 @@ def _read(
 
 
 def _laid_over(stored: list[Timed], changed: dict[Timed, bool]) -> list[Timed]:
-    """The stored entries with what a transaction changed of them."""
+    """The stored entries with the changes of a transaction applied."""
     entries = dict.fromkeys(stored, True) | changed
     return [entry for entry, is_there in entries.items() if is_there]
 

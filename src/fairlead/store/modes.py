@@ -1,5 +1,5 @@
-"""Who else on this machine may read what is stored. What we make is its owner's alone; what is there is left
-as it is, and said.
+"""Which other users of this machine may read stored data. Files that fairlead creates are readable by their
+owner alone; the modes of existing files are reported, not changed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-#: Of what we make: messages are nobody's business but their broker's.
+#: The mode of created directories: nobody but the broker's user needs to read messages.
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 _OTHERS_ENTER = 0o011
@@ -16,9 +16,10 @@ _OTHERS_READ = 0o044
 
 
 def readable_by_others(directory: Path) -> Path | None:
-    """The directory or the first file in it that others than its owner can read; None when there is none.
+    """The directory, or the first file in it, that users other than its owner can read; None if there is
+    none.
 
-    What others may not enter they cannot read, whatever its files say.
+    Users who may not enter the directory cannot read its files, whatever their modes.
     """
     if directory.stat().st_mode & _OTHERS_ENTER == 0:
         return directory if directory.stat().st_mode & _OTHERS_READ else None
@@ -29,7 +30,7 @@ def readable_by_others(directory: Path) -> Path | None:
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """An opener for `open`: a file it makes is its owner's alone, whatever the umask."""
+    """An opener for `open`: a file that it creates is readable by its owner alone, whatever the umask."""
     return os.open(path, flags, FILE_MODE)
 
 

@@ -1,6 +1,7 @@
-"""Check rows without an engine: can each be decoded, and is every chunk complete?
+"""Checks of rows without an engine: whether each can be decoded, and whether every chunk is complete.
 
-A checksum of RocksDB tells damage of the disk. These checks tell what a defect of ours, or a repair, left behind.
+RocksDB's checksums detect damage of the disk. These checks detect what a defect of the engine or a repair
+left behind.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_readable(store: KeyValueStore) -> None:
 
 
 def problem_of(table: Table, key: bytes, value: bytes) -> str | None:
-    """Why a row cannot be read; None: it can."""
+    """Why a row cannot be read; None if it can."""
     length, has_text = KEY_SHAPES.get(table, (0, True))
     if len(key) < length or (len(key) > length and not has_text):
         return f"expected a key of {length} bytes, got {len(key)}"
@@ -72,8 +73,8 @@ def problem_of(table: Table, key: bytes, value: bytes) -> str | None:
 
 
 def find_incomplete(store: KeyValueStore) -> list[str]:
-    """Rows and messages of queues that do not exist, chunks without all of their payloads or states, and messages without the
-    row that they must have. The rows can be decoded.
+    """Rows and messages of queues that do not exist, chunks without all of their payloads or states, and
+    messages without a row that they need. The rows can be decoded.
     """
     queue_ids = {record.queue_id for record in read_queues(store)}
     found = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 _PACK = [Struct(f">{count}Q").pack for count in range(4)]
-#: The keys that nearly every commit makes, and those of rows by time.
+#: The keys in nearly every commit, and those of rows by time.
 pack_one, pack_two, pack_three = _PACK[1], _PACK[2], _PACK[3]
 numbers_of_three = Struct(">3Q").unpack
 

@@ -150,7 +150,7 @@ RECORD_TYPES: dict[Table, Any] = {
     Table.PUBLISHED: Published,
     Table.PUBLISHED_END: bool,
 }
-#: Of these tables memory has every record.
+#: Tables whose records are all in memory.
 RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
     {
         Table.API_KEYS,
@@ -164,7 +164,7 @@ RECORDS_IN_MEMORY: frozenset[Table] = frozenset(
 )
 _decode_record = {table: msgspec.msgpack.Decoder(kind).decode for table, kind in RECORD_TYPES.items()}
 
-#: The type of the values of each table; None: bytes that are no MessagePack. For verification and repair.
+#: The type of the values of each table; None: bytes that are not MessagePack. For verification and repair.
 VALUE_TYPES: dict[Table, Any] = {
     Table.QUEUES: QueueRecord,
     Table.COUNTERS: Counts,
@@ -213,7 +213,8 @@ KEY_SHAPES: dict[Table, tuple[int, bool]] = {
     Table.PUBLISHED_END: (8, True),
     Table.SESSION_ENDS: (8, True),
 }
-#: Keys of these tables begin with the queue that a message was enqueued into. They go with that queue.
+#: Tables whose keys begin with the queue that a message was enqueued into. Their rows are deleted with that
+#: queue.
 TABLES_OF_A_QUEUE = (
     Table.CHUNKS,
     Table.COLD,
@@ -230,7 +231,7 @@ TABLES_OF_A_QUEUE = (
     Table.STREAMS,
     Table.MEMBERS,
 )
-#: The tables of nearly every commit: to read a member of an enumeration costs as much as the call of a function.
+#: The tables of nearly every commit: reading a member of an enumeration costs as much as a function call.
 _CHUNKS, _COLD, _STATES = Table.CHUNKS, Table.COLD, Table.STATES
 _LEASES, _COUNTERS, _ANSWERS = Table.LEASES, Table.COUNTERS, Table.ANSWERS
 _LAST_QUEUE_ID = b"last_queue_id"
@@ -242,7 +243,7 @@ _Row = tuple[bytes, bytes]
 
 
 def consumer_key(queue: str, name: str) -> bytes:
-    """Sorts by queue, then by name: no queue's name has a zero byte."""
+    """Sorts by queue, then by name: no name of a queue contains a zero byte."""
     return f"{queue}\0{name}".encode()
 
 
@@ -255,7 +256,7 @@ def claim_of_outcomes(key: bytes) -> int:
 
 
 def write_key(write: Scoped) -> bytes:
-    """The length keeps a token apart from the name of a chunk behind it."""
+    """The length separates a token from the name of a chunk after it."""
     token = write.name.encode()
     return f"{write.queue}\0".encode() + len(token).to_bytes(2, "big") + token
 
@@ -281,7 +282,7 @@ def write_of_published_end(key: bytes) -> bytes:
 
 
 def session_key(key_id: str | None, session: str) -> bytes:
-    """Neither the id of a key nor the name of a session has a zero byte."""
+    """Neither the id of a key nor the name of a session contains a zero byte."""
     return f"{key_id or ''}\0{session}\0".encode()
 
 
@@ -290,7 +291,7 @@ def answer_key(session: bytes, row: int) -> bytes:
 
 
 def end_of_session_rows(session: bytes) -> bytes:
-    """Behind the keys of all of its answers."""
+    """After the keys of all of its answers."""
     return session[:-1] + b"\1"
 
 
@@ -311,7 +312,7 @@ def session_of_end(key: bytes) -> bytes:
 
 
 def _page_keys(chunk: Chunk, count: int) -> list[bytes]:
-    """Those of its first pages."""
+    """The keys of its first pages."""
     of_chunk = _key_of_two(chunk.queue_id, chunk.body)
     return [of_chunk + page.to_bytes(2, "big") for page in range(count)]
 
@@ -422,7 +423,7 @@ def _write_records(batch: Batch, changes: Changes) -> None:
 
 
 def _write_queues(batch: Batch, changes: Changes) -> None:
-    """Queues that are gone, and new or changed ones. A deletion stores the highest id that a queue had."""
+    """Deleted queues, and new or changed ones. A deletion stores the highest id that a queue ever had."""
     for deleted in changes.deleted_queues:
         _delete_queue(batch, deleted)
     if changes.last_queue_id:
@@ -515,8 +516,8 @@ def read_queues(store: KeyValueStore) -> list[QueueRecord]:
 
 
 def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
-    """All payloads of a stored chunk. Raises `BrokenInvariant` if they are not there: without the lock, the chunk may be
-    gone, or written anew.
+    """All payloads of a stored chunk. Raises `BrokenInvariant` if they are missing: without the lock, the
+    chunk may be gone or rewritten.
     """
     if chunk.is_inline:
         inline = _find_inline(store, chunk)
@@ -530,7 +531,7 @@ def read_payloads(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes]:
 
 
 def _read_pages(store: KeyValueStore, chunk: Chunk, pages: Sequence[int]) -> list[bytes | None]:
-    """In steps of about a piece, each of which holds the interpreter lock."""
+    """Read in steps of about a piece, each of which holds the interpreter lock."""
     keys = [_page_key(chunk, page) for page in pages]
     at_once = max(1, PIECE_BYTES * len(chunk.page_starts()) // chunk.payload_bytes)
     if len(keys) <= at_once:
@@ -547,7 +548,7 @@ def _unpack(chunk: Chunk, raw: bytes, sizes: Sequence[int]) -> PackedPayloads:
 
 
 def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
-    """In this order: without the lock, a chunk may become cold between the two reads, and never hot."""
+    """Read in this order: without the lock, a chunk may become cold between the two reads, but never hot."""
     for table in (Table.CHUNKS, Table.COLD):
         raw = store.get(table, _key(chunk.queue_id, chunk.first))
         if raw is not None:
@@ -557,8 +558,10 @@ def _find_inline(store: KeyValueStore, chunk: Chunk) -> Sequence[bytes] | None:
 
 
 def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) -> list[bytes | None]:
-    """Payloads of some messages of a chunk; None for those that are gone, or moved because the chunk was written anew.
-    Needs no lock: the number of a body is given once, so a page of it has its payloads or is gone.
+    """Payloads of some messages of a chunk; None for those that are gone, or that moved because the chunk was
+    rewritten.
+
+    Needs no lock: the number of a body is used once, so a page of it has its payloads or is gone.
     """
     indexes = [number & BLOCK_MASK for number in numbers]
     if chunk.is_inline:
@@ -567,7 +570,7 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
     starts, sizes = chunk.page_starts(), chunk.columns.sizes
     page_of = {index: bisect_right(starts, index) - 1 for index in indexes}
     ends = [*starts[1:], chunk.count]
-    # Each with the pages behind it that have the rest of its last payload.
+    # Each with the following pages that have the rest of its last payload.
     runs = {page: range(page, page + count_pieces(sizes[ends[page] - 1])) for page in page_of.values()}
     wanted = [page for run in runs.values() for page in run]
     raw_pages = dict(zip(wanted, _read_pages(store, chunk, wanted), strict=True))
@@ -585,7 +588,7 @@ def find_payloads(store: KeyValueStore, chunk: Chunk, numbers: Sequence[int]) ->
 def read_dedup(
     store: KeyValueStore, changes: Changes, queue_id: int, keys: Sequence[str]
 ) -> dict[str, DedupRow]:
-    """The rows of those of these keys that have one, as this transaction sees them."""
+    """The rows of these keys that exist, as this transaction sees them."""
     found = {key: changes.dedup.get((queue_id, key)) for key in keys}
     unknown = [key for key in keys if (queue_id, key) not in changes.dedup]
     raw_keys = [_key(queue_id) + key.encode() for key in unknown]
@@ -595,7 +598,9 @@ def read_dedup(
 
 
 def read_records(store: KeyValueStore, changes: Changes, table: Table, keys: Sequence[bytes]) -> list[Any]:
-    """Records beside the messages as this transaction sees them, in the order of the keys; None: there is none."""
+    """Records beside the messages as this transaction sees them, in the order of the keys; None if there is
+    none.
+    """
     decode = _decode_record[table]
     changed = changes.records_of(table, keys)
     unknown = [key for key in keys if key not in changed]
@@ -616,14 +621,14 @@ def scan_records(
     limit: int,
     reverse: bool,
 ) -> list[tuple[bytes, Any]]:
-    """As `KeyValueStore.scan`, with what this transaction changed."""
+    """As `KeyValueStore.scan`, with the changes of this transaction."""
     decode = _decode_record[table]
     changed = {
         key: record
         for key, record in changes.records_of(table).items()
         if start <= key and (end is None or key < end)
     }
-    # As many more as the transaction may have taken away.
+    # The transaction may have deleted that many more.
     rows = store.scan(table, start, end, limit=limit + len(changed), reverse=reverse)
     found = {key: decode(raw) for key, raw in rows if key not in changed}
     found.update({key: record for key, record in changed.items() if record is not None})
@@ -652,7 +657,7 @@ def find_orphans(store: KeyValueStore) -> list[str]:
 
 
 def read_outcomes(store: KeyValueStore) -> dict[int, dict[int, RecordedCall | ChosenParts]]:
-    """For laws and verification: what was said about numbered claims, by claim and call."""
+    """For laws and verification: the recorded outcomes of numbered claims, by claim and call."""
     found: dict[int, dict[int, RecordedCall | ChosenParts]] = {}
     for key, raw in _scan(store, Table.OUTCOMES):
         claim_id, call = _numbers_in(key)
@@ -710,8 +715,8 @@ def read_stream_names(store: KeyValueStore, queue_id: int) -> list[str]:
 
 
 def load(store: KeyValueStore, home_ids: Iterable[int] | None = None) -> Iterator[StateFact | ReadFact]:
-    """The facts that lead from nothing to what is stored, in an order in which memory can apply them; of some
-    queues with their dead letters, or of all.
+    """The facts that lead from nothing to the stored state, in an order in which memory can apply them; for
+    some queues with their dead letters, or for all.
     """
     if home_ids is None:
         yield from _load_config(store)
@@ -807,7 +812,7 @@ def decode_value(table: Table, value: bytes) -> Any:
 
 
 def find_missing_pages(chunk: Chunk, has_page: Callable[[bytes, int], bool]) -> list[int]:
-    """For verification: pages of a chunk that are not there. `has_page` gets a key and the bytes of all payloads."""
+    """For verification: missing pages of a chunk. `has_page` gets a key and the bytes of all payloads."""
     if chunk.is_inline:
         return []
     sizes = page_sizes(chunk.page_starts(), chunk.columns.sizes)
@@ -819,7 +824,7 @@ def own_key(chunk: Chunk, number: int) -> bytes:
 
 
 def payload_range(chunk: Chunk, page: int) -> tuple[Sequence[int], bytes]:
-    """For repair: the messages whose payloads, or of whose payload a piece, are in a page, and the key of the page."""
+    """For repair: the messages whose payloads (or a piece of one) are in a page, and the key of the page."""
     start, end = [*chunk.page_starts(), chunk.count][page : page + 2]
     return chunk.numbers[min(start, end - 1) : end], _page_key(chunk, page)
 
@@ -878,7 +883,7 @@ def read_lease_groups(store: KeyValueStore) -> set[int]:
 def _read_states_of(
     store: KeyValueStore, chunks: Mapping[int, Chunk], numbers: Iterable[int]
 ) -> dict[int, OwnState]:
-    """Of those messages that have rows of their own."""
+    """The states of those messages that have rows of their own."""
     found = [(chunks.get(number >> BLOCK_SHIFT), number) for number in sorted(numbers)]
     wanted = [
         (chunk.queue_id, number)
@@ -899,9 +904,7 @@ def read_leases(
 def _choose_leases(
     leases: Sequence[GroupLease], chunks: Mapping[int, Chunk], own: Mapping[int, OwnState]
 ) -> Iterator[tuple[int, GroupLease]]:
-    """A member whose lease was extended or started is listed by several rows of its claim: the latest group
-    counts.
-    """
+    """Several rows of a claim list a member whose lease was extended or started: the latest group counts."""
     seen: set[int] = set()
     for lease in sorted(leases, reverse=True):
         for number in lease.numbers:

@@ -1,5 +1,5 @@
-"""Every stored message, read from all rows: for laws, verification and repair, which must not trust an index or a
-counter.
+"""Every stored message, read from all rows: for laws, verification and repair, which must not trust an index
+or a counter.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fairlead.store.stream_rows import member_key
 
 
 class StoredMessage(NamedTuple):
-    """`state` is the one that its chunk implies, if it has no row of its own. `terms`: None while no claim holds
-    it. `in_stream`: a stream orders it, and brings it into its lane while it is at the front.
+    """`state` is the one that its chunk implies, if it has no row of its own. `terms`: None unless a claim
+    holds it. `in_stream`: a stream orders it, and brings it into its lane while it is at the front.
     """
 
     chunk: Chunk
@@ -60,7 +60,7 @@ class StoredMessage(NamedTuple):
 
     @property
     def is_cold_member(self) -> bool:
-        """Of a message in a stream: whether memory need not hold it."""
+        """For a message in a stream: whether memory need not hold it."""
         return self.chunk.is_cold or self.state.seq != 0
 
     @property
@@ -76,13 +76,13 @@ class StoredMessage(NamedTuple):
 
     @property
     def live_key(self) -> str:
-        """The dedup key that is remembered as long as the message lives, or is kept; empty: none is."""
+        """The dedup key that is remembered while the message is live or retained; empty if there is none."""
         keeps_key = self.is_in_first_life and (not self.state.done_ms or self.state.keeps_key)
         return self.chunk.live_key(self.number) if keeps_key else ""
 
     @property
     def end_of_life(self) -> int:
-        """0: never, as for a message that was dead, or is done."""
+        """0: never, as for a message that was dead or is done."""
         has_end = self.is_in_first_life and not self.state.done_ms
         return self.chunk.expires_ms(self.number) if has_end else 0
 
@@ -108,7 +108,7 @@ def _read_home(store: KeyValueStore, record: QueueRecord) -> Iterator[StoredMess
 
 
 def count_messages(store: KeyValueStore) -> dict[int, Counts]:
-    """What each queue has, counted message by message."""
+    """The counts of each queue, counted message by message."""
     found = {record.queue_id: Counts() for record in read_queues(store)}
     for message in read_messages(store):
         counts = found[message.state.queue_id]
@@ -217,7 +217,7 @@ def _index_streams(
 
 
 def find_wrong_indexes(store: KeyValueStore, find_front: FindFront) -> list[str]:
-    """Rows that are missing, or lead nowhere. Those of the ends of lives in a chunk may stay until it is gone."""
+    """Rows that are missing or lead nowhere. Rows for the ends of lives in a chunk may stay until it is gone."""
     expected = index_rows(store, find_front)
     allowed = {table: set(rows) for table, rows in expected.items()}
     for chunk in {message.chunk.first: message.chunk for message in read_messages(store)}.values():
@@ -239,7 +239,7 @@ def find_wrong_indexes(store: KeyValueStore, find_front: FindFront) -> list[str]
 
 
 def _find_short(stored: Mapping[bytes, bytes], expected: Mapping[bytes, bytes]) -> Iterator[bytes]:
-    """Rows of lanes that say less than how many messages they lead to: a reader would stop too early."""
+    """Rows of lanes that state fewer messages than they lead to: a reader would stop too early."""
     for key, raw in expected.items():
         if stored.get(key, raw) != raw:
             row, wanted = decode_value(Table.RUNS, stored[key]), decode_value(Table.RUNS, raw)

@@ -17,7 +17,7 @@ from fairlead.store.row_keys import pack_key
 _encode = msgspec.msgpack.Encoder().encode
 _decode_member = msgspec.msgpack.Decoder(MemberRow).decode
 
-#: A seq and whether the row is about one message: the end of the key of a row.
+#: A seq, and whether the row is about one message: the end of the key of a row.
 _SEQ_BYTES = 9
 _LAST_SEQ = b"\xff" * _SEQ_BYTES
 _END_OF_NAME = b"\0\0"
@@ -36,7 +36,7 @@ def member_key(home_id: int, stream: str, seq: int, is_single: bool) -> bytes:
 
 
 def _prefix(home_id: int, stream: str) -> bytes:
-    # Rows sort by the names, and no name with its end is the beginning of another one.
+    # Rows sort by name, and no name with its end is a prefix of another one.
     return pack_key(home_id) + stream.encode().replace(b"\0", b"\0\1") + _END_OF_NAME
 
 
@@ -78,8 +78,8 @@ def has_members(store: KeyValueStore, home_id: int) -> bool:
 
 
 def read_streams_of_several(store: KeyValueStore, home_id: int, start: str) -> Iterator[list[str]]:
-    """Streams with rows of several messages, from a name on and in the order of their names: page by page, of which
-    some are empty.
+    """Streams with rows of several messages, from a name on and in the order of names, page by page; a page
+    may be empty.
     """
     place, name, messages = _prefix(home_id, start), "", 0
     while rows := store.scan(Table.MEMBERS, place, pack_key(home_id + 1), limit=_PAGE_ROWS):

@@ -1,8 +1,8 @@
-"""A backend in memory: a dictionary and a sorted list of keys per table. For tests, and for queues that need
-not last.
+"""A backend in memory: a dictionary and a sorted list of keys for each table. For tests, and for queues that
+need not last.
 
 The rows live in a `DictionaryData`, which outlives the stores on it. Two stores on one `DictionaryData` are
-two owners of one shard, so that a test can see the first one fenced off.
+two owners of one shard, so that a test can see the first one fenced.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _SortedTable:
 
 
 class DictionaryData:
-    """What a directory is to RocksDB: the stored rows, the epoch and the last commit."""
+    """The counterpart of a directory for RocksDB: the stored rows, the epoch and the last commit."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -77,7 +77,7 @@ class DictionaryData:
 
 
 class DictionaryStore:
-    """Nothing survives the process. `sync` has nothing to do, and there is always room."""
+    """Nothing survives the process. `sync` does nothing, and there is always room."""
 
     def __init__(self, data: DictionaryData | None = None) -> None:
         self.data = data or DictionaryData()

@@ -1,31 +1,31 @@
-"""Which ranges of a table's keys are known to hold no row.
+"""Ranges of a table's keys that are known to hold no row.
 
-A queue drains at its front. RocksDB keeps a marker for each deleted row until a compaction, so every scan from
-the front would walk over the markers of all rows that were ever there. A scan that has walked over them once notes
-the range here, and the next one begins behind it.
+A queue drains at its front. RocksDB keeps a marker for each deleted row until a compaction, so every scan
+from the front would walk over the markers of all earlier rows. A scan that has walked over them once records
+the range here, and the next one begins after it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-#: More ranges are forgotten: a forgotten range costs one more walk.
+#: Beyond this number, ranges are forgotten: a forgotten range costs one more walk.
 MAX_RANGES = 10_000
 
 
 class EmptyRanges:
-    """Of one table. Ranges do not overlap. An end of None is the end of the table."""
+    """The empty ranges of one table. Ranges do not overlap. An end of None is the end of the table."""
 
     __slots__ = ("_ends", "_starts", "end")
 
     def __init__(self) -> None:
         self._starts: list[bytes] = []
         self._ends: list[bytes | None] = []
-        #: No range reaches behind this key; None: the last one reaches to the end of the table.
+        #: No range reaches beyond this key; None: the last one reaches to the end of the table.
         self.end: bytes | None = b""
 
     def behind(self, start: bytes) -> bytes | None:
-        """The first key from `start` on that a row may have; None: there is no row from `start` on."""
+        """The first key from `start` on that a row may have; None if there is no row from `start` on."""
         at = bisect_right(self._starts, start) - 1
         if at < 0:
             return start
@@ -52,8 +52,8 @@ class EmptyRanges:
             self.clear()
 
     def fill(self, key: bytes) -> None:
-        """A row has this key now. The range ends there: rows are added at the tail, so the rest of the range is
-        not worth a range of its own.
+        """A row has this key now. The range ends there: rows are added at the tail, so the rest is not worth
+        a range of its own.
         """
         at = bisect_right(self._starts, key) - 1
         if at < 0:

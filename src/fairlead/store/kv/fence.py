@@ -1,4 +1,4 @@
-"""Who may write, and which commit was the last: the rule that all backends share."""
+"""The owner of a store and its last commit: the rule that all backends share."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Fence(msgspec.Struct, frozen=True):
         return Fence(self.epoch, commit, self.epoch)
 
     def is_repeat(self, epoch: int, commit: int) -> bool:
-        """Whether this commit is stored already. Raises `StaleEpoch`, and `BrokenInvariant` for a number
-        that must not come now.
+        """Whether this commit is stored already. Raises `StaleEpoch`, and `BrokenInvariant` for a number that
+        must not come now.
         """
         if epoch != self.epoch:
             raise StaleEpoch(epoch, self.epoch)
@@ -45,7 +45,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 def read_fence(packed: bytes) -> Fence:
-    """Raises `ValueError` for bytes that are no fence."""
+    """Raises `ValueError` if the bytes are no fence."""
     if len(packed) != _PACKED.size or packed[0] != _VERSION:
         raise ValueError(f"expected {_PACKED.size} bytes of version {_VERSION}, got {packed!r}")
     return Fence(*_PACKED.unpack(packed)[1:])

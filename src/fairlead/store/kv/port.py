@@ -220,5 +220,5 @@ class KeyValueStore(Protocol):
 
 
 def behind_group(key: bytes, suffix_length: int) -> bytes:
-    """Where to look for the next group: behind all keys of the group of `key`."""
+    """Where the search for the next group begins: after all keys of the group of `key`."""
     return key[: len(key) - suffix_length] + b"\xff" * suffix_length + b"\0"

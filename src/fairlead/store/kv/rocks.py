@@ -32,16 +32,16 @@ from fairlead.store.rocks.options import CACHE_BYTES
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, REOPEN_BYTES, check_reserve
 
 FENCE_KEY = b"fence"
-#: A longer range is deleted as a range also on a low disk: its list of keys would need too much room itself.
+#: A longer range is deleted as a range even on a low disk: its list of keys would need too much room itself.
 MAX_LISTED_KEYS = 20_000
 
 
 class RocksKeyValueStore:
-    """`open` makes it. The directory belongs to one process; a second one gets `StoreLocked`.
+    """`open` creates it. The directory belongs to one process; a second one gets `StoreLocked`.
 
-    A write that finds the disk full opens the database again and is written once more if it can be, or raises
+    A write that finds the disk full reopens the database and is written again if possible, or raises
     `StoreFull` and stores nothing; a later write tries again. Any other failed write or sync is final:
-    `StoreFailed`. Reads go on in both cases.
+    `StoreFailed`. Reads continue in both cases.
     """
 
     def __init__(self, database: Database, marks: Marks | None) -> None:
@@ -50,10 +50,10 @@ class RocksKeyValueStore:
         self._space = database.space
         self._path = database.path
         self._marks = marks
-        #: A write found the disk full: RocksDB takes no more before it is opened again.
+        #: A write found the disk full: RocksDB accepts no more before it is reopened.
         self._needs_reopen = False
         self._sync_mutex = threading.Lock()
-        #: Numbers of writes. An opened database may hold writes of a killed process that were not synced.
+        #: Numbers of writes. A newly opened database may hold unsynced writes of a killed process.
         self._written, self._synced = 0, -1
         #: How many syncs reached the disk: callers of `sync` that came together share one.
         self.syncs = 0
@@ -68,11 +68,11 @@ class RocksKeyValueStore:
         cache_bytes: int = CACHE_BYTES,
         read_only: bool = False,
     ) -> RocksKeyValueStore:
-        """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`,
-        `InvalidRequest`.
+        """Open or create the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`,
+        `StoreFull`, `InvalidRequest`.
 
-        Read-only answers reads from the state a crash left, without changing the directory; it is for a
-        directory that nobody writes to.
+        Read-only answers reads from the state that a crash left, without changing the directory; it is for a
+        directory that no process writes to.
         """
         directory = Path(path).absolute()
         check_reserve(disk_reserve_bytes)
@@ -119,8 +119,8 @@ class RocksKeyValueStore:
         return True
 
     def _store(self, batch: Batch, fence: Fence) -> None:
-        """On a disk that is low. RocksDB's count of deleted rows, which tells how large the output of a compaction will
-        be, does not include those that a range deletes: so they are deleted one by one.
+        """Write the batch while the disk is low. RocksDB estimates the output of a compaction from its count
+        of deleted rows, which does not include those that a range deletes: so they are deleted one by one.
         """
         self._list_ranges(batch)
         try:
@@ -129,7 +129,7 @@ class RocksKeyValueStore:
             if not self._needs_reopen:
                 raise
             # The reserve is kept for writes that must fit, but a compaction may have taken it for its output.
-            # Closing the database ends the compaction and gives its output back.
+            # Closing the database ends the compaction and releases its output.
             self._make_writable()
             self._write_once(batch, fence)
 
@@ -162,7 +162,7 @@ class RocksKeyValueStore:
         try:
             db.write(raw)
         except Exception as trouble:
-            # The rows may be there, so nothing that is known of them counts.
+            # The rows may have been stored, so nothing that is known of them counts.
             database.forget_reads()
             raise self._failed_write(trouble) from trouble
         database.note_write(batch.puts)
@@ -176,7 +176,8 @@ class RocksKeyValueStore:
         wanted = self._written
         with self._sync_mutex:
             self._database.check_usable()
-            # The thread that held the mutex may have synced these writes too: then its sync was shared.
+            # The thread that held the mutex may have synced these writes too; then this caller shared its
+            # sync.
             if wanted <= self._synced or self._marks is None:
                 return
             covered = self._written
@@ -311,7 +312,7 @@ class RocksKeyValueStore:
         marks.keep(mark)
 
     def _flush_log(self) -> bool:
-        """False when RocksDB does not write to its log any more, because the disk was full."""
+        """False if RocksDB no longer writes to its log because the disk was full."""
         if self._database.is_mirror:
             return False
         try:
@@ -323,7 +324,7 @@ class RocksKeyValueStore:
         return True
 
     def _sync_to_close(self) -> int | None:
-        """The sequence number that the closed directory has to reach; None when the store cannot tell."""
+        """The sequence number that the closed directory must reach; None if the store cannot tell."""
         is_known = self._database.failure is None and not self._needs_reopen and self._database.is_connected
         if self._marks is None or not is_known:
             return None
@@ -331,7 +332,7 @@ class RocksKeyValueStore:
             sequence = self._database.db.latest_sequence_number()
             self._sync_logs(self._marks)
         except Exception:
-            # Closing must go on. The last mark that was kept still holds.
+            # Closing must continue. The last stored mark still holds.
             return None
         return sequence
 
@@ -345,8 +346,8 @@ class RocksKeyValueStore:
         return StoreFull(str(self._path), free, reserve=REOPEN_BYTES, logs=logs)
 
     def _failed(self, what: str, trouble: Exception) -> FairleadError:
-        """The error to raise; the store takes no more writes. A compaction in the background may have met a damaged
-        table: then RocksDB refuses the next write, and the error names the table.
+        """The error to raise; the store accepts no more writes. A background compaction may have met a
+        damaged table: then RocksDB refuses the next write, and the error names the table.
         """
         failure = self._database.fail(what)
         fault = files.named_fault(trouble, self._path, str(self._path))
@@ -359,12 +360,13 @@ class RocksKeyValueStore:
         if not self._needs_reopen:
             return
         if self._database.is_mirror:
-            # It was closed and could not be opened: no compaction holds space that closing would give back.
+            # The database was closed and could not be opened: no compaction holds space that closing would
+            # release.
             self._space.check_reopening(faults.log_bytes(self._path))
         self._reopen()
 
     def _reopen(self) -> None:
-        """After a full disk RocksDB refuses writes until it is opened again; its log holds all that it has
+        """After a full disk RocksDB refuses writes until it is reopened; its log holds everything that it has
         confirmed.
         """
         confirmed = self._fence
@@ -387,7 +389,7 @@ class RocksKeyValueStore:
             self._needs_reopen = False
 
     def _answer_only(self) -> None:
-        """Reads go on while there is too little room even to open."""
+        """Continue to answer reads while there is too little room even to open."""
         try:
             self._connect(read_only=True)
         except Exception as trouble:

@@ -1,4 +1,4 @@
-"""A RocksDB database that can be opened again under its readers: tables, cursors and reads.
+"""A RocksDB database that can be reopened while it has readers: tables, cursors and reads.
 
 Nothing here writes a row, except that opening lets RocksDB recover.
 """
@@ -25,7 +25,7 @@ from fairlead.store.kv.rocks_space import DiskSpace
 from fairlead.store.rocks.census import Census
 from fairlead.store.rocks.options import database_options
 
-#: How long an opening after a full disk waits for reads that still use the database of before.
+#: How long a reopening after a full disk waits for reads that still use the previous database.
 _READS_END_WITHIN_S = 10.0
 
 T = TypeVar("T")
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 class Database:
     """`connect` opens it. While it is disconnected, reads of other threads wait for `swapping`, which the
-    thread that opens it again holds.
+    reopening thread holds.
     """
 
     def __init__(self, path: Path, disk_reserve_bytes: int, cache_bytes: int) -> None:
         self.path = path
         self._cache_bytes = cache_bytes
         self.closed = False
-        #: Set once, for ever: the store takes no more writes.
+        #: Set once and permanently: the store accepts no more writes.
         self.failure: StoreFailed | None = None
         self.swapping = threading.RLock()
         self.opened: Rdict | None = None
@@ -48,18 +48,19 @@ class Database:
         #: Both by the number of the table, and empty while the database is closed.
         self.families: list[ColumnFamily] = []
         self._tables: list[Rdict] = []
-        #: A cursor per table with the generation it belongs to; each write begins a new generation.
+        #: A cursor for each table with the generation it belongs to; each write begins a new generation.
         self._cursors: dict[Table, tuple[int, Raw]] = {}
         self._generation = 0
         self._empty_ranges = [EmptyRanges() for _ in Table]
-        #: For whoever changes the empty ranges. A lock costs more than all else that a write does with them, so a write
-        #: first looks without it whether it has to: it begins its generation before, and a read looks at the generation
-        #: after it has noted a range. So one of the two sees the other.
+        #: Held to change the empty ranges. A lock costs more than everything else that a write does with
+        #: them, so a write first checks without it whether it has to: it begins its generation before the
+        #: check, and a read checks the generation after it has recorded a range. So one of the two sees the
+        #: other.
         self._noting = threading.Lock()
         #: A read that walks over more deleted rows fails; 0: no limit. For tests.
         self.max_walked_rows = 0
         self._mirror: tempfile.TemporaryDirectory[str] | None = None
-        #: The tables and the default family: a log goes when all of them are flushed.
+        #: The tables and the default family: a log is deleted when all of them are flushed.
         self._all: list[Rdict] = []
         self.space = DiskSpace(path, disk_reserve_bytes, self._all)
 
@@ -93,7 +94,7 @@ class Database:
         try:
             return self._tables[table]
         except IndexError:
-            # Either closed for good, or between two lives of a recovery from a full disk.
+            # Either closed permanently, or between two lives of a recovery from a full disk.
             with self.swapping:
                 if not self._tables:
                     self.check_usable()
@@ -106,15 +107,16 @@ class Database:
         except Exception as trouble:
             if self._tables and self._tables[table] is rows:
                 raise files.named_fault(trouble, self.path, family_name(table)) from trouble
-        # The database was opened again meanwhile, or closed.
+        # The database was reopened or closed meanwhile.
         return self.read(table, question)
 
     def read_by_cursor(self, table: Table, question: Callable[[Cursor], T], end: bytes | None = None) -> T:
-        """One cursor per table serves until the next write, or a read with another end: making one costs more than most
-        reads. A thread takes it away while it reads, so no two threads use the same.
+        """One cursor for each table serves until the next write, or a read with another end, because creating
+        one costs more than most reads. A thread takes it away while it reads, so no two threads use the
+        same.
 
-        A cursor stops at its end. Without one, a step from the last row before it passes over all deleted rows behind
-        it.
+        A cursor stops at its end. Without one, a step from the last row before it passes over all deleted
+        rows after it.
         """
 
         def ask(rows: Rdict) -> T:
@@ -146,8 +148,9 @@ class Database:
 
     def _read_options(self, end: bytes | None) -> ReadOptions:
         options = ReadOptions()
-        # A cursor that outlives a flush or a compaction leaves a memtable to free and files to delete. A thread of
-        # RocksDB does that then, and not the thread that drops the cursor, which holds the lock of the engine.
+        # A cursor that outlives a flush or a compaction leaves a memtable to free and files to delete. A
+        # thread of RocksDB does that then, and not the thread that drops the cursor, which holds the lock of
+        # the engine.
         options.set_background_purge_on_iterator_cleanup(True)
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -156,8 +159,8 @@ class Database:
         return options
 
     def note_write(self, puts: Iterable[tuple[Table, bytes, bytes]]) -> None:
-        """After a write: a cursor shows the rows as they were when it was made, and a range with a new row is
-        not empty any more.
+        """Called after a write: a cursor shows the rows as they were when it was made, and a range with a new
+        row is no longer empty.
         """
         self._generation += 1
         if self._cursors:
@@ -166,13 +169,13 @@ class Database:
         for table, key, _ in puts:
             ranges = empty_ranges[table]
             end = ranges.end
-            # Most rows are put behind all ranges.
+            # Most rows are put after all ranges.
             if end is None or key < end:
                 with self._noting:
                     ranges.fill(key)
 
     def forget_reads(self) -> None:
-        """Whatever is known from reads may not be true any more."""
+        """Drop everything that is known from reads."""
         with self._noting:
             self._generation += 1
             self._cursors.clear()
@@ -180,7 +183,7 @@ class Database:
                 ranges.clear()
 
     def connect(self, *, read_only: bool) -> None:
-        """Raises `StoreCorrupt`, `StoreFull`, `StoreLocked`, `StoreFailed`; it is disconnected then."""
+        """Raises `StoreCorrupt`, `StoreFull`, `StoreLocked`, `StoreFailed`; then it is disconnected."""
         opened = self.path
         if read_only:
             self._mirror = tempfile.TemporaryDirectory(prefix="fairlead-")
@@ -201,7 +204,9 @@ class Database:
             raise
 
     def connect_after_reads(self) -> None:
-        """A read in another thread keeps the database of before, and with it RocksDB's own lock."""
+        """Wait for reads of other threads, which keep the previous database open, and with it RocksDB's own
+        lock.
+        """
         give_up_at = time.monotonic() + _READS_END_WITHIN_S
         while True:
             try:
@@ -214,7 +219,7 @@ class Database:
             time.sleep(0.005)
 
     def disconnect(self) -> None:
-        """RocksDB lets go of the directory when nothing refers to it any more: cursors, tables, families and
+        """RocksDB releases the directory when nothing refers to it any more: cursors, tables, families and
         database. The lists are cleared in place, because the traceback of a kept error may hold them.
         """
         self.space.is_writable = False
@@ -225,7 +230,7 @@ class Database:
         self.families.clear()
         self.opened = self._empty = None
         for database in databases:
-            # Closing flushes, and may find the disk full; the log already has it all.
+            # Closing flushes, and may find the disk full; the log already has everything.
             with contextlib.suppress(Exception):
                 if database is not None:
                     database.close()
@@ -246,7 +251,8 @@ class Database:
             access_type=AccessType.read_only(False) if read_only else AccessType.read_write(),
         )
         if missing:
-            # A crash came before all tables were made, and nothing may be added: an empty database answers.
+            # A crash came before all tables were created, and nothing may be added: an empty database
+            # answers.
             self._empty = Rdict(
                 str(path / "empty"),
                 options=database_options(cache),
@@ -271,12 +277,13 @@ class Raw(NamedTuple):
     """A cursor of RocksDB."""
 
     iterator: RdictIter
-    #: It knows no row from here on; None: it knows all. RocksDB looks at these very bytes, which nobody else keeps.
+    #: It knows no row from here on; None: it knows all. RocksDB reads these bytes, so the tuple keeps them
+    #: alive.
     end: bytes | None
 
 
 class Cursor:
-    """Seeks in a table, and begins behind deleted rows that an earlier seek has walked over."""
+    """Seeks in a table, starting after deleted rows that an earlier seek has walked over."""
 
     __slots__ = ("_behind_empty", "_end", "empty", "raw")
 
@@ -288,7 +295,7 @@ class Cursor:
         self.empty: list[tuple[bytes, bytes | None]] = []
 
     def seek(self, start: bytes) -> bytes | None:
-        """The first key from `start` on; None: there is none. The cursor stands on it."""
+        """The first key from `start` on, where the cursor then is; None if there is none."""
         begin = self._behind_empty(start)
         if begin is None or (self._end is not None and begin >= self._end):
             return None
@@ -303,7 +310,7 @@ def scan(cursor: Cursor, start: bytes, limit: int) -> list[Row]:
     raw, key = cursor.raw, cursor.seek(start)
     while key is not None:
         found.append((key, raw.value()))
-        # Looking one row further than asked for may pass over many deleted rows.
+        # Looking one row further than needed may pass over many deleted rows.
         if len(found) == limit:
             break
         raw.next()

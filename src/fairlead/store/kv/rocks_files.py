@@ -1,4 +1,6 @@
-"""Files of a data directory besides the rows: format, lock and marks, census, checkpoints, names of damage."""
+"""Files of a data directory beside the rows: format, lock and marks, census, checkpoints, names of damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ _log = logging.getLogger("fairlead.store")
 
 
 def hold(path: Path) -> Marks:
-    """Lock the directory, after making it if it is new. Nothing in it is changed before it is locked."""
+    """Lock the directory, creating it if it is new. Nothing in it is changed before it is locked."""
     make_directory(path)
     if (path / FORMAT_FILE).exists():
         check_format(path)
     marks = Marks(path, create=is_new(path))
     try:
-        # Asked again under the lock: another process may have made it in between.
+        # Checked again under the lock: another process may have created it in between.
         if is_new(path):
             marks.write_first()
             write_format(path)
@@ -68,8 +70,8 @@ def mirror_unchanged(path: Path, into: Path) -> Census | None:
 
 
 def make_copy(target: Path, create: Callable[[str], None]) -> None:
-    """Let RocksDB create a checkpoint, give it its format and marks, sync it, and only then its name."""
-    # RocksDB makes a directory that everybody may enter: nobody can reach it before its mode is set.
+    """Let RocksDB create a checkpoint, give it its format and marks, sync it, and rename it last."""
+    # RocksDB creates a directory that everybody may enter: nobody can reach it before its mode is set.
     private = target.with_name(f".{target.name}.fairlead-checkpoint")
     unfinished = private / target.name
     shutil.rmtree(private, ignore_errors=True)
@@ -98,13 +100,13 @@ def _mark_copy(path: Path) -> None:
 
 
 def named_fault(trouble: BaseException, path: Path, table: str) -> FairleadError:
-    """The error to raise for what RocksDB said. `table`: the place to name when no file can be named."""
+    """The error to raise for RocksDB's error. `table`: the place to name if no file can be named."""
     if isinstance(trouble, FairleadError):
         return trouble
     fault = faults.named(trouble, path, table)
     if not isinstance(fault, StoreCorrupt) or fault.where.endswith((".sst", ".log")):
         return fault
-    # Of some damaged tables RocksDB says nothing, or names the manifest that lists them.
+    # For some damaged tables RocksDB names no file, or the manifest that lists them.
     for file, why in find_refused_in(path).items():
         return StoreCorrupt(str(file), why)
     return fault

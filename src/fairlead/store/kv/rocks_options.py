@@ -8,14 +8,14 @@ from fairlead.store.kv.port import Table
 from fairlead.store.rocks.options import MAX_WRITE_BUFFER_BYTES, MIB, Shape
 from fairlead.store.rocks.options import family_options as options_of
 
-#: Tables with rows that are written and soon deleted get room for both before a flush. Runs are read a few at a
-#: time, all over the table: most of a larger block would be read for nothing.
+#: Tables whose rows are written and soon deleted get room for both before a flush. Runs are read a few at a
+#: time, all over the table: most of a larger block would be read in vain.
 _SHAPES = {
     Table.PAGES: Shape(MAX_WRITE_BUFFER_BYTES, block_bytes=16 * 1024, looked_up=True),
     Table.CHUNKS: Shape(16 * MIB, looked_up=True),
     Table.OWN: Shape(16 * MIB, looked_up=True, queue_shaped=True),
     Table.STATES: Shape(looked_up=True),
-    # Nearly every key is new: a filter says so, and no block is read for it.
+    # Nearly every key is new: a filter tells so without reading a block.
     Table.DEDUP: Shape(looked_up=True),
     Table.LEASES: Shape(queue_shaped=True),
     Table.COLD: Shape(queue_shaped=True),

@@ -1,4 +1,5 @@
-"""The disk reserve of an open database: what is refused before the disk is full, and which compactions fit.
+"""The disk reserve of an open database: the writes that are refused before the disk is full, and the
+compactions that fit.
 
 `store/rocks/reserve.py` explains the parts of the reserve. This object changes no row; it flushes memtables
 and switches compactions on and off.
@@ -22,40 +23,41 @@ from fairlead.store.rocks.reserve import (
     live_bytes,
 )
 
-#: While writes are refused: how often to flush deletions, or to look again which compactions fit. Both read
-#: the properties of all tables.
+#: While writes are refused: how often deletions are flushed, or compactions checked for whether they fit.
+#: Both read the properties of all tables.
 _REGULATE_EVERY_S = 0.1
-#: A look that found this much more than the reserve counts for so long: nothing fills as much in that time.
+#: After a check that found this much more than the reserve, the next one waits longer: nothing fills as much
+#: in that time.
 _PLENTY_BYTES = 1 << 30
 _PLENTY_S = 0.01
 
 
 class DiskSpace:
-    """`tables`: all column families, also the default one. The list is the database's own, and empty while it
-    is closed.
+    """`tables`: all column families, including the default one. The list is the database's own, and empty
+    while it is closed.
     """
 
     def __init__(self, path: Path, reserve_bytes: int, tables: list[Rdict]) -> None:
         self._path = path
         self._reserve = reserve_bytes
         self._tables = tables
-        #: Whether a write may meet a full disk: free space was short of the reserve and the longest logs when
-        #: it was last looked at.
+        #: Whether a write may meet a full disk: free space was short of the reserve and the longest logs at
+        #: the last check.
         self.is_low = True
-        #: False while RocksDB takes no writes, flushes and options: read-only, before it is opened again, after a failure
-        #: and once it is closed.
+        #: False while RocksDB accepts no writes, flushes and options: read-only, before it is reopened, after
+        #: a failure and once it is closed.
         self.is_writable = False
         #: How each table is compacted, by its index; empty: all as usual.
         self._compaction: dict[int, str] = {}
         self._regulated_at = self._flushed_at = float("-inf")
-        #: What the last look found, and when to look again.
+        #: The result of the last check, and when to check again.
         self._free, self._look_at = 0, float("-inf")
         self.begin(compacts=True)
 
     def begin(self, *, compacts: bool) -> None:
         """The database was opened. `compacts`: whether its compactions were allowed from the start."""
-        #: How many bytes are written since the last flush when free space is looked at next; and how many more may be
-        #: written before that, which every write counts down.
+        #: How many bytes are written after a flush before free space is checked again; and how many more may
+        #: be written before that, which every write counts down.
         self._next_look = self.quiet_bytes = LOG_STEP_BYTES
         self.deleted_since_flush = False
         self._compaction.clear()
@@ -71,27 +73,27 @@ class DiskSpace:
         return faults.free_bytes(self._path)
 
     def _look(self) -> int:
-        """For questions that every request asks. Where there is plenty, an answer of a moment ago is as good."""
+        """For checks that every request makes. Where there is plenty, a recent answer is good enough."""
         self._free = self.free_bytes()
         if self._free > self._reserve + MAX_LOG_BYTES + _PLENTY_BYTES:
             self._look_at = time.monotonic() + _PLENTY_S
         return self._free
 
     def compacts_at_open(self) -> bool:
-        """Whether the largest compaction fits. If not, none may start before `begin` has looked at each."""
+        """Whether the largest compaction fits. If not, none may start before `begin` has checked each."""
         return self.free_bytes() - FLOOR_BYTES >= COMPACTION_BYTES
 
     def room(self, in_reserve: bool) -> int:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
-        # The logs are read only where they may matter: callers ask often.
+        # The logs are measured only where they may matter, because callers ask often.
         unflushed = 0 if free > reserve + MAX_LOG_BYTES else self.unflushed_bytes()
         return (free - reserve - unflushed) // 2
 
     def check(self, incoming_bytes: int, in_reserve: bool) -> None:
         free = self._free if time.monotonic() < self._look_at else self._look()
         reserve = FLOOR_BYTES if in_reserve else self._reserve
-        # A byte is written twice: to the log, and from there to a table, before the log goes.
+        # A byte is written twice: to the log, and from there to a table, before the log is deleted.
         twice = 2 * incoming_bytes
         self.is_low = free <= self._reserve + MAX_LOG_BYTES + twice
         if free - twice > reserve + MAX_LOG_BYTES:
@@ -109,8 +111,8 @@ class DiskSpace:
         return self._next_look - self.quiet_bytes
 
     def before_write(self, size: int) -> None:
-        """Once no bytes are left that may be written without a look: refuse a batch that cannot fit, and keep the logs
-        short while the disk is below its reserve.
+        """Called once no bytes are left that may be written without a check: refuse a batch that cannot fit,
+        and keep the logs short while the disk is below its reserve.
         """
         self._next_look, self.quiet_bytes = self._unflushed_writes + LOG_STEP_BYTES, LOG_STEP_BYTES
         free = self.free_bytes()
@@ -125,7 +127,7 @@ class DiskSpace:
             raise StoreFull(str(self._path), free, reserve=REOPEN_BYTES, request=2 * size)
 
     def unflushed_bytes(self) -> int:
-        """How much an opening may have to write: it turns the part of the log that no table holds into
+        """How much an opening may have to write: it turns the part of the log that is in no table into
         tables.
         """
         in_log = faults.log_bytes(self._path)
@@ -155,17 +157,17 @@ class DiskSpace:
         self._regulate_compaction(self.free_bytes())
 
     def _flush_helps(self) -> bool:
-        """A few bytes of log can delete many: only a flush lets a compaction see them."""
+        """A few bytes of log can delete many rows: only a flush lets a compaction see the deletions."""
         if self._unflushed_writes >= LOG_STEP_BYTES:
             return True
         return self.deleted_since_flush and time.monotonic() - self._flushed_at >= _REGULATE_EVERY_S
 
     def _regulate_compaction(self, free: int) -> None:
-        """Only compactions that fit may run: one that runs out of space takes it from writes that must fit.
+        """Let only compactions run that fit: one that runs out of space takes it from writes that must fit.
 
-        While the disk is below its reserve they run after every flush, because then they bring space back.
+        While the disk is below its reserve they run after every flush, because then they release space.
         """
-        # Into the floor goes only a small one: it brings back more than it takes.
+        # Only a small one may use the floor: it releases more than it takes.
         spare = max(free - FLOOR_BYTES, free // 4)
         is_short = free < self._reserve + 2 * LOG_STEP_BYTES
         for index, table in enumerate(list(self._tables)):
@@ -178,7 +180,7 @@ class DiskSpace:
 
     def _compact_what_fits_now(self, free: int) -> None:
         """A flush ends in the background. Only then do the tables hold the deletions, and a compaction that
-        seemed too large may fit. No write follows that would look again: writes are refused.
+        seemed too large may fit. No later write would check again, because writes are refused.
         """
         now = time.monotonic()
         if "off" not in self._compaction.values() or now - self._regulated_at < _REGULATE_EVERY_S:
@@ -199,7 +201,9 @@ def _compaction_mode(table: Rdict, spare: int, *, is_short: bool) -> str:
 
 
 def _set_options(table: Rdict, options: dict[str, str]) -> None:
-    """RocksDB also writes them to a file that nobody reads: without room for the file they hold all the same."""
+    """RocksDB also writes them to a file that is never read: without room for the file they hold
+    nevertheless.
+    """
     try:
         table.set_options(options)
     except Exception as trouble:

@@ -1,14 +1,13 @@
-"""Prove, before RocksDB opens a directory, that it will come to exact data.
+"""Prove, before RocksDB opens a directory, that the result will be exact data.
 
-RocksDB takes a log record of type 5 to 8 for the end of the log, or reads it again for ever; it skips the
-rest of a block behind a header of zeros; and it takes a newest log that is missing or short for an older
-state. The census walks the headers of the manifest and of every log that will be replayed: types, lengths,
-and sequence numbers that follow from record to record and from log to log, up to the mark at least. Checksums
-of logs are left to RocksDB, which refuses every wrong one once the headers are sound.
-docs/decisions/0003-rocksdb-settings.md tells what was measured.
+RocksDB takes a log record of type 5 to 8 for the end of the log, or reads it again forever; it skips the rest
+of a block after a header of zeros; and it takes a newest log that is missing or short for an older state. The
+census walks the headers of the manifest and of every log that will be replayed: types, lengths, and sequence
+numbers that follow from record to record and from log to log, at least up to the mark. Checksums of logs are
+left to RocksDB, which refuses every wrong one once the headers are sound.
+docs/decisions/0003-rocksdb-settings.md has the measurements.
 
-`examine` changes nothing. A write that a crash cut short is a `Cut` in its answer, for the caller to carry
-out.
+`examine` changes nothing. It returns a write that a crash cut short as a `Cut`, for the caller to carry out.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Cut:
     drop_bytes: int
 
     def carry_out(self) -> None:
-        """Synced, because RocksDB opens strictly and would refuse the bytes if they came back."""
+        """Cut and sync, because RocksDB opens strictly and would refuse the bytes if they came back."""
         os.truncate(self.file, self.keep_bytes)
         with open(self.file, "rb") as file:
             os.fsync(file.fileno())
@@ -63,7 +62,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """`sequence` is what RocksDB must come to, `log` the last log with records (0: there is none)."""
+    """`sequence` is the number that RocksDB must reach, `log` the last log with records (0: there is none)."""
 
     sequence: int
     log: int
@@ -73,8 +72,8 @@ class Census:
 
 
 def examine(path: Path, mark: Mark) -> Census | None:
-    """What is in the directory, or `StoreCorrupt` with the file's name. None for one in which RocksDB has
-    made nothing yet.
+    """The content of the directory; raises `StoreCorrupt` with the file's name. None for a directory in which
+    RocksDB has created nothing yet.
     """
     if not (path / "CURRENT").exists():
         if mark.manifest:
@@ -98,13 +97,13 @@ def examine(path: Path, mark: Mark) -> Census | None:
     if must_reach:
         _check_size(path, logs, mark.log, 1)
 
-    # The edit that made earlier logs superfluous has put a sequence number behind all of them into the
+    # The edit that made earlier logs superfluous has put a sequence number beyond all of them into the
     # manifest.
     following, newest = 0, 0
     live = [log for log in sorted(logs) if log >= manifest.first_log and logs[log].stat().st_size]
     for log in live:
         last = log == live[-1]
-        # What is behind the mark may be cut off, so it must be known here to be whole and not only torn.
+        # Records after the mark may be cut off, so they must be known here to be complete and not only torn.
         check_behind = must_reach if last else None
         with _mapped(logs[log]) as data:
             walk = RecordWalk(data)
@@ -124,7 +123,7 @@ def examine(path: Path, mark: Mark) -> Census | None:
 
 
 def find_bad_checksum(path: Path) -> tuple[Path, int] | None:
-    """Which log has a record with a wrong checksum, and where: RocksDB only says that one has."""
+    """The log with a record that has a wrong checksum, and its position: RocksDB says only that there is one."""
     for log in sorted(path.glob("*.log")):
         if not log.stat().st_size:
             continue
@@ -236,10 +235,11 @@ def _judge_end(
 
 
 def _record_behind(data: Data, at: int, following: int) -> int | None:
-    """Where a whole record follows a defect. In a log its sequence number must be possible there.
+    """The position of a whole record after a defect. In a log its sequence number must be possible there.
 
-    A payload may itself hold the bytes of a log, and a power failure may cut it short: those are not records
-    of this log. Each row takes at least a byte, so rows between here and there are bounded by the bytes.
+    A payload may itself contain the bytes of a log, and a power failure may cut it short: those are not
+    records of this log. Each row takes at least a byte, so the rows between here and there are bounded by the
+    bytes.
     """
     for found in record_beginnings(data, at + 1):
         start = found + HEADER_BYTES

@@ -1,4 +1,4 @@
-"""RocksDB reports every trouble as one exception type with a text; here the text becomes one of our errors."""
+"""Translates RocksDB's errors, which are one exception type with a text, into fairlead's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fairlead.store.rocks.reserve import REOPEN_BYTES
 _FILE = re.compile(r"\d{6,}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json")
 #: How RocksDB names a table that is another file than its manifest describes.
 _OTHER_TABLE = re.compile(r"unique ID on table file (\d+)")
-#: What damaged or missing files say, besides "Corruption". A damaged CURRENT comes as an invalid argument.
+#: The messages for damaged or missing files, beside "Corruption". A damaged CURRENT is reported as an invalid
+#: argument.
 _CORRUPT = (
     "Corruption",
     "checksum mismatch",
@@ -34,12 +35,14 @@ def is_full(trouble: BaseException) -> bool:
 
 
 def is_refused_after_full(trouble: BaseException) -> bool:
-    """A log whose last append failed refuses to be synced. A sync that itself failed says something else."""
+    """Whether RocksDB refuses to sync a log whose last append failed. A sync that itself failed has another
+    message.
+    """
     return "Writer has previous error" in str(trouble) or "While appending" in str(trouble)
 
 
 def named(trouble: BaseException, path: Path, family: str = "") -> FairleadError:
-    """The error to raise for what RocksDB said. `family` is where we looked when the text names no file."""
+    """The error to raise for RocksDB's error. `family` is the table that was read if the text names no file."""
     # Words in the directory's own name prove nothing.
     text = str(trouble).replace(str(path), "")
     if is_full(trouble):
@@ -57,7 +60,7 @@ def named(trouble: BaseException, path: Path, family: str = "") -> FairleadError
 
 
 def _corrupt(text: str, path: Path, family: str) -> StoreCorrupt:
-    # RocksDB appends a remark about the manifest to whatever it says of a table that it opens at its start.
+    # RocksDB appends a remark about the manifest to its message about a table that it opens at its start.
     said, _, _ = text.partition("  The file ")
     if other := _OTHER_TABLE.search(said):
         return StoreCorrupt(str(path / f"{int(other[1]):06}.sst"), said)

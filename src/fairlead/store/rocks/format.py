@@ -32,8 +32,8 @@ def make_directory(path: Path) -> None:
 
 
 def is_new(path: Path) -> bool:
-    """Whether a data directory can be made here. A directory that holds one, whole or damaged, or anything
-    else, is not new.
+    """Whether a data directory can be created here. A directory that contains one, whole or damaged, or
+    anything else, is not new.
     """
     present = set(os.listdir(path))
     if FORMAT_FILE in present:
@@ -46,7 +46,9 @@ def is_new(path: Path) -> bool:
 
 
 def check_format(path: Path) -> None:
-    """Raises `InvalidRequest` for a directory that is none of ours, `FormatTooNew`, `FormatTooOld`, `StoreCorrupt`."""
+    """Raises `InvalidRequest` for a directory that is not fairlead's, `FormatTooNew`, `FormatTooOld`,
+    `StoreCorrupt`.
+    """
     if not (path / FORMAT_FILE).exists() and (not path.is_dir() or is_new(path)):
         raise InvalidRequest("path", f"a data directory with a {FORMAT_FILE} file", str(path))
     found = read_format(path)
@@ -71,7 +73,7 @@ def read_format(path: Path) -> int:
 
 
 def _content(word: bytes, number: int) -> bytes:
-    """The checksum tells a damaged number from a newer one."""
+    """The checksum distinguishes a damaged number from a newer one."""
     told = b"%s%d" % (word, number)
     return b"%s %08x\n" % (told, zlib.crc32(told))
 

@@ -31,9 +31,7 @@ _BEGINNING = re.compile(rb"[\x01\x02]")
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Where a walk had to stop. `torn`: the file ends inside a record, as a write that was cut short leaves
-    it.
-    """
+    """Where a walk had to stop. `torn`: the file ends inside a record, as after a write that was cut short."""
 
     at: int
     what: str
@@ -44,8 +42,8 @@ class RecordWalk:
     """Iterates over the whole records of a file, as RocksDB would read them, but accepts only the types 1 to
     4, in order.
 
-    Afterwards `whole` is the end of the last whole record, and `defect` says what follows it, if anything
-    does. Checksums are not read: `checksums_fit` does that.
+    Afterwards `whole` is the end of the last whole record, and `defect` describes what follows it, if
+    anything does. Checksums are not read: `checksums_fit` does that.
     """
 
     __slots__ = ("data", "defect", "whole")

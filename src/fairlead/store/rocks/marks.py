@@ -1,8 +1,8 @@
 """How far the logs and the manifest of a directory must reach, in a small file beside them.
 
-RocksDB takes a log that is missing, or shorter than it was, for an older state of the database. The marks say
-what was synced, so that the census before the next open can tell an older state from a write that no sync
-confirmed.
+RocksDB takes a log that is missing, or shorter than it was, for an older state of the database. The marks
+record what was synced, so that the census before the next open can distinguish an older state from a write
+that no sync confirmed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = struct.Struct("<QI")
 #: A mark in the page cache survives a killed process. Only a power failure can lose it, so it is synced this
 #: rarely.
 SYNC_EVERY_S = 1.0
-#: How often a commit that nobody synced leaves a mark. Such a mark counts until the machine restarts.
+#: How often an unsynced commit leaves a mark. The mark counts until the machine restarts.
 WRITTEN_EVERY_S = 0.01
 
 #: A sector for each slot, so that no torn write damages two of them.
@@ -47,8 +47,8 @@ _NO_BOOT = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Reached at least: the row with this sequence number, in this log (0: in tables), and so much of this
-    manifest.
+    """The minimum that must be reached: the row with this sequence number, in this log (0: in tables), and
+    this much of this manifest.
     """
 
     log: int = 0
@@ -59,7 +59,7 @@ class Mark:
 
     @property
     def restarted(self) -> bool:
-        """Whether the machine may have restarted since, and with it lost what was written and not synced."""
+        """Whether the machine may have restarted since, and lost what was written and not synced."""
         return self.boot != boot_id()
 
 
@@ -81,7 +81,7 @@ class Marks:
         #: One thread syncs while another commits.
         self._finding = threading.Lock()
         self._synced_at = float("-inf")
-        #: When a commit that nobody synced leaves a mark again.
+        #: When an unsynced commit leaves a mark again.
         self.keeps_next_at = float("-inf")
         self._changed_ns, self._settled_at = -1, 0.0
         self._log = self._log_starts_at = 0
@@ -104,7 +104,7 @@ class Marks:
         _write_first(self._file, Mark())
 
     def before_sync(self, sequence: int) -> Mark:
-        """What a sync that starts now will cover; give it to `keep` afterwards."""
+        """What a sync that starts now will cover; pass it to `keep` afterwards."""
         with self._finding:
             return self._locate(sequence, synced=True)
 
@@ -117,24 +117,26 @@ class Marks:
             self._synced_at = now
 
     def keep_written(self, last_sequence: Callable[[], int]) -> None:
-        """Note what was written and not synced, unless the last such note is recent; only then is `last_sequence`
-        asked. Never fails: the write has happened.
+        """Record what was written and not synced, unless the last record is recent; only then is
+        `last_sequence` called. Never fails, because the write has happened.
         """
         now = time.monotonic()
-        # A sync that is under way may hold it for as long as the disk takes; the next commit tries again.
+        # A running sync may hold it for as long as the disk takes; the next commit tries again.
         if now < self.keeps_next_at or not self._finding.acquire(blocking=False):
             return
         try:
             self.keeps_next_at = now + WRITTEN_EVERY_S
             self._write(_WRITTEN_SLOT, self._locate(last_sequence(), synced=False))
         except OSError:
-            # An older mark asks for less, and refuses nothing. A disk that fails is noticed by the next sync.
+            # An older mark requires less, and refuses nothing. The next sync notices a disk that fails.
             return
         finally:
             self._finding.release()
 
     def close(self, sequence: int | None) -> None:
-        """Sync the marks, with one up to `sequence` if given, and give up the lock. Safe to call twice."""
+        """Sync the marks, with one up to `sequence` if given, and release the lock. Calling it twice is
+        allowed.
+        """
         if self not in _held:
             return
         # The directory is sound without a last mark, and without a sync of the marks.
@@ -145,7 +147,7 @@ class Marks:
         self.forget()
 
     def forget(self) -> None:
-        """Close the file and leave its content alone: the process was forked, or the directory was not
+        """Close the file and leave its content unchanged: the process was forked, or the directory was not
         opened.
         """
         if self in _held:
@@ -156,8 +158,7 @@ class Marks:
         try:
             os.pwrite(self._file, _packed(mark), slot * _SLOT_BYTES)
         except OSError as trouble:
-            # A file system that copies on write may have no room. An older mark asks for less, and refuses
-            # nothing.
+            # A copy-on-write file system may have no room. An older mark requires less, and refuses nothing.
             if trouble.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
@@ -173,8 +174,8 @@ class Marks:
         return Mark(self._log, sequence, self._manifest, self._manifest_whole, self._boot)
 
     def _find_log(self, sequence: int) -> None:
-        """Which log holds the row. RocksDB starts a log at most a few times a second, and the directory's
-        time tells.
+        """Find the log that holds the row. RocksDB starts a log at most a few times a second, and the
+        directory's time tells when.
         """
         changed_ns = os.stat(self._path).st_mtime_ns
         now = time.monotonic()
@@ -218,7 +219,7 @@ class Marks:
 def hold_unchanged(path: Path) -> Iterator[None]:
     """Keep brokers from opening the directory, without changing anything in it. Raises `StoreLocked`.
 
-    A directory without marks is not locked: no broker opens it.
+    A directory without marks is not locked, because no broker opens it.
     """
     try:
         file = os.open(path / MARKS_FILE, os.O_RDONLY)

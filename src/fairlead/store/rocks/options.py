@@ -1,4 +1,4 @@
-"""How RocksDB is set. What was measured, and why these values, is in docs/decisions/0003-rocksdb-settings.md."""
+"""RocksDB's settings. docs/decisions/0003-rocksdb-settings.md has the measurements and the reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMTABLE_BYTES = 64 * MIB
 #: The largest write buffer of a table: it bounds the largest compaction.
 MAX_WRITE_BUFFER_BYTES = 32 * MIB
 #: Small tables and levels, so that one compaction needs little space: it writes its output before its input
-#: goes.
+#: is deleted.
 _TABLE_BYTES = 8 * MIB
 _FIRST_LEVEL_BYTES = 64 * MIB
 _FIRST_LEVEL_TRIGGER = 4
@@ -75,8 +75,8 @@ def database_options(cache: Cache) -> Options:
 
 
 def _tracking_options() -> Options:
-    """RocksDB then notes in its manifest which closed logs must exist. rocksdict can set this only by reading
-    a file.
+    """With these options RocksDB records in its manifest which closed logs must exist. rocksdict can set this
+    only by reading a file.
     """
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
         Path(folder, "OPTIONS-000001").write_text(_TRACKING)

@@ -1,9 +1,9 @@
-"""A private database of some of a directory's tables: to ask RocksDB which of them it refuses, and to read
+"""A private database of some of a directory's tables: to find out which of them RocksDB refuses, and to read
 around the damage.
 
-RocksDB opens 16 tables at its start and the others at their first read, and does not always say which table
-it refuses. A private database opens all of its tables at its start. Nothing is written into the directory
-that the tables belong to.
+RocksDB opens 16 tables at its start and the others at their first read, and does not always name the table
+that it refuses. A private database opens all of its tables at its start. Nothing is written into the
+directory that the tables belong to.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def find_refused(scratch: Path, manifest: Manifest, tables: Mapping[int, Path]) 
 
 
 def find_refused_in(directory: Path) -> dict[Path, str]:
-    """Damaged tables of those that a directory needs. A broker may have it open: it may delete tables
-    meanwhile, and the process may have no file handles left.
+    """The damaged ones among the tables that a directory needs. A broker may have it open: it may delete
+    tables meanwhile, and the process may have no file handles left.
     """
     try:
         manifest, _ = read_manifest(current_manifest(directory, Mark())[0].read_bytes())

@@ -1,8 +1,8 @@
-"""How much disk space is kept free, and what for. The numbers follow from the settings in `options.py`.
+"""How much disk space is kept free, and for what. The numbers follow from the settings in `options.py`.
 
 Above the reserve everything is allowed. In the upper part of the reserve only requests whose growth is
-bounded by the live messages go on, and compactions as far as they fit. The floor is left to requests that
-free space, and to opening.
+bounded by the live messages continue, and compactions that fit. The floor is left for requests that free
+space, and for opening.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 from fairlead.errors import InvalidRequest
 from fairlead.store.rocks.options import COMPACTION_BYTES, MEMTABLE_BYTES, MIB, WAL_BYTES
 
-#: Below the reserve the families are flushed whenever so much was written, so that the logs stay this short.
+#: Below the reserve the families are flushed each time this much was written, so that the logs stay this
+#: short.
 LOG_STEP_BYTES = 4 * MIB
 #: Opening writes a manifest, options, a log and the boot number.
 REOPEN_BYTES = 4 * MIB
@@ -23,10 +24,9 @@ FLOOR_BYTES = 2 * (LOG_STEP_BYTES + FREEING_BATCH_BYTES) + REOPEN_BYTES
 #: As much again for what is bounded by the live messages: leases, the ends of leases, the audit of requests
 #: that free space.
 MIN_DISK_RESERVE_BYTES = 2 * FLOOR_BYTES
-#: With room for the largest compaction too, space that was freed comes back at once, however large the store
-#: is.
+#: With room for the largest compaction too, freed space is available at once, however large the store is.
 DISK_RESERVE_BYTES = MIN_DISK_RESERVE_BYTES + COMPACTION_BYTES
-#: Logs are never longer: with so much more free than needed, nobody looks how long they are.
+#: Logs are never longer: with this much more free than needed, their length is not checked.
 MAX_LOG_BYTES = WAL_BYTES + MEMTABLE_BYTES
 
 

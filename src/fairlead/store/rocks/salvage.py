@@ -65,7 +65,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows with these sequence numbers are in no log. 0 as a bound of the commits: it is not known."""
+    """Rows with these sequence numbers are in no log. 0 as a bound of the commits means unknown."""
 
     first_sequence: int
     last_sequence: int
@@ -91,8 +91,8 @@ class _BadBlock:
 
 @dataclass(frozen=True, slots=True)
 class SalvageLayout:
-    """What the reader has to know of the rows. `commit_row`: how the row with the commit number looks inside a
-    batch, up to `commit_offset` bytes before the number.
+    """What the reader must know about the rows. `commit_row`: the row with the commit number inside a batch,
+    up to `commit_offset` bytes before the number.
     """
 
     families: tuple[str, ...]
@@ -185,7 +185,7 @@ class Salvage:
         return {table: self._mended.get(table, self._path / f"{table:06}.sst") for table in tables}
 
     def _find_unopenable(self) -> frozenset[int]:
-        """Tables that RocksDB refuses to open. They are looked for only if not all together can be opened."""
+        """Tables that RocksDB refuses to open. They are searched only if not all can be opened together."""
         try:
             self._view(frozenset())
         except Exception as trouble:
@@ -249,7 +249,7 @@ class Salvage:
             if found is None:
                 self.damages.append(Damage(file.name, 0, 0, "the family of the table cannot be read"))
             else:
-                # RocksDB makes the default family, number 0, by itself.
+                # RocksDB creates the default family, number 0, by itself.
                 manifest.families |= {found[0]: found[1]} if found[0] else {}
                 manifest.tables[int(file.stem)] = found[0]
         missing = set(self._layout.families) - set(manifest.families.values())
@@ -289,7 +289,7 @@ class Salvage:
             return None
 
     def _read_manifest(self, mark: Mark | None) -> tuple[Manifest, bool]:
-        """The manifest, and whether it says for sure which tables there are."""
+        """The manifest, and whether it is certain which tables there are."""
         file = self._find_manifest(mark)
         if file is None:
             self.damages.append(Damage("MANIFEST", 0, 0, f"the file is missing; {_NO_MANIFEST}"))
@@ -389,7 +389,7 @@ class _LogReader:
                 yield batch
 
     def finish(self, mark: Mark) -> None:
-        """The logs must reach the mark. Behind it, a write that a crash cut short was confirmed by nothing."""
+        """The logs must reach the mark. After it, a write that a crash cut short was never confirmed."""
         if self._following <= mark.sequence:
             first = self._following or self._highest_start
             self._gaps.append(Gap(first, mark.sequence, self.commit + 1 if self.commit else 0, 0))
