@@ -67,6 +67,9 @@ class Delivery:
     failures: int
     last_error: str
     operation: Operation
+    #: Before the operation began, for a loop: the server may send a delivery ahead as started, and its lease may be
+    #: over when the loop hands it out.
+    granted_after: int
 
     @property
     def turn(self) -> int:
@@ -98,6 +101,7 @@ class History:
         self.deliveries: list[Delivery] = []
         self.settlements: dict[str, list[Settlement]] = defaultdict(list)
         self._open: dict[int, Operation] = {}
+        self._begun: dict[int, int] = {}
         self._position = 0
 
     def add_life(self, lines: Iterable[Line]) -> None:
@@ -111,6 +115,7 @@ class History:
             if line["ev"] == "begin":
                 operation = Operation(line["do"], line["life"], self._position, line["at"], line)
                 self._open[line["op"]] = operation
+                self._begun[line["op"]] = self._position
                 self.operations.append(operation)
             elif line["ev"] == "died":
                 self._cut_off(
@@ -161,6 +166,7 @@ class History:
                             d["failures"],
                             d["last_error"],
                             operation,
+                            self._begun.get(told.get("since", -1), operation.begin),
                         )
                     )
             case "settle" if not operation.refused:

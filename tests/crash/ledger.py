@@ -206,7 +206,7 @@ class _Ledger:
                 )
 
     def _pair(self, earlier: Delivery, later: Delivery) -> Iterator[Problem]:
-        if later.operation.end < earlier.operation.begin:
+        if later.operation.end < earlier.granted_after:
             yield Problem(
                 "fencing",
                 later.tag,

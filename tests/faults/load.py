@@ -110,12 +110,12 @@ class ClientLoad(workload.Workload):
         queue = rng.choice((*workload.MAIN, [*workload.MAIN]))
         with self._client.consume(queue, prefetch=rng.choice((1, 10, 50)), consumer=name) as deliveries:
             self._loops[name] = deliveries
-            number = self.recorded.begin_take(queue=queue, consumer=name)
+            first = number = self.recorded.begin_take(queue=queue, consumer=name)
             try:
                 for _ in range(rng.choice((1, 20, 200))):
                     delivery = self.recorded.take(number, deliveries)
                     # The start of the next may travel with the settle of this one.
-                    number = self.recorded.begin_take(queue=queue, consumer=name)
+                    number = self.recorded.begin_take(queue=queue, consumer=name, since=first)
                     self._settle(rng, name, [delivery])
             except StopIteration:
                 return
