@@ -14,7 +14,7 @@ from fairlead.client.client import Client
 from fairlead.client.core import Core
 from fairlead.client.flight.bulk import Bulk
 from fairlead.client.flight.core import FlightCore
-from fairlead.client.flight.transport import FlightTransport, Stream
+from fairlead.client.flight.transport import ExchangeStream, FlightTransport
 from fairlead.client.heartbeat import Heartbeat
 from fairlead.client.identity import Identity
 from fairlead.client.options import Options
@@ -66,7 +66,7 @@ class FaultyTransport:
     def requests(self, verb: str) -> list[bytes]:
         return [metadata for written, metadata in self.written if written == verb]
 
-    def open(self, verb: str) -> Stream:
+    def open(self, verb: str) -> ExchangeStream:
         if self.take_fault(verb, "refuse"):
             raise pa.ArrowException("connection refused, says the test")
         self.opened.append(verb)
@@ -88,7 +88,7 @@ class FaultyTransport:
 
 
 class FaultyStream:
-    def __init__(self, transport: FaultyTransport, verb: str, inner: Stream) -> None:
+    def __init__(self, transport: FaultyTransport, verb: str, inner: ExchangeStream) -> None:
         self._transport = transport
         self._verb = verb
         self._inner = inner

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from fairlead import NewMessage
 from fairlead.client.commands import command_of
-from fairlead.client.session import MAX_SESSIONS, Session, Sessions
+from fairlead.client.session import MAX_SESSIONS, ClientSession, Sessions
 from fairlead.errors import ServerUnreachable
 from fairlead.testing.engine import forget_sessions, rows_in
 from fairlead.verbs.inspect import Stats
@@ -25,7 +25,7 @@ from tests.doors.resp.wire import PATIENCE_S
 def filled(count: int) -> tuple[Sessions, list[Any]]:
     """So many sessions, each with a request under way."""
     sessions = Sessions()
-    return sessions, [sessions.add(Session()) for _ in range(count)]
+    return sessions, [sessions.add(ClientSession()) for _ in range(count)]
 
 
 def test_a_number_says_that_all_answers_before_it_have_arrived() -> None:
@@ -64,7 +64,7 @@ def test_no_session_goes_far_ahead_of_a_request_that_has_no_answer() -> None:
     while (place := sessions.take()) is not None:
         sessions.give_back(place)
         assert place.number < 1000
-    assert sessions.add(Session()).number == 1
+    assert sessions.add(ClientSession()).number == 1
 
 
 def test_while_a_session_is_opened_others_are_shared() -> None:
@@ -90,7 +90,7 @@ def test_only_idle_sessions_without_late_copies_end() -> None:
 
 
 def test_a_numbered_command_says_its_session_first() -> None:
-    session = Session()
+    session = ClientSession()
     reader = hiredis.Reader()
     reader.feed(command_of(Stats("q"), session.next()))
     once, place, fields = reader.gets()

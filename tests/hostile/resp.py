@@ -17,7 +17,7 @@ from fairlead.server.resp.arguments import read_words
 from fairlead.server.resp.commands import ONCE, REQUESTS, read_once
 from fairlead.server.resp.parser import Command, CommandReader, join_words, size_of
 from fairlead.server.resp.streams.commands import COMMANDS, Running
-from fairlead.server.resp.streams.session import Session, Shared
+from fairlead.server.resp.streams.session import Shared, StreamsSession
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.packed import decode_request, encode_answer, encode_request
@@ -67,7 +67,7 @@ def _feed(pieces: list[bytes]) -> tuple[list[Command], bool]:
 
 def run_commands(caller: AdmittedCaller, raw: bytes) -> None:
     """A command in each line, its words with blanks between them, as a connection carries them out; nothing waits."""
-    session = Session(Shared(caller._broker), caller.caller)
+    session = StreamsSession(Shared(caller._broker), caller.caller)
     for line in raw.split(b"\n"):
         try:
             _run_command(caller, session, line.split(b" "))
@@ -75,7 +75,7 @@ def run_commands(caller: AdmittedCaller, raw: bytes) -> None:
             continue
 
 
-def _run_command(caller: AdmittedCaller, session: Session, words: Command) -> None:
+def _run_command(caller: AdmittedCaller, session: StreamsSession, words: Command) -> None:
     place: dict[str, Any] = {}
     name = words[0].upper()
     if name == ONCE:
@@ -93,7 +93,7 @@ def _run_command(caller: AdmittedCaller, session: Session, words: Command) -> No
     encode_answer(request, answer, 0)
 
 
-def _run_steps(caller: AdmittedCaller, session: Session, name: bytes, words: Command) -> None:
+def _run_steps(caller: AdmittedCaller, session: StreamsSession, name: bytes, words: Command) -> None:
     running = Running(COMMANDS[name], session, words[1:])
     answer: Any = None
     error: FairleadError | None = None

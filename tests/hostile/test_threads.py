@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fairlead import Complete, NewMessage, errors
-from fairlead.testing import Step, open_in_memory
+from fairlead.testing import CommitStep, open_in_memory
 from fairlead.testing.steps import observe
 from tests.turns import new_place, next_place, turn
 
@@ -20,7 +20,7 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
     told = threading.Lock()
     facts = 0
 
-    def watch(step: Step) -> None:
+    def watch(step: CommitStep) -> None:
         nonlocal facts
         with told:
             facts += len(step.words)

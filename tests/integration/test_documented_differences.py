@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail
-from fairlead.testing import ManualClock, Step, open_in_memory
+from fairlead.testing import CommitStep, ManualClock, open_in_memory
 from fairlead.testing.steps import observe
 
 
@@ -15,7 +15,7 @@ from fairlead.testing.steps import observe
 def test_a_failure_is_one_fact_whether_the_message_waits_or_dies(
     failure: dict[str, bool], expected: tuple[str, str, str]
 ) -> None:
-    steps: list[Step] = []
+    steps: list[CommitStep] = []
     with open_in_memory(clock=ManualClock()) as broker:
         broker.create_queue("q", retry={"policy": "fixed", "cooldown": "1m"})
         broker.enqueue("q", b"body")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.engine import hooks_of
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_requests
@@ -227,7 +227,7 @@ def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: 
             place=request,
         )
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         raise errors.StoreFull("here", 0, 1)
 
     before = world.store.last_commit
@@ -270,7 +270,7 @@ def test_an_exchange_whose_claim_could_not_be_committed_has_done_nothing_and_may
     delivery = world.claim_one("q")
     request = new_place(world.broker)
 
-    def refuse_claims(step: Step) -> None:
+    def refuse_claims(step: CommitStep) -> None:
         if "claim" in step:
             raise errors.StoreFull("here", 0, 1)
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead import Broker, Fail, NewMessage, errors
 from fairlead.errors import StoreFull
 from fairlead.model.views import Explanation, Reason
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from tests.integration.world import Background, World, wait_until
 
 
@@ -159,9 +159,9 @@ def test_dead_with_its_last_error(world: World) -> None:
 def test_purging(memory_world: World) -> None:
     world = memory_world
     message_id = world.fill("q", count=600)[-1]
-    steps: list[Step] = []
+    steps: list[CommitStep] = []
 
-    def second_fails(step: Step) -> None:
+    def second_fails(step: CommitStep) -> None:
         steps.append(step)
         if len(steps) == 2:
             raise StoreFull("data", 0, 1)

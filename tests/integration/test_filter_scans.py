@@ -13,7 +13,7 @@ import pytest
 from fairlead import Broker, Complete, DeadFilter, Fail, NewMessage
 from fairlead.errors import BrokerClosed, MessageNotFound, ServerStopping, StoreFull
 from fairlead.model.limits import HOLD_MESSAGES
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.between import StepMeter, after_the_first_look, between_steps
 from fairlead.testing.engine import engine_lock
 from fairlead.testing.sizes import size
@@ -157,7 +157,7 @@ def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
     caller = threading.Thread(target=lambda: world.broker.enqueue("other", b"waited"))
     world.broker.create_queue("other")
 
-    def note(step: Step) -> None:
+    def note(step: CommitStep) -> None:
         """During the second step, under the lock, a caller comes and waits."""
         order.append("caller" if "enqueue" in step else "step")
         if len(order) == 2:
@@ -256,7 +256,7 @@ def test_a_step_that_fails_leaves_the_steps_before_it_whole(world: World) -> Non
     world.fill("q", count=2 * HOLD_MESSAGES)
     commits: list[Any] = []
 
-    def second_fails(step: Step) -> None:
+    def second_fails(step: CommitStep) -> None:
         commits.append(step)
         if len(commits) == 2:
             raise StoreFull("here", 0, 1)
@@ -273,7 +273,7 @@ def test_a_drain_that_fails_midway_returns_what_it_has_removed(world: World) -> 
     world.fill("q", count=200)
     commits: list[Any] = []
 
-    def second_fails(step: Step) -> None:
+    def second_fails(step: CommitStep) -> None:
         commits.append(step)
         if len(commits) == 2:
             raise StoreFull("here", 0, 1)
@@ -322,7 +322,7 @@ def test_a_server_that_stops_ends_a_scan(world: World, scan: Callable[[Broker], 
 
 
 def stop_at_the_next_commit(world: World) -> None:
-    def stop(step: Step) -> None:
+    def stop(step: CommitStep) -> None:
         world.broker.interrupt_waits()
 
     world.store.on_step = stop

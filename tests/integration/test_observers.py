@@ -7,7 +7,7 @@ import pytest
 from fairlead import Complete, Fail
 from fairlead.errors import BrokerClosed, StoreFull
 from fairlead.model.timings import Timing
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.steps import Change, ignore, observe
 from tests.integration.world import World
 
@@ -40,7 +40,7 @@ def test_an_observer_is_told_after_the_commit_and_never_of_one_that_failed(world
     world.fill("q", count=1)
     assert seen[1:] == [before + 1]
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         raise StoreFull("data", 0, 1)
 
     world.store.on_step = refuse
@@ -55,7 +55,7 @@ def test_an_observer_that_fails_harms_no_commit_and_is_logged_once(
 ) -> None:
     told: list[int] = []
 
-    def fail(step: Step) -> None:
+    def fail(step: CommitStep) -> None:
         told.append(len(step.words))
         raise RuntimeError("metrics are broken")
 

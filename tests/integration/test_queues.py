@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail, Release, errors
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_count
 from tests.integration.world import World
@@ -31,7 +31,7 @@ def test_a_queue_is_made_with_its_dead_letter_queue_in_one_commit(world: World) 
 
 
 def test_when_the_creation_fails_there_is_neither_queue_nor_dead_letter_queue(world: World) -> None:
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         raise errors.StoreFull("here", 0, 1)
 
     world.store.on_step = refuse
@@ -264,7 +264,7 @@ def test_a_queue_deleted_with_leased_messages_and_made_again_never_shows_the_old
 def test_the_id_of_a_deleted_queue_is_never_used_again(world: World) -> None:
     seen: set[int] = set()
 
-    def note(step: Step) -> None:
+    def note(step: CommitStep) -> None:
         for change in step.changes("save queue"):
             assert change.record.queue_id not in seen
             seen.add(change.record.queue_id)

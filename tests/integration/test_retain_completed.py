@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, errors
 from fairlead.model.limits import STEP_MESSAGES
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.engine import rows_in
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import Change, ignore
@@ -321,7 +321,7 @@ def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: py
 def test_a_delete_takes_all_that_is_kept_or_nothing(kept: World) -> None:
     ids = [complete_one(kept) for _ in range(5)]
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         raise errors.StoreFull("somewhere", 0, 1)
 
     kept.store.on_step = refuse
@@ -394,7 +394,7 @@ def test_a_commit_that_fails_leaves_it_with_its_holder(kept: World) -> None:
     message_id = kept.broker.enqueue("kept", b"x")
     (delivery,) = kept.broker.claim("kept")
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         raise errors.StoreFull("somewhere", 0, 1)
 
     kept.store.on_step = refuse

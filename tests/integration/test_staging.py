@@ -22,7 +22,7 @@ from fairlead.errors import (
     TooManyLanes,
 )
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.testing import Step, Storage, laws
+from fairlead.testing import CommitStep, Storage, laws
 from fairlead.testing.between import between_steps
 from fairlead.testing.engine import rows_in, waiting_claims
 from fairlead.testing.sizes import size
@@ -62,15 +62,15 @@ def killed_at(world: World, commit: int) -> None:
     """The broker dies before its n-th commit from here on."""
     left = iter(range(commit - 1))
 
-    def on_step(step: Step) -> None:
+    def on_step(step: CommitStep) -> None:
         if next(left, None) is None:
             raise Killed
 
     world.store.on_step = on_step
 
 
-def commits(world: World) -> list[Step]:
-    seen: list[Step] = []
+def commits(world: World) -> list[CommitStep]:
+    seen: list[CommitStep] = []
     world.store.on_step = seen.append
     return seen
 
@@ -565,11 +565,11 @@ def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -
     stage(world, "t", "a", 3 * STEP)
     full = [True]
 
-    def count_first(step: Step) -> None:
+    def count_first(step: CommitStep) -> None:
         if "enqueue" in step:
             world.store.on_step = refuse
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         if full[0]:
             raise StoreFull("here", 0, 1)
 
@@ -589,13 +589,13 @@ def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(q
     world.store = Storage()
     refusals = [StoreFull("here", 0, 1) for _ in range(3)]
 
-    def refuse_some(step: Step) -> None:
+    def refuse_some(step: CommitStep) -> None:
         """The first step comes with the decision."""
         if refusals and "enqueue" in step and "publish" in step and seen:
             raise refusals.pop()
         seen.append(step)
 
-    seen: list[Step] = []
+    seen: list[CommitStep] = []
 
     with world.store.open_broker(durability="os") as broker:
         broker.create_queue("q")
@@ -610,7 +610,7 @@ def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(q
 def test_a_disk_that_is_full_before_the_decision_changes_nothing(world: World) -> None:
     stage(world, "t", "a")
 
-    def refuse(step: Step) -> None:
+    def refuse(step: CommitStep) -> None:
         assert step.words[0] == "publish"
         raise StoreFull("here", 0, 1)
 
@@ -627,7 +627,7 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
     stage(world, "t", "a", 5 * STEP)
     held, go = threading.Event(), threading.Event()
 
-    def hold_the_first_step(step: Step) -> None:
+    def hold_the_first_step(step: CommitStep) -> None:
         if "enqueue" in step:
             held.set()
             assert go.wait(20)

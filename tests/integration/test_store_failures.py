@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start, errors
 from fairlead.clock import SystemClock
-from fairlead.testing import Step, Storage, laws
+from fairlead.testing import CommitStep, Storage, laws
 from fairlead.testing.steps import ignore
 from fairlead.testing.storage import fail_syncs
 from fairlead.testing.stored import stored_count
@@ -31,7 +31,7 @@ class Trouble:
         self._error = error
         world.store.on_step = self._commit
 
-    def _commit(self, step: Step) -> None:
+    def _commit(self, step: CommitStep) -> None:
         self.left -= 1
         if self.left == 0:
             raise self._error()
@@ -216,7 +216,7 @@ def test_random_traffic_with_full_disks_in_between_loses_and_doubles_nothing(wor
     completed: set[str] = set()
     held: list[Any] = []
 
-    def sometimes(step: Step) -> None:
+    def sometimes(step: CommitStep) -> None:
         if chance.random() < 0.3:
             raise errors.StoreFull("here", 0, 1)
 
@@ -354,7 +354,7 @@ def test_the_timer_goes_on_after_an_error_that_nobody_foresaw(caplog: pytest.Log
         broker.enqueue("q", b"", delay="50ms")
         errors_left = [OverflowError("too big")]
 
-        def trip(step: Step) -> None:
+        def trip(step: CommitStep) -> None:
             if errors_left:
                 raise errors_left.pop()
 

@@ -16,7 +16,7 @@ import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release, errors
 from fairlead.model.delivery import Delivery
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.steps import ignore
 from tests.integration.world import World
 
@@ -153,7 +153,7 @@ class Law:
     def lose_a_claim(self) -> None:
         """The write fails: nobody has got the messages, and it is not known any more which ones are probes."""
 
-        def fail(step: Step) -> None:
+        def fail(step: CommitStep) -> None:
             raise errors.StoreFull("here", 0, 1)
 
         self.world.store.on_step = fail

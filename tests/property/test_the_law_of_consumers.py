@@ -33,7 +33,7 @@ from fairlead.errors import (
 )
 from fairlead.model.delivery import Delivery
 from fairlead.model.views import MessageInfo
-from fairlead.testing import ManualClock, Step, laws
+from fairlead.testing import CommitStep, ManualClock, laws
 from fairlead.testing.sizes import read_size, set_sizes
 from fairlead.testing.steps import ignore
 from tests.property.consumer_model import Consumer, Holding, Told
@@ -498,7 +498,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         """
         left = [commits]
 
-        def full(step: Step) -> None:
+        def full(step: CommitStep) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise StoreFull("here", 0, 1)
@@ -518,7 +518,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     def spoil(self, call: Callable[[], Any]) -> None:
         """A call whose one commit fails, in a broker that goes on: nothing of it has happened."""
 
-        def full(step: Step) -> None:
+        def full(step: CommitStep) -> None:
             raise StoreFull("here", 0, 1)
 
         self.store.on_step = full

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fairlead import NewMessage
 from fairlead.errors import StagedChunkMissing, StagedQueueGone
 from fairlead.model.limits import PUBLISHED_KEPT_MS
-from fairlead.testing import ManualClock, Step, laws
+from fairlead.testing import CommitStep, ManualClock, laws
 from fairlead.testing.sizes import size
 from fairlead.testing.stored import staged_bytes
 from tests.property.running import OnMemoryStore, OnRocksStore, check_law
@@ -41,7 +41,7 @@ class Mortality:
     def __init__(self) -> None:
         self.steps_left = -1
 
-    def meet(self, step: Step) -> None:
+    def meet(self, step: CommitStep) -> None:
         if self.steps_left == 0:
             raise Killed
         self.steps_left -= 1

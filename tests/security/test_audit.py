@@ -17,7 +17,7 @@ from fairlead.middleware.authorize import Authorize
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import EVERY_RIGHT, AuditRecord
 from fairlead.request import Answer, Caller, Request
-from fairlead.testing import ManualClock, Step, Storage, stop_before
+from fairlead.testing import CommitStep, ManualClock, Storage, stop_before
 from fairlead.testing.sizes import size
 from fairlead.testing.verbs import replaced_work
 from fairlead.verbs.audit import AuditRead
@@ -150,7 +150,7 @@ def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(
 
 
 def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Stage) -> None:
-    def notes_the_end(step: Step) -> bool:
+    def notes_the_end(step: CommitStep) -> bool:
         return any(change.record.outcome == "done" for change in step.changes("audit"))
 
     with stop_before(stage.broker, notes_the_end, StoreFull("the disk", 0, 1)):

@@ -20,7 +20,7 @@ from fairlead.config import AuthSettings
 from fairlead.config.server import BOOTSTRAP_KEY_VARIABLE
 from fairlead.errors import SettingInvalid, StoreFull, Unauthenticated
 from fairlead.model.access import EVERY_RIGHT
-from fairlead.server.bootstrap import BOOTSTRAP, Prepared, key_in_environment, prepare_bootstrap_key
+from fairlead.server.bootstrap import BOOTSTRAP, BootstrapOutcome, key_in_environment, prepare_bootstrap_key
 from fairlead.testing import ServerDidNotStart, ServerProcess, run_server, stop_before
 from tests.security.callers import PATIENCE_S, CommandFailed, run_command
 from tests.security.scene import Scene
@@ -69,7 +69,7 @@ def refused(scene: Scene, secret: str) -> None:
 @pytest.mark.parametrize("secret", GOOD.values(), ids=GOOD)
 def test_a_chosen_key_is_taken_from_a_file(scene: Scene, tmp_path: Path, secret: str, ending: bytes) -> None:
     file = key_file(tmp_path, secret.encode() + ending)
-    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert prepare_bootstrap_key(scene.broker, file) is BootstrapOutcome.KNOWN
     record = scene.broker.key_ring.authenticate(secret)
     assert (record.name, record.grants) == (BOOTSTRAP, tuple(sorted(EVERY_RIGHT)))
     (shown,) = scene.broker.keys.list()
@@ -80,7 +80,7 @@ def test_a_chosen_key_is_taken_from_a_file(scene: Scene, tmp_path: Path, secret:
 @pytest.mark.parametrize("secret", GOOD.values(), ids=GOOD)
 def test_a_chosen_key_is_taken_from_the_environment(scene: Scene, tmp_path: Path, secret: str) -> None:
     given = key_in_environment({BOOTSTRAP_KEY_VARIABLE: secret}, KEYS)
-    assert prepare_bootstrap_key(scene.broker, tmp_path / "none", given) is Prepared.KNOWN
+    assert prepare_bootstrap_key(scene.broker, tmp_path / "none", given) is BootstrapOutcome.KNOWN
     assert scene.broker.key_ring.authenticate(secret).name == BOOTSTRAP
     assert list(tmp_path.iterdir()) == [], "no other key is made"
 
@@ -134,7 +134,7 @@ def test_the_doctor_finds_what_a_server_would_refuse(tmp_path: Path) -> None:
 def test_the_former_key_stops_working_and_others_stay(scene: Scene, tmp_path: Path) -> None:
     made = scene.key("produce:q")
     for secret, former in ((CHOSEN, OTHER), (OTHER, CHOSEN), (CHOSEN, OTHER)):
-        assert prepare_bootstrap_key(scene.broker, tmp_path / "none", secret) is Prepared.KNOWN
+        assert prepare_bootstrap_key(scene.broker, tmp_path / "none", secret) is BootstrapOutcome.KNOWN
         assert scene.broker.key_ring.authenticate(secret).name == BOOTSTRAP
         refused(scene, former)
     assert scene.broker.key_ring.authenticate(made.secret).key_id == made.info.id
@@ -147,7 +147,7 @@ def test_a_key_of_ours_and_a_chosen_one_replace_each_other(scene: Scene, tmp_pat
     ours = file.read_text().strip()
     prepare_bootstrap_key(scene.broker, file, CHOSEN)
     refused(scene, ours)
-    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert prepare_bootstrap_key(scene.broker, file) is BootstrapOutcome.KNOWN
     assert scene.broker.key_ring.authenticate(ours).name == BOOTSTRAP
     refused(scene, CHOSEN)
 

@@ -20,7 +20,7 @@ from fairlead.errors import (
 )
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.model.api_keys import read_token
-from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
+from fairlead.server.bootstrap import BOOTSTRAP, BootstrapOutcome, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, Storage, open_in_memory, stop_before
 from fairlead.testing.engine import abandon
 from fairlead.testing.sizes import size
@@ -407,17 +407,17 @@ def test_what_was_answered_about_keys_survives_a_crash(storage: Storage) -> None
 
 def test_the_first_key_is_made_in_a_file_that_only_its_owner_can_read(scene: Scene, tmp_path: Path) -> None:
     file = tmp_path / "bootstrap.key"
-    assert prepare_bootstrap_key(scene.broker, file) is Prepared.MADE
+    assert prepare_bootstrap_key(scene.broker, file) is BootstrapOutcome.MADE
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["bootstrap.key"]
     assert scene.broker.key_ring.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
-    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert prepare_bootstrap_key(scene.broker, file) is BootstrapOutcome.KNOWN
     assert len(scene.broker.keys.list()) == 1
 
 
 def test_no_first_key_is_made_where_somebody_has_every_right(scene: Scene, tmp_path: Path) -> None:
     scene.key(*EVERY_RIGHT)
-    assert prepare_bootstrap_key(scene.broker, tmp_path / "none") is Prepared.NOT_NEEDED
+    assert prepare_bootstrap_key(scene.broker, tmp_path / "none") is BootstrapOutcome.NOT_NEEDED
     assert not (tmp_path / "none").exists()
 
 
@@ -427,7 +427,7 @@ def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_pat
     old = file.read_text().strip()
     with open_in_memory() as elsewhere:
         renew_bootstrap_key(elsewhere, file)
-    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert prepare_bootstrap_key(scene.broker, file) is BootstrapOutcome.KNOWN
     assert [info.name for info in scene.broker.keys.list()] == [BOOTSTRAP]
     assert scene.broker.key_ring.authenticate(file.read_text().strip())
     assert refused(scene, old)
@@ -444,14 +444,14 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
     after = getattr(broker.keys, end)(read_token(token)[0])
     abandon(broker)
     with storage.reopen().open_broker() as again:
-        assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
+        assert prepare_bootstrap_key(again, file) is BootstrapOutcome.REVOKED
         with pytest.raises(Unauthenticated):
             again.key_ring.authenticate(token)
         if end == "rotate":
             assert again.key_ring.authenticate(after.secret).grants
         file.unlink()
         assert prepare_bootstrap_key(again, file) is (
-            Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED
+            BootstrapOutcome.MADE if end == "revoke" else BootstrapOutcome.NOT_NEEDED
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 from fairlead.config import LimitSettings
 from fairlead.server import sockets
 from fairlead.server.limits import Limit, Limits, Read
-from fairlead.server.sockets import Connection, SocketWatch, connection_of, too_many
+from fairlead.server.sockets import SocketWatch, WatchedConnection, connection_of, too_many
 
 SETTINGS = LimitSettings(
     max_connections=3,
@@ -25,12 +25,14 @@ SETTINGS = LimitSettings(
 )
 
 
-def made(number: int, **fields: object) -> Connection:
+def made(number: int, **fields: object) -> WatchedConnection:
     given = {"door": "flight", "address": f"10.0.0.{number}", "since": 100.0, "spoke": True} | fields
-    return Connection(fd=number, inode=number, name=f"{given['address']}:{number}", **given)  # type: ignore[arg-type]
+    return WatchedConnection(fd=number, inode=number, name=f"{given['address']}:{number}", **given)  # type: ignore[arg-type]
 
 
-def closed(*found: Connection, now: float = 101.0, room: int = 100, greets: bool = True) -> dict[int, Limit]:
+def closed(
+    *found: WatchedConnection, now: float = 101.0, room: int = 100, greets: bool = True
+) -> dict[int, Limit]:
     return {one.fd: limit for one, limit in too_many(found, SETTINGS, room, now, greets=greets)}
 
 

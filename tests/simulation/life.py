@@ -8,7 +8,7 @@ from fairlead import Complete, DeadFilter
 from fairlead.errors import InvalidRequest, MessageNotFound, QueueExists, QueueFull, QueueNotFound, StoreFull
 from fairlead.model.ids import show_id
 from fairlead.testing.sizes import read_size
-from fairlead.testing.storage import Cut, Trouble
+from fairlead.testing.storage import ProcessEnded, Trouble
 from tests.simulation.picture import BrokenPromise, Doing, must
 from tests.simulation.traffic import KEYS, QUEUES, random_filter, random_options
 from tests.simulation.working import Working
@@ -63,7 +63,7 @@ class Life(Working):
         trouble = self._draw_trouble()
         try:
             getattr(self, verb)()
-        except Cut:
+        except ProcessEnded:
             self.say("   cut off")
             self._survive(power=trouble == "power")
         except StoreFull:

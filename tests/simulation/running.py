@@ -11,7 +11,7 @@ from typing import Any
 from fairlead import Broker, Settings
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
-from fairlead.testing import ManualClock, Step, Storage, laws
+from fairlead.testing import CommitStep, ManualClock, Storage, laws
 from fairlead.testing.engine import abandon, replace_hooks, seed_jitter
 from fairlead.testing.sizes import sized
 from tests.simulation.facts_seen import FactsSeen
@@ -93,7 +93,7 @@ class Running:
         seed_jitter(broker, random.Random(self.rng.random()))
         return broker
 
-    def _events_of(self, step: Step) -> Iterator[Any]:
+    def _events_of(self, step: CommitStep) -> Iterator[Any]:
         return self._seen.events_of(step.facts, self.broker.engine.memory)
 
     @contextmanager

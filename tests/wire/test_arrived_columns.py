@@ -13,7 +13,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedColumns, by_column, by_row, check_columns, check_messages
 from fairlead.model.limits import MAX_DURATION_MS, MAX_KEY_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.wire.columns import Columns
+from fairlead.wire.columns import BatchColumns
 from fairlead.wire.messages import decode_messages, encode_messages, read_messages
 from fairlead.wire.schemas import MESSAGES
 
@@ -65,7 +65,7 @@ def test_a_wrong_value_in_a_column_is_refused_as_in_a_message(name: str, value: 
     batch = pa.record_batch({"payload": pa.array([b"good", b"bad"]), name: column})
 
     def one_by_one() -> None:
-        check_messages(read_messages(Columns(batch, MESSAGES)))
+        check_messages(read_messages(BatchColumns(batch, MESSAGES)))
 
     def by_columns() -> None:
         check_columns(decode_messages(batch))

@@ -8,7 +8,7 @@ import pytest
 from fairlead import NewMessage, errors
 from fairlead.model.checks import check_messages
 from fairlead.wire import values
-from fairlead.wire.columns import Columns
+from fairlead.wire.columns import BatchColumns
 from fairlead.wire.messages import decode_messages, encode_messages
 from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
 
@@ -31,7 +31,7 @@ def test_more_lanes_than_are_remembered_are_still_told_apart(monkeypatch: pytest
 
 def test_columns_may_come_in_another_order_and_without_the_rest() -> None:
     narrow = pa.RecordBatch.from_pydict({"fairness_key": ["a", None], "payload": [b"x", b"y"]})
-    columns = Columns(narrow, MESSAGES)
+    columns = BatchColumns(narrow, MESSAGES)
     assert columns.read("payload") == [b"x", b"y"]
     assert columns.read("fairness_key", "default") == ["a", "default"]
     assert columns.find("headers") is None
@@ -41,6 +41,6 @@ def test_a_batch_of_another_schema_is_refused_however_often_it_comes() -> None:
     strange = pa.RecordBatch.from_pydict({"payload": ["text"]})
     for _ in range(2):
         with pytest.raises(errors.InvalidRequest, match="column payload"):
-            Columns(strange, MESSAGES)
+            BatchColumns(strange, MESSAGES)
         with pytest.raises(errors.InvalidRequest, match="columns"):
-            Columns(strange, SETTLEMENTS)
+            BatchColumns(strange, SETTLEMENTS)

@@ -32,7 +32,7 @@ from fairlead.client.identity import Identity
 from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken
 from fairlead.client.prefetch import finish_starts, items_of, undo_starts
-from fairlead.client.session import Session
+from fairlead.client.session import ClientSession
 from fairlead.client.traces import Traces
 from fairlead.clock import SystemClock
 from fairlead.errors import (
@@ -250,7 +250,7 @@ class AsyncCore(CoreState):
             self._opening.release()
 
     async def _open_session(self, ends_ms: int) -> Numbered | None:
-        session = Session()
+        session = ClientSession()
         try:
             await self.ask(OpenSession(session.name), ends_ms=ends_ms)
         except StoreFull:

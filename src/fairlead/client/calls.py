@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fairlead.client.heartbeat import Heartbeat
-from fairlead.client.settling import Settling
+from fairlead.client.settling import SettleCall
 from fairlead.client.traces import Traces
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import SettleResult, Start
@@ -99,11 +99,11 @@ class PreparedExchange:
     def __init__(self, request: Exchange, heartbeat: Heartbeat, traces: Traces, consumer: str) -> None:
         requests = check_requests(request.requests)
         self._heartbeat = heartbeat
-        self._settlings: dict[int, Settling] = {}
+        self._settlings: dict[int, SettleCall] = {}
         parts: list[Any] = []
         for at, one in enumerate(requests):
             if isinstance(one, Settle):
-                settling = self._settlings[at] = Settling(heartbeat, one.items)
+                settling = self._settlings[at] = SettleCall(heartbeat, one.items)
                 parts.append(Settle(settling.rows))  # type: ignore[arg-type]  # rows encode as what they are of
             elif isinstance(one, Claim):
                 parts.append(replace(one, consumer=consumer if one.consumer == "" else one.consumer))
@@ -134,13 +134,13 @@ class PreparedSettle:
 
     def __init__(self, items: Sequence[Any], heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat
-        self._settling = Settling(heartbeat, items)
-        self._starting: Settling | None = None
+        self._settling = SettleCall(heartbeat, items)
+        self._starting: SettleCall | None = None
         self.rows = self._settling.rows
 
     def take_along(self, starts: Sequence[Start]) -> None:
         if starts:
-            self._starting = Settling(self._heartbeat, starts)
+            self._starting = SettleCall(self._heartbeat, starts)
 
     def request(self) -> Settle:
         rows = self.rows if self._starting is None else [*self.rows, *self._starting.rows]

@@ -33,7 +33,7 @@ from fairlead.client.lifetimes import watch
 from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken
 from fairlead.client.prefetch import finish_starts, items_of, undo_starts
-from fairlead.client.session import Session
+from fairlead.client.session import ClientSession
 from fairlead.client.traces import Traces
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import (
@@ -223,7 +223,7 @@ class Core(CoreState):
             self._opening.release()
 
     def _open_session(self, ends_ms: int) -> Numbered | None:
-        session = Session()
+        session = ClientSession()
         try:
             self.ask(OpenSession(session.name), ends_ms=ends_ms)
         except StoreFull:

@@ -20,7 +20,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CLAIM
 from fairlead.model.settle import Release, SettleResult, Start
-from fairlead.wire.settlement_rows import EXTEND, Row
+from fairlead.wire.settlement_rows import EXTEND, SettlementRow
 from fairlead.wire.subscriptions import Cancel, Consume, Credit, read_push
 
 #: A connection of a loop that waits, and that has said nothing for so long, is asked whether it is there.
@@ -130,7 +130,7 @@ class HandedOut:
     def add(self, delivery: Delivery, loop: Loop) -> None:
         self._loops[delivery.raw_id, delivery.claim_id] = weakref.ref(loop)
 
-    def starts_for(self, rows: Sequence[Row]) -> list[tuple[Loop, Delivery]]:
+    def starts_for(self, rows: Sequence[SettlementRow]) -> list[tuple[Loop, Delivery]]:
         """A delivery to start for each settled one that a loop handed out."""
         if not self._loops:
             return []

@@ -16,7 +16,7 @@ MAX_SESSIONS = 64
 _MAX_AHEAD = 512
 
 
-class Session:
+class ClientSession:
     """A request says that all before the oldest one under way were answered, or given up."""
 
     __slots__ = ("_last", "name", "under_way")
@@ -42,8 +42,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[str, Session] = {}
-        self._idle: list[Session] = []
+        self._open: dict[str, ClientSession] = {}
+        self._idle: list[ClientSession] = []
         self._shared = 0
         #: Whether a copy of a request may still be on its way. Such a copy must find its session, or be refused because
         #: there was none.
@@ -55,12 +55,12 @@ class Sessions:
         """
         with self._lock:
             if self._idle:
-                session: Session | None = self._idle.pop()
+                session: ClientSession | None = self._idle.pop()
             else:
                 session = self._find_shared() if is_opening or len(self._open) >= MAX_SESSIONS else None
             return None if session is None else session.next()
 
-    def add(self, session: Session) -> Numbered:
+    def add(self, session: ClientSession) -> Numbered:
         """The first place in a session that the server has opened."""
         with self._lock:
             self._open[session.name] = session
@@ -87,7 +87,7 @@ class Sessions:
         with self._lock:
             return [] if self.has_copies else [session.name for session in self._idle]
 
-    def _find_shared(self) -> Session | None:
+    def _find_shared(self) -> ClientSession | None:
         """In turn, because a search for the best one would cost each call."""
         sessions = list(self._open.values())
         for _ in sessions:

@@ -10,13 +10,13 @@ from fairlead.client.heartbeat import Heartbeat, Held
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.settle import Settlement, SettleResult
-from fairlead.wire.settlement_rows import EXTEND, START, Row, settlement_rows
+from fairlead.wire.settlement_rows import EXTEND, START, SettlementRow, settlement_rows
 
 Results = tuple[Sequence[SettleResult], int]
 """One per row, and the server's clock."""
 
 
-class Settling:
+class SettleCall:
     """One call of `settle`: what was refused before it was sent, and what its leases become."""
 
     def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
@@ -55,7 +55,7 @@ class Settling:
             for at in range(len(self.refused) + len(results))
         ]
 
-    def _goes_on(self, row: Row, result: SettleResult) -> bool:
+    def _goes_on(self, row: SettlementRow, result: SettleResult) -> bool:
         """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
         if result.outcome in ("invalid", "store_full"):
             if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
@@ -70,7 +70,7 @@ class Settling:
         return False
 
 
-def _ending(rows: list[Row]) -> Held:
+def _ending(rows: list[SettlementRow]) -> Held:
     """The leases that a settle ends; nearly always those of one claim."""
     if not rows:
         return {}
@@ -85,7 +85,7 @@ def _ending(rows: list[Row]) -> Held:
     return leases
 
 
-def _prolonged(rows: list[Row]) -> Held:
+def _prolonged(rows: list[SettlementRow]) -> Held:
     leases: Held = {}
     for row in [row for row in rows if row.action == EXTEND]:
         leases.setdefault(row.lease, set()).add(row.id)

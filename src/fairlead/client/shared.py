@@ -26,7 +26,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_COMMANDS = 500
 
 
-class Pending:
+class PendingCommand:
     """One command, and its reply or what became of it."""
 
     __slots__ = ("_gate", "command", "ends_s", "error", "has_left", "is_over", "leads", "reply")
@@ -73,22 +73,22 @@ class SharedConnection:
         self._forget = forget
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._queued: deque[Pending] = deque()
+        self._queued: deque[PendingCommand] = deque()
         self._has_leader = False
         # Only the leader touches what follows.
         self._connection: BlockingConnection | None = None
-        self._unanswered: deque[Pending] = deque()
+        self._unanswered: deque[PendingCommand] = deque()
         self._sent_s = 0.0
 
     def call(self, command: bytes, within_s: float) -> Any:
         """The reply. Raises `ConnectionBroken`, and what `connect` raises."""
         return self.wait(self.queue(command, within_s))
 
-    def queue(self, command: bytes, within_s: float) -> Pending:
+    def queue(self, command: bytes, within_s: float) -> PendingCommand:
         """Put a command in line, behind those that are there; `wait` must follow."""
         ends_s = time.monotonic() + within_s
         with self._lock:
-            pending = Pending(command, ends_s, leads=not self._has_leader)
+            pending = PendingCommand(command, ends_s, leads=not self._has_leader)
             self._queued.append(pending)
             self._has_leader = True
         return pending
@@ -99,7 +99,7 @@ class SharedConnection:
             if not self._has_leader:
                 self._break("the client was closed")
 
-    def wait(self, pending: Pending) -> Any:
+    def wait(self, pending: PendingCommand) -> Any:
         try:
             if not pending.leads:
                 self._wait_in_line(pending)
@@ -112,7 +112,7 @@ class SharedConnection:
             raise pending.error
         return pending.reply
 
-    def _wait_in_line(self, pending: Pending) -> None:
+    def _wait_in_line(self, pending: PendingCommand) -> None:
         """Until it is over, or must lead."""
         if pending.wait() or pending.is_over:
             return
@@ -120,7 +120,7 @@ class SharedConnection:
         if not pending.is_over:
             raise NoAnswerInTime(sent=was_sent)
 
-    def _leave(self, pending: Pending) -> bool:
+    def _leave(self, pending: PendingCommand) -> bool:
         """Whether its command was sent."""
         with self._lock:
             was_queued = pending in self._queued
@@ -134,7 +134,7 @@ class SharedConnection:
 
     # The leader
 
-    def _lead(self, own: Pending) -> None:
+    def _lead(self, own: PendingCommand) -> None:
         try:
             while not own.is_over:
                 if self._unanswered:
@@ -150,7 +150,7 @@ class SharedConnection:
         with self._lock:
             self._hand_over(own)
 
-    def _send_queued(self, own: Pending) -> None:
+    def _send_queued(self, own: PendingCommand) -> None:
         try:
             connection = self._find_usable(own)
         except ConnectionBroken as broken:
@@ -176,8 +176,8 @@ class SharedConnection:
             self._unanswered.pop().finish(None, broken.for_another())
             self._break(str(broken))
 
-    def _take_queued(self, most: int) -> list[Pending]:
-        taken: list[Pending] = []
+    def _take_queued(self, most: int) -> list[PendingCommand]:
+        taken: list[PendingCommand] = []
         size = 0
         with self._lock:
             while self._queued and len(taken) < most:
@@ -187,14 +187,14 @@ class SharedConnection:
                 taken.append(self._queued.popleft())
         return taken
 
-    def _find_usable(self, own: Pending) -> BlockingConnection:
+    def _find_usable(self, own: PendingCommand) -> BlockingConnection:
         if self._connection is not None and self._connection.is_stale():
             self._break("the server closed the connection")
         if self._connection is None:
             self._connection = self._connect(own.ends_s - time.monotonic())
         return self._connection
 
-    def _read(self, own: Pending) -> None:
+    def _read(self, own: PendingCommand) -> None:
         connection = self._connection
         assert connection is not None
         dead_s = max(self._sent_s, connection.heard_s) + self._timeout_s
@@ -226,7 +226,7 @@ class SharedConnection:
         while self._unanswered:
             self._unanswered.popleft().finish(None, ConnectionBroken(what, sent=True))
 
-    def _hand_over(self, leader: Pending) -> None:
+    def _hand_over(self, leader: PendingCommand) -> None:
         """Under the lock: to the first who waits for a reply, or to the first who waits to be sent."""
         leader.leads = False
         following = next((one for one in self._unanswered if not one.has_left), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from fairlead.decide.retry import Bury, RetryAt
+from fairlead.decide.retry import DeadLetter, RetryAt
 from fairlead.model.policy import FailureBreaker
 
 
@@ -44,8 +44,8 @@ class BreakerState:
         return self._open_until_ms
 
 
-def put_off(decision: RetryAt | Bury, earliest_ms: int, now_ms: int) -> RetryAt | Bury:
+def put_off(decision: RetryAt | DeadLetter, earliest_ms: int, now_ms: int) -> RetryAt | DeadLetter:
     """The decision, with a retry no earlier than the breaker allows. A death is not affected."""
-    if isinstance(decision, Bury) or earliest_ms <= max(decision.due_ms, now_ms):
+    if isinstance(decision, DeadLetter) or earliest_ms <= max(decision.due_ms, now_ms):
         return decision
     return RetryAt(earliest_ms, decision.rule + " + failure_breaker")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.decide.retry import Bury
+from fairlead.decide.retry import DeadLetter
 from fairlead.model.queue import QueueConfig
 
 
@@ -22,12 +22,12 @@ class GiveBack:
 
 def after_release(
     config: QueueConfig, deliveries: int, *, in_stream: bool, keep_order: bool, is_dead: bool
-) -> GiveBack | Bury:
+) -> GiveBack | DeadLetter:
     """Decide what a release does. `deliveries` includes the delivery that ends here. A dead letter may be
     delivered any number of times.
     """
     if config.max_deliveries and deliveries >= config.max_deliveries and not is_dead:
-        return Bury(
+        return DeadLetter(
             f"handed out {deliveries} times without being settled, the limit is {config.max_deliveries}",
             "max_deliveries",
         )

@@ -44,7 +44,7 @@ class RetryAt(msgspec.Struct, frozen=True):
     rule: str
 
 
-class Bury(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True):
     """`reason` is the reason of death, where it differs from the reason of the last failure."""
 
     why: str
@@ -52,7 +52,9 @@ class Bury(msgspec.Struct, frozen=True):
     reason: FailureReason | None = None
 
 
-def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
+def after_failure(
+    failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float
+) -> RetryAt | DeadLetter:
     """Choose between another delivery and the dead-letter queue. The first of five rules that applies
     decides, and the decision names it.
 
@@ -60,15 +62,15 @@ def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter:
     """
     if config.max_attempts and failure.attempts >= config.max_attempts:
         why = f"failed {show_times(failure.attempts)}, the ceiling is {config.max_attempts}"
-        return Bury(why, "max_attempts", FailureReason.POISON_MESSAGE)
+        return DeadLetter(why, "max_attempts", FailureReason.POISON_MESSAGE)
     if failure.dead:
-        return Bury("the consumer said so", "instruction")
+        return DeadLetter("the consumer said so", "instruction")
     if failure.retry_in_ms is not None:
         return _again_in(failure.retry_in_ms, "instruction", now_ms)
     if failure.hook is not None:
         note = f" ({failure.hook.note})" if failure.hook.note else ""
         if failure.hook.action == "dlq":
-            return Bury("the on_failure hook said so", "on_failure" + note)
+            return DeadLetter("the on_failure hook said so", "on_failure" + note)
         return _again_in(failure.hook.delay_ms, "on_failure" + note, now_ms)
     policy, name = policy_for(failure, config)
     return _by_policy(policy, f"{name}.{policy.kind}", failure.attempts, now_ms, jitter)
@@ -92,11 +94,13 @@ def has_jitter(config: QueueConfig) -> bool:
     return any(policy is not None and policy.jitter == "full" for policy in policies)
 
 
-def _by_policy(policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitter: float) -> RetryAt | Bury:
+def _by_policy(
+    policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitter: float
+) -> RetryAt | DeadLetter:
     if policy.kind == "none":
-        return Bury("the policy is to never retry", rule)
+        return DeadLetter("the policy is to never retry", rule)
     if policy.attempts is not None and attempts >= policy.attempts:
-        return Bury(f"failed {attempts} of {policy.attempts} attempts", rule)
+        return DeadLetter(f"failed {attempts} of {policy.attempts} attempts", rule)
     longest_ms = delay_ms(policy, attempts)
     return _again_in(round(longest_ms * jitter) if policy.jitter == "full" else longest_ms, rule, now_ms)
 

@@ -14,7 +14,7 @@ from fairlead.records.facts import ChunksRead, LaneFound, LaneRead, StatesRead, 
 from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, MAX_CHUNK_MESSAGES
 from fairlead.records.state import MemberRow, OwnState, RunRow
 from fairlead.store.cold_rows import Run, read_cold_chunks, read_lanes, read_runs, read_states
-from fairlead.store.stream_rows import Members, read_members
+from fairlead.store.stream_rows import StreamMembers, read_members
 
 if TYPE_CHECKING:
     from fairlead.engine.memory import Memory
@@ -242,7 +242,7 @@ def _count_rows(rows: Sequence[Run], wanted: int, known: Container[int], brought
     return len(rows)
 
 
-def _piece(rows: Sequence[Run | Members], start: int, limit: int, end: int | None, most: int) -> _Piece:
+def _piece(rows: Sequence[Run | StreamMembers], start: int, limit: int, end: int | None, most: int) -> _Piece:
     """As many of the first `most` rows as lead to about `limit` messages."""
     count = total = 0
     # The first message of a chunk may have a row of its own at the same place.

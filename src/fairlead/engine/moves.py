@@ -16,7 +16,7 @@ from fairlead.decide.closing import bounds_of
 from fairlead.decide.failure_breaker import BreakerState, put_off
 from fairlead.decide.fronts import has_room_to_pass, waits_before
 from fairlead.decide.release import after_release
-from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
+from fairlead.decide.retry import DeadLetter, Failure, RetryAt, after_failure
 from fairlead.engine.due_times import end_of_retention, find_overdue, next_event_ms
 from fairlead.engine.memory import Memory
 from fairlead.engine.queue import DEAD_LANE, Queue
@@ -100,7 +100,7 @@ def release(tx: Transaction, number: int, *, keep_order: bool = True, is_deliver
         keep_order=keep_order,
         is_dead=queue.is_dead_letter_queue,
     )
-    if isinstance(decision, Bury):
+    if isinstance(decision, DeadLetter):
         record = _record(tx, number, state.attempts, FailureReason.UNKNOWN, decision.why, decision.rule)
         return Moved("dead", decision.rule, _bury(tx, number, _failed(state, record), queue))
     kept = msgspec.structs.replace(state, deliveries=deliveries)
@@ -148,7 +148,7 @@ def fail(
     failure = Failure(attempts, reason, in_stream, retry_in_ms, dead, hook)
     decision = after_failure(failure, queue.record.config, now_ms=tx.now_ms, jitter=tx.random.random())
     decision = _behind_breaker(tx, queue, reason, decision)
-    if isinstance(decision, Bury):
+    if isinstance(decision, DeadLetter):
         record = _record(tx, number, attempts, reason, error or decision.why, decision.rule)
         buried = _failed(state, record, progress)
         if decision.reason is not None:
@@ -186,7 +186,7 @@ def return_closed(tx: Transaction, number: int, said: CheckedFail) -> Moved:
     return Moved("returned", "closed", fact)
 
 
-class Failed(NamedTuple):
+class FailedTogether(NamedTuple):
     """Messages that failed and get another try, and the decision about each."""
 
     fact: MessagesMoved
@@ -201,7 +201,7 @@ def fail_together(
     *,
     now_ms: int,
     next_place: Callable[[], int],
-) -> Failed | None:
+) -> FailedTogether | None:
     """`fail` for different members of one lease, if only the queue's policy matters. None: decide about each
     separately.
     """
@@ -235,7 +235,7 @@ def fail_together(
     if not is_delayed:
         states = [msgspec.structs.replace(state, place=next_place()) for state in states]
     why: Literal["retried", "delayed"] = "delayed" if is_delayed else "retried"
-    return Failed(MessagesMoved(queue.record.queue_id, numbers, states, why, lease), decisions)
+    return FailedTogether(MessagesMoved(queue.record.queue_id, numbers, states, why, lease), decisions)
 
 
 def _outcome(
@@ -247,7 +247,7 @@ def _outcome(
     attempts, reason = before.attempts + 1, said.reason
     failure = Failure(attempts, reason, False, said.retry_in_ms, said.dead)
     decision = after_failure(failure, config, now_ms=now_ms, jitter=0)
-    if isinstance(decision, Bury):
+    if isinstance(decision, DeadLetter):
         return None
     due_ms, consumer = decision.due_ms, lease.terms.consumer
     record = FailureRecord(now_ms, attempts, int(reason), said.error, consumer, decision.rule, due_ms)
@@ -255,8 +255,8 @@ def _outcome(
 
 
 def _behind_breaker(
-    tx: Transaction, queue: Queue, reason: FailureReason, decision: RetryAt | Bury
-) -> RetryAt | Bury:
+    tx: Transaction, queue: Queue, reason: FailureReason, decision: RetryAt | DeadLetter
+) -> RetryAt | DeadLetter:
     """Count the failure for the queue's failure breaker, even if the message dies."""
     settings = queue.record.config.failure_breaker
     if not settings.failures:

@@ -52,7 +52,7 @@ class LongOperations:
         #: Operations of which a thread runs a step in the background.
         self._in_step: set[int] = set()
         self._paces: dict[int, Pace] = {}
-        self._purges: dict[int, Purge] = {}
+        self._purges: dict[int, PurgeWalk] = {}
 
     # A caller's operation
 
@@ -152,7 +152,7 @@ class LongOperations:
     def _purge_step(self, operation: Intent) -> tuple[Intent, Intent | None]:
         purge = self._purges.get(operation.intent_id)
         if purge is None:
-            purge = self._purges[operation.intent_id] = Purge(self._engine, operation.queue_id)
+            purge = self._purges[operation.intent_id] = PurgeWalk(self._engine, operation.queue_id)
         page, is_last = purge.next_part()
         with self._engine.transaction() as tx:
             queue = tx.memory.by_id.get(operation.queue_id)
@@ -209,7 +209,7 @@ def forget_empty_keys(tx: Transaction, queue: Queue) -> None:
         queue.schedule.apply(plan)
 
 
-class Purge:
+class PurgeWalk:
     """Walks over what a purge removes, one page ahead. Not stored: after a crash the walk begins anew, and
     finds only what is left.
     """

@@ -21,7 +21,7 @@ class Places(Protocol):
     def end_waiting(self) -> None: ...
 
 
-class Limits:
+class LimitsLayer:
     """A request of a verb that may wait takes no place from running calls: while it waits it costs only its
     thread. Each page of a paged answer holds a place of its own, so that a caller that pauses between two
     pages holds none.

@@ -30,7 +30,7 @@ class RequestCounts:
             self.seconds.add(seconds)
 
 
-class Metrics:
+class MetricsLayer:
     """The innermost layer, so that its times are the engine's, including a wait for messages. A request that
     another layer refuses is not counted here. For a paged answer, the first step counts.
     """

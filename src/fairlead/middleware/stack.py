@@ -17,8 +17,8 @@ from fairlead.decide.redact import Redaction
 from fairlead.middleware.audit import Audit
 from fairlead.middleware.authenticate import Authenticate, Credentials
 from fairlead.middleware.authorize import Authorize
-from fairlead.middleware.limits import Limits, Places
-from fairlead.middleware.metrics import Metrics, RequestCounts
+from fairlead.middleware.limits import LimitsLayer, Places
+from fairlead.middleware.metrics import MetricsLayer, RequestCounts
 from fairlead.middleware.redact import Redact
 from fairlead.middleware.rights import Rights
 from fairlead.middleware.trace import Trace
@@ -108,7 +108,7 @@ class Layers:
         """The layers for a verb. `audited=False` is for the later pages of one view."""
         handler: Handler = self._engine
         if counted:
-            handler = Metrics(handler, self.requests.setdefault(kind.verb_name, RequestCounts()))
+            handler = MetricsLayer(handler, self.requests.setdefault(kind.verb_name, RequestCounts()))
         if self._tracing is not None and Trace.concerns(kind):
             handler = Trace(handler, self._tracing)
         if self._redaction is not None and Redact.concerns(kind):
@@ -119,7 +119,7 @@ class Layers:
             handler = Authorize(handler, self.broker, kind)
         if self._has_keys:
             handler = Authenticate(handler, self.broker.key_ring)
-        return handler if self._limits is None else Limits(handler, self._limits)
+        return handler if self._limits is None else LimitsLayer(handler, self._limits)
 
 
 class AdmittedCaller(Surface):

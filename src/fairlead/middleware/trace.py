@@ -21,7 +21,7 @@ _log = logging.getLogger("fairlead.tracing")
 _TRACED = (Enqueue, EnqueueMany, Claim, Settle, Ack, Nack, Exchange)
 
 
-class Span(NamedTuple):
+class CallSpan(NamedTuple):
     """What is known of a call before it runs. `messages` is the number of messages in the request."""
 
     verb: str
@@ -58,7 +58,7 @@ class Trace:
             self._write(span, began_ns, count=count, linked=linked)
         return answer
 
-    def _write(self, span: Span, began_ns: int, **fields: Any) -> None:
+    def _write(self, span: CallSpan, began_ns: int, **fields: Any) -> None:
         try:
             self._tracing.record_call(
                 span.verb,
@@ -75,25 +75,25 @@ class Trace:
                 _log.exception("a span could not be written; later failures of this kind are not logged")
 
 
-def _span_of(request: Request[Any]) -> Span | None:
+def _span_of(request: Request[Any]) -> CallSpan | None:
     match request:
         case Enqueue():
-            return Span("enqueue", "send", request.queue, 1, _headers(request.headers))
+            return CallSpan("enqueue", "send", request.queue, 1, _headers(request.headers))
         case EnqueueMany():
             parent = _first_headers(request.messages)
-            return Span("enqueue", "send", request.queue, _size(request.messages), parent)
+            return CallSpan("enqueue", "send", request.queue, _size(request.messages), parent)
         case Claim():
-            return Span("claim", "receive", request.queue if isinstance(request.queue, str) else None)
+            return CallSpan("claim", "receive", request.queue if isinstance(request.queue, str) else None)
         case Settle():
-            return Span("settle", "settle", messages=_size(request.items))
+            return CallSpan("settle", "settle", messages=_size(request.items))
         case Ack() | Nack():
-            return Span("settle", "settle", messages=1)
+            return CallSpan("settle", "settle", messages=1)
         case Exchange():
-            return Span("exchange", "settle")
+            return CallSpan("exchange", "settle")
     return None
 
 
-def _moved(span: Span, answer: Any) -> tuple[int, Iterable[Mapping[str, str]]]:
+def _moved(span: CallSpan, answer: Any) -> tuple[int, Iterable[Mapping[str, str]]]:
     """How many messages moved, and the headers of those that were delivered."""
     if span.verb == "exchange":
         parts = [part if isinstance(part, list) else [part] for part in answer]

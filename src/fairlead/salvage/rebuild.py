@@ -27,7 +27,7 @@ from fairlead.records.ids import BLOCK_MASK, BLOCK_SHIFT, COMMIT_SHIFT, find_num
 from fairlead.records.lease import LeaseRow
 from fairlead.records.staging import StagedPart
 from fairlead.records.state import Counts, DedupRow, OwnState
-from fairlead.salvage.records import Member, StagedRows, keep_staged, lose_claim, why_broken
+from fairlead.salvage.records import ClaimMember, StagedRows, keep_staged, lose_claim, why_broken
 from fairlead.salvage.report import GoneMessage, QueueReport, RepairReport
 from fairlead.store.kv.fence import read_fence
 from fairlead.store.kv.port import Batch, Table
@@ -374,7 +374,7 @@ class _RowsRebuild:
 
     def _save_consumers(self, leases: dict[bytes, tuple[LeaseRow, list[int]]]) -> set[int]:
         """Save the consumers, and return the claims that are not kept."""
-        members: dict[int, list[Member]] = {}
+        members: dict[int, list[ClaimMember]] = {}
         for row, numbers in leases.values():
             if row.terms.is_numbered:
                 members.setdefault(row.terms.claim_id, []).extend(map(self._member, numbers))
@@ -402,9 +402,9 @@ class _RowsRebuild:
             self._report.other.append(f"what was recorded of numbered claim {claim_id:x} is gone")
         return members.keys() - whole
 
-    def _member(self, number: int) -> Member:
+    def _member(self, number: int) -> ClaimMember:
         chunk = self._chunk_of(number)
-        return Member(id_of(chunk.prefix, number), chunk.columns.size_of(number & BLOCK_MASK))
+        return ClaimMember(id_of(chunk.prefix, number), chunk.columns.size_of(number & BLOCK_MASK))
 
     def _chunk_of(self, number: int) -> Chunk:
         return self._chunks[number >> BLOCK_SHIFT]

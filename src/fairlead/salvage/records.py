@@ -19,7 +19,7 @@ from fairlead.records.staging import StagedPart
 from fairlead.salvage.report import RepairReport
 
 
-class Member(NamedTuple):
+class ClaimMember(NamedTuple):
     """A message that a numbered claim holds."""
 
     id: bytes
@@ -31,7 +31,7 @@ Said = Mapping[int, RecordedCall | ChosenParts]
 Where = tuple[int, int]
 
 
-def why_broken(record: ConsumerRecord, members: Sequence[Member], said: Said) -> str | None:
+def why_broken(record: ConsumerRecord, members: Sequence[ClaimMember], said: Said) -> str | None:
     """Why a consumer's claim cannot be kept, or None if it can."""
     if record.phase == "idle" or not record.number:
         return "its record contradicts itself"

@@ -26,7 +26,7 @@ _MAX_BYTES = 4096
 _SETTING = "auth.bootstrap_key_file"
 
 
-class Prepared(StrEnum):
+class BootstrapOutcome(StrEnum):
     """What came of it at a start."""
 
     KNOWN = "the key that was given, or in the file, is the bootstrap key"
@@ -53,16 +53,16 @@ def key_in_environment(environ: Mapping[str, str], auth: AuthSettings) -> str | 
     return key
 
 
-def prepare_bootstrap_key(broker: Broker, file: Path, given: str | None = None) -> Prepared:
+def prepare_bootstrap_key(broker: Broker, file: Path, given: str | None = None) -> BootstrapOutcome:
     """Take the key that was given, else the one in the file; or make both, where nobody has every right yet."""
     secret = _read(file) if given is None and file.exists() else given
     if secret is not None:
         taken = broker.key_ring.adopt(secret, BOOTSTRAP, EVERY_RIGHT)
-        return Prepared.REVOKED if taken is None else Prepared.KNOWN
+        return BootstrapOutcome.REVOKED if taken is None else BootstrapOutcome.KNOWN
     if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.key_ring.records()):
-        return Prepared.NOT_NEEDED
+        return BootstrapOutcome.NOT_NEEDED
     renew_bootstrap_key(broker, file)
-    return Prepared.MADE
+    return BootstrapOutcome.MADE
 
 
 def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:

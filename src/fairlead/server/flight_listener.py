@@ -28,7 +28,7 @@ _log = logging.getLogger("fairlead.flight")
 _PORT_S = 5.0
 
 
-class Server(Protocol):
+class ArrowServer(Protocol):
     """The part of pyarrow's `FlightServerBase` that is needed here: made, it serves."""
 
     port: int
@@ -37,7 +37,7 @@ class Server(Protocol):
 
 
 #: Takes a location, and the arguments that make it speak TLS.
-Make = Callable[..., Server]
+Make = Callable[..., ArrowServer]
 
 
 class FlightListener:
@@ -46,7 +46,7 @@ class FlightListener:
         self._host, self._port = split_address(address, may_pick_port=True)
         self._certificates = certificates
         self._lock = threading.Lock()
-        self._server: Server | None = None
+        self._server: ArrowServer | None = None
         self._shown: Material | None = None
         self._stopping = threading.Event()
         self._leaving: list[threading.Thread] = []
@@ -111,7 +111,7 @@ class FlightListener:
         for thread in leaving:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _leave(self, server: Server) -> None:
+    def _leave(self, server: ArrowServer) -> None:
         thread = threading.Thread(target=server.shutdown, name="flight-shutdown", daemon=True)
         thread.start()
         self._leaving = [*(one for one in self._leaving if one.is_alive()), thread]
@@ -127,7 +127,7 @@ class FlightListener:
         self._shown = material
         return True
 
-    def _open(self, material: Material | None) -> Server:
+    def _open(self, material: Material | None) -> ArrowServer:
         where = join_address(self._host, self._port)
         if material is None:
             return self._make(f"grpc://{where}")

@@ -17,7 +17,7 @@ MAX_REMEMBERED = 100_000
 KEEP_AFTER_LEASE_MS = 3_600_000
 
 
-class _Sent(NamedTuple):
+class _SentDelivery(NamedTuple):
     claim_id: int
     queue: str
     until_ms: int
@@ -33,7 +33,7 @@ class SentDeliveries:
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._sent: OrderedDict[tuple[str, bytes], _Sent] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, bytes], _SentDelivery] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
@@ -42,7 +42,7 @@ class SentDeliveries:
     def remember(self, receiver: str, delivery: Delivery, *, lease_end_ms: int, now_ms: int) -> None:
         """Both times are steady: a step of the wall clock makes nothing forgotten."""
         key = receiver, delivery.raw_id
-        sent = _Sent(delivery.claim_id, delivery.queue, lease_end_ms + KEEP_AFTER_LEASE_MS)
+        sent = _SentDelivery(delivery.claim_id, delivery.queue, lease_end_ms + KEEP_AFTER_LEASE_MS)
         with self._lock:
             self._sent[key] = sent
             self._sent.move_to_end(key)

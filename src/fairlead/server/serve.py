@@ -29,7 +29,7 @@ from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import split_address
 from fairlead.server.arrow_memory import limit_arrow_memory
-from fairlead.server.bootstrap import BOOTSTRAP_FILE, Prepared, prepare_bootstrap_key
+from fairlead.server.bootstrap import BOOTSTRAP_FILE, BootstrapOutcome, prepare_bootstrap_key
 from fairlead.server.collector import spare_what_is_there
 from fairlead.server.doors import Door
 from fairlead.server.event_loop import EventLoop
@@ -176,21 +176,21 @@ class Server:
         file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
         given, self._bootstrap_key = self._bootstrap_key, None
         prepared = prepare_bootstrap_key(broker, file, given)
-        if prepared is Prepared.MADE:
+        if prepared is BootstrapOutcome.MADE:
             event(
                 _log,
                 logging.WARNING,
                 "a first API key with every right was made; keep it safe, or replace it",
                 file=file,
             )
-        if prepared is Prepared.REVOKED and given is None:
+        if prepared is BootstrapOutcome.REVOKED and given is None:
             event(
                 _log,
                 logging.WARNING,
                 "the bootstrap key in the file was revoked or rotated and is not taken; remove the file",
                 file=file,
             )
-        if prepared is Prepared.REVOKED and given is not None:
+        if prepared is BootstrapOutcome.REVOKED and given is not None:
             event(
                 _log,
                 logging.WARNING,

@@ -44,7 +44,7 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 _SHARE_OF_REST = 4
 
 
-class Connection(msgspec.Struct):
+class WatchedConnection(msgspec.Struct):
     """One accepted connection, as of the last inspection. `name` is the peer's address and port, `arriving`
     the bytes of incomplete requests.
 
@@ -73,7 +73,7 @@ class SocketWatch:
     def __init__(self, limits: Limits, doors: Mapping[str, int]) -> None:
         self._limits = limits
         self._doors = {port: door for door, port in doors.items()}
-        self._known: dict[int, Connection] = {}
+        self._known: dict[int, WatchedConnection] = {}
         #: Descriptors that are not connections of the doors, by inode, so that each is inspected once.
         self._others: dict[int, int] = {}
         self._stopped = threading.Event()
@@ -152,7 +152,7 @@ class SocketWatch:
                     extra={"fields": {"door": one.door, "peer": one.name, "limit": str(limit)}},
                 )
 
-    def _note(self, one: Connection, read: Read | None) -> None:
+    def _note(self, one: WatchedConnection, read: Read | None) -> None:
         """Received bytes, minus those that were read with a generous allowance for overhead, are still
         arriving.
         """
@@ -165,7 +165,7 @@ class SocketWatch:
         one.held = read.held
         one.read = read
 
-    def _find(self, now: float) -> Iterator[Connection]:
+    def _find(self, now: float) -> Iterator[WatchedConnection]:
         known, others = {}, {}
         for name in os.listdir("/proc/self/fd"):
             fd = int(name)
@@ -193,7 +193,7 @@ class SocketWatch:
         self._known, self._others = known, others
         yield from known.values()
 
-    def _met(self, fd: int, inode: int, now: float) -> Connection | None:
+    def _met(self, fd: int, inode: int, now: float) -> WatchedConnection | None:
         with _Borrowed(fd) as borrowed:
             if (
                 borrowed.family not in (socket.AF_INET, socket.AF_INET6)
@@ -207,9 +207,9 @@ class SocketWatch:
                 host, port = borrowed.getpeername()[:2]
             except OSError:
                 return None  # it listens
-        return Connection(fd, inode, door, _name(host, port), _plain(host), now)
+        return WatchedConnection(fd, inode, door, _name(host, port), _plain(host), now)
 
-    def _measured(self, one: Connection | None) -> Connection | None:
+    def _measured(self, one: WatchedConnection | None) -> WatchedConnection | None:
         if one is None:
             return None
         with _Borrowed(one.fd) as borrowed:
@@ -220,7 +220,7 @@ class SocketWatch:
         one.came = came
         return one
 
-    def _cut(self, one: Connection) -> bool:
+    def _cut(self, one: WatchedConnection) -> bool:
         """Check its identity again: its descriptor may be another connection's by now."""
         try:
             with _Borrowed(one.fd) as borrowed:
@@ -233,8 +233,8 @@ class SocketWatch:
 
 
 def too_many(
-    found: Iterable[Connection], settings: LimitSettings, room: int, now: float, *, greets: bool
-) -> Iterator[tuple[Connection, Limit]]:
+    found: Iterable[WatchedConnection], settings: LimitSettings, room: int, now: float, *, greets: bool
+) -> Iterator[tuple[WatchedConnection, Limit]]:
     """The connections that must be closed, and for which limit. Those that never opened a channel go first,
     then those that have been silent longest.
     """
@@ -253,7 +253,7 @@ def too_many(
             left.append(one)
     left.sort(key=lambda one: (one.spoke, -one.silent_ms))
     by_address = Counter((one.door, one.address) for one in left)
-    kept: dict[str, list[Connection]] = {}
+    kept: dict[str, list[WatchedConnection]] = {}
     for one in left:
         if by_address[one.door, one.address] > settings.max_connections_per_address:
             by_address[one.door, one.address] -= 1
@@ -268,7 +268,9 @@ def too_many(
         yield from _arriving(connections[over:], settings.max_arriving_bytes)
 
 
-def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Connection, Limit]]:
+def _arriving(
+    connections: Iterable[WatchedConnection], most: int
+) -> Iterator[tuple[WatchedConnection, Limit]]:
     """The connections to close because of unread bytes. The largest go first; among those of about equal
     size, those that have been silent longest, which are least likely to be working.
 

@@ -24,7 +24,7 @@ _END_OF_NAME = b"\0\0"
 _PAGE_ROWS = 1000
 
 
-class Members(NamedTuple):
+class StreamMembers(NamedTuple):
     """A row, by the seq of its first message."""
 
     place: int
@@ -56,20 +56,23 @@ def write_members(batch: Batch, changes: Changes) -> None:
 
 def read_members(
     store: KeyValueStore, changes: Changes, home_id: int, stream: str, start: int, *, limit: int
-) -> list[Members]:
+) -> list[StreamMembers]:
     """The first rows of a stream from a seq on, in order."""
     changed = changes.members.get((home_id, stream))
     prefix = _prefix(home_id, stream)
     most = limit + len(changed) if changed else limit
     rows = store.scan(Table.MEMBERS, prefix + pack_key(start), prefix + _LAST_SEQ, limit=most)
     if not changed:
-        return [Members(int.from_bytes(key[-_SEQ_BYTES:-1], "big"), _decode_member(raw)) for key, raw in rows]
+        return [
+            StreamMembers(int.from_bytes(key[-_SEQ_BYTES:-1], "big"), _decode_member(raw))
+            for key, raw in rows
+        ]
     found: dict[tuple[int, bool], MemberRow | None] = {
         (int.from_bytes(key[-_SEQ_BYTES:-1], "big"), bool(key[-1])): _decode_member(raw) for key, raw in rows
     }
     found.update({at: row for at, row in changed.items() if at[0] >= start})
     left = [(at, row) for at, row in found.items() if row is not None]
-    return [Members(seq, row) for (seq, _), row in sorted(left, key=lambda one: one[0])[:limit]]
+    return [StreamMembers(seq, row) for (seq, _), row in sorted(left, key=lambda one: one[0])[:limit]]
 
 
 def has_members(store: KeyValueStore, home_id: int) -> bool:

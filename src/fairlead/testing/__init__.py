@@ -21,13 +21,13 @@ from fairlead.testing.server import ServerDidNotStart, ServerProcess, run_server
 
 if TYPE_CHECKING:
     from fairlead.testing.engine import Durability, laws, open_in_memory, run_due
-    from fairlead.testing.steps import Step, stop_before
+    from fairlead.testing.steps import CommitStep, stop_before
     from fairlead.testing.storage import Storage
 else:
     # Loaded on access: a test that only starts a server or moves a clock does not wait for the engine.
     _MODULE_OF = {
         "Durability": "engine",
-        "Step": "steps",
+        "CommitStep": "steps",
         "Storage": "storage",
         "laws": "engine",
         "open_in_memory": "engine",
@@ -43,11 +43,11 @@ else:
 
 
 __all__ = [
+    "CommitStep",
     "Durability",
     "ManualClock",
     "ServerDidNotStart",
     "ServerProcess",
-    "Step",
     "Storage",
     "laws",
     "open_in_memory",

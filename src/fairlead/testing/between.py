@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from fairlead.engine.broker import Broker
 from fairlead.engine.transaction import Transaction
-from fairlead.testing.steps import Step
+from fairlead.testing.steps import CommitStep
 
 #: Methods that read messages, and how many messages one call reads, from its arguments and its answer.
 _READS: dict[str, Callable[[Any, Any], int]] = {
@@ -96,7 +96,7 @@ class StepMeter:
         add = Transaction.add
 
         def counted(tx: Transaction, fact: Any) -> None:
-            self._note(tx, "moved", Step([fact]).count("move"))
+            self._note(tx, "moved", CommitStep([fact]).count("move"))
             add(tx, fact)
 
         return counted

@@ -22,7 +22,7 @@ from fairlead.testing.changes import What as What
 from fairlead.testing.changes import changes_of
 
 
-class Step:
+class CommitStep:
     """One commit. Its changes are read on access, so that watching costs little."""
 
     def __init__(self, facts: Sequence[Any]) -> None:
@@ -52,37 +52,37 @@ class Step:
             yield from changes_of(fact)
 
 
-def ignore(step: Step) -> None:
+def ignore(step: CommitStep) -> None:
     """Let the step pass."""
 
 
 def observe(
-    broker: Broker, seen: Callable[[Step], None], timed: Callable[[Timing], None] | None = None
+    broker: Broker, seen: Callable[[CommitStep], None], timed: Callable[[Timing], None] | None = None
 ) -> None:
     """Call `seen` after each step. The first call has the existing queues, as one step that saves them."""
 
     def told(facts: Sequence[Any], memory: object = None) -> None:
-        seen(Step(facts))
+        seen(CommitStep(facts))
 
     broker.observe(told, timed=timed)
 
 
 @contextmanager
 def stop_before(
-    broker: Broker, chosen: Callable[[Step], bool], stop: Exception | Callable[[], None]
-) -> Iterator[list[Step]]:
+    broker: Broker, chosen: Callable[[CommitStep], bool], stop: Exception | Callable[[], None]
+) -> Iterator[list[CommitStep]]:
     """Fail the commit of every chosen step with an error, or run `stop` first and let it pass.
 
     Nothing of a failed step is written, and the broker keeps its state in memory. Yields the steps that were
     chosen.
     """
-    stopped: list[Step] = []
+    stopped: list[CommitStep] = []
 
     engine = broker.engine
     write = engine._write
 
     def watched(commit: int, facts: Sequence[StateFact]) -> None:
-        step = Step(facts)
+        step = CommitStep(facts)
         if chosen(step):
             stopped.append(step)
             if isinstance(stop, Exception):
@@ -106,7 +106,7 @@ def kill_process_at(nth: int, *what: What, before: bool) -> None:
     numbers = itertools.count(1)
 
     def dies_at(facts: Sequence[Any]) -> bool:
-        step = Step(facts)
+        step = CommitStep(facts)
         return any(word in step for word in what) and next(numbers) == nth
 
     write = Engine._write

@@ -22,7 +22,7 @@ from fairlead.store.kv.port import Batch
 from fairlead.store.kv.rocks import RocksKeyValueStore
 from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES
 from fairlead.testing.manual_clock import ManualClock
-from fairlead.testing.steps import Step, ignore
+from fairlead.testing.steps import CommitStep, ignore
 
 SMALL_CACHE_BYTES = 8 * 1024 * 1024
 
@@ -36,7 +36,7 @@ _Inner = DictionaryStore | RocksKeyValueStore
 _Opener = Callable[[], _Inner]
 
 
-class Cut(BaseException):
+class ProcessEnded(BaseException):
     """The process has ended. Not an `Exception`: nothing in the engine may handle it."""
 
 
@@ -75,8 +75,8 @@ class Storage:
         self.inner = inner
         self._open_store = open_store
         self._forgets = forgets
-        self.on_step: Callable[[Step], None] = ignore
-        self.after_step: Callable[[Step], None] = ignore
+        self.on_step: Callable[[CommitStep], None] = ignore
+        self.after_step: Callable[[CommitStep], None] = ignore
         self.on_sync: Callable[[], None] = lambda: None
         self.commits = 0
         self.sync_calls = 0
@@ -148,9 +148,9 @@ class Storage:
         return epoch
 
     def write(self, batch: Batch, epoch: int, commit: int) -> bool:
-        return self._take(Step(self._facts), lambda: self.inner.write(batch, epoch, commit))
+        return self._take(CommitStep(self._facts), lambda: self.inner.write(batch, epoch, commit))
 
-    def _take(self, step: Step, store: Callable[[], T]) -> T:
+    def _take(self, step: CommitStep, store: Callable[[], T]) -> T:
         """Store a step, unless a fault is armed for it."""
         self.on_step(step)
         strikes = self._left == 1
@@ -159,12 +159,12 @@ class Storage:
         if strikes and self._trouble == "full":
             raise StoreFull("the simulated disk", 0, 1)
         if strikes and self._trouble == "before":
-            raise Cut
+            raise ProcessEnded
         answer = store()
         self.commits += 1
         self.after_step(step)
         if strikes:
-            raise Cut
+            raise ProcessEnded
         return answer
 
     def sync(self) -> None:

@@ -61,7 +61,7 @@ def packed_ids_column(ids: bytes) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), count, [None, pa.py_buffer(ids)])
 
 
-class Columns:
+class BatchColumns:
     """Reads the columns of one batch by name, once it has been found sound."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:

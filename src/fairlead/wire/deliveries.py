@@ -17,7 +17,7 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import Message, MessageState
 from fairlead.model.packed_payloads import PackedPayloads
 from fairlead.model.views import MessageInfo
-from fairlead.wire.columns import Columns, add_column, make_batch, packed_ids_column
+from fairlead.wire.columns import BatchColumns, add_column, make_batch, packed_ids_column
 from fairlead.wire.schemas import DELIVERIES
 from fairlead.wire.values import lanes_of, queues_of, read_failures
 
@@ -87,7 +87,7 @@ _UNTOUCHED = MessageState(queue_id=0)
 
 def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
     """Ids of queues, places and what else only the engine needs stay behind: they are 0 here."""
-    columns = Columns(batch, DELIVERIES)
+    columns = BatchColumns(batch, DELIVERIES)
     queues = queues_of(runs, columns.length)
     lanes = lanes_of(columns.read("fairness_key", DEFAULT_KEY), columns.find("throttle_keys"))
     zero = repeat(0)
@@ -121,7 +121,7 @@ def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
     ]
 
 
-def _states(columns: Columns) -> list[MessageState | None]:
+def _states(columns: BatchColumns) -> list[MessageState | None]:
     names = ("attempts", "progress", "carry", "failures", "dead_since")
     found = [columns.find(name) for name in names]
     if not any(found):

@@ -23,7 +23,7 @@ from fairlead.model.checks import (
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_DURATION_MS, MAX_KEY_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.wire.columns import Columns, add_column, make_batch
+from fairlead.wire.columns import BatchColumns, add_column, make_batch
 from fairlead.wire.schemas import MESSAGES
 from fairlead.wire.values import keys_of, read_duration, read_headers
 
@@ -54,12 +54,12 @@ def decode_messages(batch: pa.RecordBatch) -> Sequence[NewMessage]:
     """Columns that are good as they are stay columns. What a stranger says otherwise is not checked here but by the
     engine, message by message; only what cannot be put into words is refused.
     """
-    columns = Columns(batch, MESSAGES)
+    columns = BatchColumns(batch, MESSAGES)
     good = _find_columns(columns)
     return read_messages(columns) if good is None else CheckedColumns(good)
 
 
-def _find_columns(columns: Columns) -> MessageColumns | None:
+def _find_columns(columns: BatchColumns) -> MessageColumns | None:
     """As `model.checks.find_columns`, by the same rules."""
     if not 0 < columns.length <= MAX_BATCH_MESSAGES:
         return None
@@ -88,12 +88,12 @@ def _find_columns(columns: Columns) -> MessageColumns | None:
         return None
 
 
-def _good_texts(columns: Columns, name: str, most_bytes: int) -> Sequence[str] | None:
+def _good_texts(columns: BatchColumns, name: str, most_bytes: int) -> Sequence[str] | None:
     texts = columns.find(name)
     return None if texts is None else good_texts(texts, most_bytes)
 
 
-def _good_times(columns: Columns, name: str, none_ms: int) -> Sequence[int] | None:
+def _good_times(columns: BatchColumns, name: str, none_ms: int) -> Sequence[int] | None:
     times = columns.find(name)
     if times is None:
         return None
@@ -105,7 +105,7 @@ def _good_times(columns: Columns, name: str, none_ms: int) -> Sequence[int] | No
     return [none_ms if ms is None else ms for ms in times]
 
 
-def read_messages(columns: Columns) -> list[NewMessage]:
+def read_messages(columns: BatchColumns) -> list[NewMessage]:
     payloads = columns.read("payload", b"")
     keys = columns.read("fairness_key", DEFAULT_KEY)
     weights = columns.read("weight", 1)

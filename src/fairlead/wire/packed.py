@@ -37,7 +37,7 @@ from fairlead.request import VERBS, Answer, Request
 from fairlead.wire.packed_deliveries import decode_deliveries, encode_deliveries
 from fairlead.wire.packed_plain import MessageLists, encode_plain, find_plain, message_lists
 from fairlead.wire.plain import changed_fields, decode_map, encode_map, make_request, plain
-from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, Row, read_settlement, settlement_row
+from fairlead.wire.settlement_rows import COMPLETE, OUTCOMES, SettlementRow, read_settlement, settlement_row
 
 R = TypeVar("R", bound=Request[Any])
 
@@ -104,7 +104,7 @@ def _item_rows(items: object) -> object:
 def _item_row(item: object) -> object:
     if type(item) is Complete and type(item.delivery) is Delivery and item.progress == 0:
         return (COMPLETE, item.delivery.raw_id, item.delivery.claim_id)
-    if type(item) is Row:
+    if type(item) is SettlementRow:
         return _trimmed(astuple(item), (None,) * _ITEM_FIELDS)
     if not isinstance(item, Settlement):
         return plain(item)

@@ -18,7 +18,7 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, LeaseRef
 from fairlead.request import Request
-from fairlead.wire.settlement_rows import COMPLETE, Row
+from fairlead.wire.settlement_rows import COMPLETE, SettlementRow
 
 R = TypeVar("R", bound=Request[Any])
 
@@ -138,7 +138,7 @@ def _plain_claim(request: Any) -> _Claim | None:
 
 def _plain_settle(request: Any) -> _Completes | None:
     rows = request.items
-    if type(rows) is not list or set(map(type, rows)) != {Row}:
+    if type(rows) is not list or set(map(type, rows)) != {SettlementRow}:
         return None
     items = [(COMPLETE, row.id, row.lease) for row in rows if row.action == COMPLETE and row.progress is None]
     return _Completes(items) if len(items) == len(rows) else None

@@ -36,7 +36,7 @@ _MAX_LEASE = (1 << 64) - 1
 COMPLETE, FAIL, RELEASE, EXTEND, START = range(5)
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SettlementRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One settlement as it travels; the fields are the columns of the schema."""
 
     action: int
@@ -54,14 +54,14 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     close: str | None = None
 
 
-OPTIONAL = Row.__struct_fields__[3:]
+OPTIONAL = SettlementRow.__struct_fields__[3:]
 
 
-def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, SettleResult]]:
+def settlement_rows(items: Sequence[Settlement]) -> tuple[list[SettlementRow], dict[int, SettleResult]]:
     """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil
     the others.
     """
-    rows: list[Row] = []
+    rows: list[SettlementRow] = []
     refused: dict[int, SettleResult] = {}
     for at, item in enumerate(items):
         if (
@@ -71,7 +71,7 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, S
             and not item.progress
         ):
             # The short way for what is said most: all of it was given out by the engine.
-            rows.append(Row(COMPLETE, item.delivery.raw_id, item.delivery.claim_id))
+            rows.append(SettlementRow(COMPLETE, item.delivery.raw_id, item.delivery.claim_id))
             continue
         try:
             rows.append(settlement_row(item))
@@ -80,7 +80,7 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, S
     return rows, refused
 
 
-def settlement_row(item: object) -> Row:
+def settlement_row(item: object) -> SettlementRow:
     """Raises `InvalidRequest` for one that could never be sent."""
     if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
         raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
@@ -95,19 +95,19 @@ def _raw_id(item: object) -> bytes:
         return b""
 
 
-def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:
+def _row(item: Settlement, raw_id: bytes, lease: int) -> SettlementRow:
     if isinstance(item, Complete):
-        return Row(COMPLETE, raw_id, lease, progress=check_progress(item.progress) or None)
+        return SettlementRow(COMPLETE, raw_id, lease, progress=check_progress(item.progress) or None)
     if isinstance(item, Fail):
         return _fail_row(item, raw_id, lease)
     if isinstance(item, Release):
-        return Row(RELEASE, raw_id, lease, keep_order=bool(item.keep_order))
+        return SettlementRow(RELEASE, raw_id, lease, keep_order=bool(item.keep_order))
     if isinstance(item, Extend):
         carry, duration_ms = (
             check_carry(item.carry),
             None if item.duration is None else to_ms(item.duration, "duration"),
         )
-        return Row(
+        return SettlementRow(
             EXTEND,
             raw_id,
             lease,
@@ -115,12 +115,12 @@ def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:
             duration_ms=duration_ms,
             carry=carry,
         )
-    return Row(START, raw_id, lease)
+    return SettlementRow(START, raw_id, lease)
 
 
-def _fail_row(item: Fail, raw_id: bytes, lease: int) -> Row:
+def _fail_row(item: Fail, raw_id: bytes, lease: int) -> SettlementRow:
     said = check_fail(item)
-    return Row(
+    return SettlementRow(
         FAIL,
         raw_id,
         lease,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from fairlead.model.settle import Complete, LeaseRef, Settlement
-from fairlead.wire.columns import Columns
+from fairlead.wire.columns import BatchColumns
 from fairlead.wire.schemas import SETTLEMENTS
 from fairlead.wire.settlement_rows import COMPLETE, OPTIONAL, read_settlement
 
 
 def decode_settlements(batch: pa.RecordBatch) -> list[Settlement]:
-    columns = Columns(batch, SETTLEMENTS)
+    columns = BatchColumns(batch, SETTLEMENTS)
     actions, ids, leases = columns.read("action", -1), columns.ids(), columns.read("lease", 0)
     refs = [*map(LeaseRef, ids, leases)]
     rest = [columns.find(name) for name in OPTIONAL]

@@ -17,7 +17,7 @@ from fairlead.server.doors import Door
 from fairlead.server.event_loop import EventLoop
 from fairlead.server.http import HttpDoor
 from fairlead.server.metrics import Metrics
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.steps import ignore
 from tests.doors.http.shown import of, read
 from tests.integration.world import World, wait_until
@@ -78,7 +78,7 @@ def test_not_ready_while_draining_but_still_alive_and_measured(door: HttpDoor) -
 
 
 def test_not_ready_after_the_store_has_failed(world: World, door: HttpDoor) -> None:
-    def break_down(step: Step) -> None:
+    def break_down(step: CommitStep) -> None:
         raise StoreFailed("the disk is gone")
 
     world.store.on_step = break_down

@@ -18,7 +18,7 @@ from fairlead.errors import Unavailable
 from fairlead.request import LOCAL
 from fairlead.server.resp.door import RespDoor
 from fairlead.server.resp.streams.commands import COMMANDS, Running
-from fairlead.server.resp.streams.session import Session, Shared
+from fairlead.server.resp.streams.session import Shared, StreamsSession
 from fairlead.testing import ManualClock, open_in_memory, run_server
 from fairlead.testing.engine import waiting_claims
 from fairlead.verbs.consumers import ConsumersList
@@ -229,7 +229,7 @@ def test_a_group_ends_and_another_may_come(place: Place, client: StreamClient, s
 
 
 def test_two_groups_cannot_come_into_a_queue_at_once(place: Place, stream: str) -> None:
-    session = Session(Shared(place.broker), LOCAL)
+    session = StreamsSession(Shared(place.broker), LOCAL)
     first, second = [
         Running(COMMANDS[b"XGROUP"], session, [b"CREATE", stream.encode(), name, b"0"])
         for name in (b"a", b"b")

@@ -10,7 +10,7 @@ import pytest
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
 from fairlead.model.settle import DeliveryRef
-from fairlead.testing import Step, Storage, laws
+from fairlead.testing import CommitStep, Storage, laws
 from fairlead.testing.engine import hooks_of
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
@@ -379,7 +379,7 @@ def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(
         broker.consumers.claim("etl", "q", generation, 1)
         commits = itertools.count(1)
 
-        def full_for_a_while(step: Step) -> None:
+        def full_for_a_while(step: CommitStep) -> None:
             if next(commits) in (3, 4, 5):
                 raise StoreFull("here", 0, 1)
 
@@ -426,7 +426,7 @@ def fail_after(world: World, commits: int) -> None:
     """The store is full from the n-th commit on, until this is undone."""
     left = [commits]
 
-    def full(step: Step) -> None:
+    def full(step: CommitStep) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise StoreFull("here", 0, 1)

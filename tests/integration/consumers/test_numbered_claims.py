@@ -15,7 +15,7 @@ from fairlead.errors import (
     StoreFull,
 )
 from fairlead.model.consumer import NumberedClaim
-from fairlead.testing import Step, laws
+from fairlead.testing import CommitStep, laws
 from fairlead.testing.between import between_steps
 from fairlead.testing.engine import forget_bodies, waiting_claims
 from fairlead.testing.sizes import size
@@ -288,7 +288,7 @@ def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_second(step: Step) -> None:
+    def crash_at_the_second(step: CommitStep) -> None:
         pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 2:
             raise StoreFull("here", 0, 1)
@@ -320,7 +320,7 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_third(step: Step) -> None:
+    def crash_at_the_third(step: CommitStep) -> None:
         pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 3:
             raise StoreFull("here", 0, 1)
@@ -352,7 +352,7 @@ def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_second(step: Step) -> None:
+    def crash_at_the_second(step: CommitStep) -> None:
         pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 2:
             raise StoreFull("here", 0, 1)

@@ -11,7 +11,7 @@ from fairlead.errors import StaleConsumer
 from fairlead.testing import ManualClock, Storage, laws
 from fairlead.testing.engine import abandon
 from fairlead.testing.sizes import size
-from fairlead.testing.storage import Cut
+from fairlead.testing.storage import ProcessEnded
 from tests.integration.consumers.scene import shown
 
 
@@ -101,7 +101,7 @@ def test_a_close_that_has_begun_is_finished_though_all_its_later_steps_were_lost
     machine.store.arm(4, "power")
     syncs = iter([machine.store.sync])
     machine.store.after_step = lambda step: next(syncs, lambda: None)()
-    with pytest.raises(Cut):
+    with pytest.raises(ProcessEnded):
         machine.broker.consumers.close("etl", "q", generation, 1)
     done: list[int] = []
     after = machine.cut()

@@ -10,7 +10,7 @@ from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StaleSlice, StoreFull
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
-from fairlead.testing import Step
+from fairlead.testing import CommitStep
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
 from fairlead.testing.stored import stored_count
@@ -384,7 +384,7 @@ def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> N
     reader.begin_slice(1)
     reader.record(1, [Start(a)])
 
-    def full(step: Step) -> None:
+    def full(step: CommitStep) -> None:
         if "save consumer" in step:  # type: ignore[attr-defined]
             raise StoreFull("here", 0, 1)
 

@@ -17,7 +17,7 @@ from tests.spark.processes import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.worker.loop import Progress, WorkerSummary
+    from fairlead.spark.worker.loop import SparkWorkerProgress, WorkerSummary
     from tests.spark.worker.conftest import Project
 
 
@@ -32,7 +32,7 @@ def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(
 ) -> None:
     project.write("check:noted", "book:fails", worker="concurrency = 2")
     project.push(*({"n": n, "failures": 9 if n == 7 else n % 3 == 0} for n in range(60)))
-    told: list[Progress] = []
+    told: list[SparkWorkerProgress] = []
     done = burst(spark, project, slices=2, on_progress=told.append)
     assert (done.completed, done.failed, done.dead, done.lost, done.reruns) == (59, 20 + 4, 1, 0, 0)
     assert done.reasons == {"transport_unavailable": 25}

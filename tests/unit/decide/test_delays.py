@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure, delay_ms
+from fairlead.decide.retry import DeadLetter, Failure, HookAnswer, RetryAt, after_failure, delay_ms
 from fairlead.model.failure import FailureReason
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
@@ -125,5 +125,5 @@ def test_what_a_hook_said_beside_its_answer_is_kept_with_the_rule() -> None:
         NOW + 3000, "on_failure (action missing)"
     )
     assert isinstance(
-        after_failure(Failure(1, hook=HookAnswer("dlq")), QueueConfig(), now_ms=NOW, jitter=0.5), Bury
+        after_failure(Failure(1, hook=HookAnswer("dlq")), QueueConfig(), now_ms=NOW, jitter=0.5), DeadLetter
     )

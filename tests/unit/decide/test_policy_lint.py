@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import errors, lint_policy
-from fairlead.decide.retry import Bury, Failure, after_failure
+from fairlead.decide.retry import DeadLetter, Failure, after_failure
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
 
@@ -75,7 +75,7 @@ def test_the_numbers_are_those_of_playing_it_through(
         tries_at.append(now_ms)
         failed += 1
         decision = after_failure(Failure(failed), config, now_ms=now_ms, jitter=0.5)
-        if isinstance(decision, Bury):
+        if isinstance(decision, DeadLetter):
             break
         now_ms = max(now_ms, decision.due_ms)
     lint = lint_policy(policy, max_attempts=ceiling)

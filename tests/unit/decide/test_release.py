@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.decide.release import GiveBack, after_release
-from fairlead.decide.retry import Bury
+from fairlead.decide.retry import DeadLetter
 from fairlead.model.queue import QueueConfig
 
 PLAIN = {"in_stream": False, "keep_order": False, "is_dead": False}
@@ -33,7 +33,7 @@ def test_the_last_delivery_allowed_ends_in_the_dead_letters(in_stream: bool) -> 
     assert isinstance(after_release(config, 2, **how), GiveBack)
     for deliveries in (3, 4):
         decision = after_release(config, deliveries, **how)
-        assert decision == Bury(
+        assert decision == DeadLetter(
             f"handed out {deliveries} times without being settled, the limit is 3", "max_deliveries"
         )
     assert isinstance(after_release(config, 4, **{**how, "is_dead": True}), GiveBack), (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
+from fairlead.decide.retry import DeadLetter, Failure, RetryAt, after_failure
 from fairlead.model.failure import FailureReason
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
@@ -59,7 +59,7 @@ def test_the_first_rule_that_applies_decides(
     failure = Failure(attempts, retry_in_ms=retry_in_ms, dead=dead)
     decision = after_failure(failure, QueueConfig(retry=policy, max_attempts=ceiling), now_ms=NOW, jitter=0.5)
     if dies:
-        assert isinstance(decision, Bury)
+        assert isinstance(decision, DeadLetter)
         assert decision.rule == rule
         assert decision.why
         assert decision.reason == (FailureReason.POISON_MESSAGE if rule == "max_attempts" else None), (

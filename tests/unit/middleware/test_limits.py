@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import Overloaded, ServerStopping
-from fairlead.middleware.limits import Limits
+from fairlead.middleware.limits import LimitsLayer
 from fairlead.request import Caller, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersRead
@@ -70,7 +70,7 @@ class Engine:
 def test_a_request_holds_a_place_while_it_runs(request_: Request[Any], place: str) -> None:
     places = Places()
     engine = Engine(places, "the answer")
-    assert Limits(engine, places)(request_, CALLER) == "the answer"
+    assert LimitsLayer(engine, places)(request_, CALLER) == "the answer"
     assert engine.held == [[place]]
     assert places.held == []
 
@@ -78,7 +78,7 @@ def test_a_request_holds_a_place_while_it_runs(request_: Request[Any], place: st
 def test_a_request_that_fails_gives_its_place_back() -> None:
     places = Places()
     with pytest.raises(ZeroDivisionError):
-        Limits(Engine(places, ZeroDivisionError()), places)(Stats("q"), CALLER)
+        LimitsLayer(Engine(places, ZeroDivisionError()), places)(Stats("q"), CALLER)
     assert places.held == []
 
 
@@ -91,7 +91,7 @@ def test_a_request_without_a_place_is_refused_before_it_runs(
     engine = Engine(places)
     places.refusal = refusal
     with pytest.raises(type(refusal)):
-        Limits(engine, places)(request_, CALLER)
+        LimitsLayer(engine, places)(request_, CALLER)
     assert engine.held == []
 
 
@@ -103,7 +103,7 @@ def test_each_page_holds_a_place_of_its_own_and_none_is_held_between_two() -> No
             assert places.held == ["call of 0"]
             yield page
 
-    answer = Limits(Engine(places, pages()), places)(ConsumersRead("c", "q", 1, 1), CALLER)
+    answer = LimitsLayer(Engine(places, pages()), places)(ConsumersRead("c", "q", 1, 1), CALLER)
     assert next(answer) == ["a"]
     assert places.held == []
     assert list(answer) == [["b"]]
@@ -112,7 +112,7 @@ def test_each_page_holds_a_place_of_its_own_and_none_is_held_between_two() -> No
 
 def test_a_stop_ends_a_paged_answer_between_two_pages() -> None:
     places = Places()
-    answer = Limits(Engine(places, iter([["a"], ["b"]])), places)(ConsumersRead("c", "q", 1, 1), CALLER)
+    answer = LimitsLayer(Engine(places, iter([["a"], ["b"]])), places)(ConsumersRead("c", "q", 1, 1), CALLER)
     assert next(answer) == ["a"]
     places.refusal = ServerStopping()
     with pytest.raises(ServerStopping):

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead import Broker
 from fairlead.errors import QueueNotFound
-from fairlead.middleware.metrics import Metrics, RequestCounts
+from fairlead.middleware.metrics import MetricsLayer, RequestCounts
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.request import LOCAL
 from fairlead.server.metrics import Metrics as Page
@@ -32,7 +32,7 @@ def test_requests_are_counted_by_outcome() -> None:
             raise answer
         return answer
 
-    layer = Metrics(engine, counts)
+    layer = MetricsLayer(engine, counts)
     assert layer(Stats("q"), LOCAL) == "fine"
     for error in (QueueNotFound, QueueNotFound, ZeroDivisionError):
         with pytest.raises(error):

@@ -12,8 +12,8 @@ from fairlead.decide.redact import Redaction
 from fairlead.middleware.audit import Audit
 from fairlead.middleware.authenticate import Authenticate
 from fairlead.middleware.authorize import Authorize
-from fairlead.middleware.limits import Limits
-from fairlead.middleware.metrics import Metrics
+from fairlead.middleware.limits import LimitsLayer
+from fairlead.middleware.metrics import MetricsLayer
 from fairlead.middleware.redact import Redact
 from fairlead.middleware.stack import Layers
 from fairlead.middleware.trace import Trace
@@ -25,9 +25,9 @@ from fairlead.verbs.browse import Browse
 from fairlead.verbs.enqueue import Enqueue
 from fairlead.verbs.queues import Pause
 
-ORDER = [Limits, Authenticate, Authorize, Audit, Redact, Trace, Metrics]
-ALWAYS = [Limits, Authenticate, Authorize, Metrics]
-WITHOUT_KEYS = [Limits, Metrics]
+ORDER = [LimitsLayer, Authenticate, Authorize, Audit, Redact, Trace, MetricsLayer]
+ALWAYS = [LimitsLayer, Authenticate, Authorize, MetricsLayer]
+WITHOUT_KEYS = [LimitsLayer, MetricsLayer]
 
 
 class Everything(Request[list[Any]], frozen=True):
@@ -73,20 +73,20 @@ def test_every_verb_passes_some_of_the_layers_in_that_order(layers: Layers, name
 
 
 def test_a_verb_passes_only_the_layers_that_concern_it(layers: Layers) -> None:
-    assert kinds(layers.stack(Pause)) == [Limits, Authenticate, Authorize, Audit, Metrics]
+    assert kinds(layers.stack(Pause)) == [LimitsLayer, Authenticate, Authorize, Audit, MetricsLayer]
     assert Audit not in kinds(layers.stack(Enqueue))
     assert Redact in kinds(layers.stack(Browse))
     assert Audit not in kinds(layers.stack(Browse, audited=False))
 
 
 def test_without_limits_redaction_and_tracing_these_layers_are_left_out(broker: Broker) -> None:
-    assert kinds(Layers(broker, keys=True).stack(Browse)) == [Authenticate, Authorize, Audit, Metrics]
+    assert kinds(Layers(broker, keys=True).stack(Browse)) == [Authenticate, Authorize, Audit, MetricsLayer]
 
 
 def test_without_keys_only_audited_verbs_ask_for_rights(broker: Broker) -> None:
     layers = Layers(broker, limits=DoorLimits())
     assert kinds(layers.stack(Enqueue)) == WITHOUT_KEYS
-    assert kinds(layers.stack(Pause)) == [Limits, Authorize, Audit, Metrics]
+    assert kinds(layers.stack(Pause)) == [LimitsLayer, Authorize, Audit, MetricsLayer]
 
 
 def test_the_same_layers_around_another_engine_check_rights_and_count(broker: Broker) -> None:

@@ -11,10 +11,19 @@ from fairlead.errors import StoreFailed, StoreFull
 from fairlead.records.facts import StateFact
 from fairlead.store.kv.port import Batch, Table
 from fairlead.store.rows import RECORDS_IN_MEMORY
-from fairlead.testing import ManualClock, Step, Storage, changes, laws, open_in_memory, run_due, stop_before
+from fairlead.testing import (
+    CommitStep,
+    ManualClock,
+    Storage,
+    changes,
+    laws,
+    open_in_memory,
+    run_due,
+    stop_before,
+)
 from fairlead.testing.changes import _RECORDS
 from fairlead.testing.sizes import _PLACES, read_size, set_sizes, sized
-from fairlead.testing.storage import Cut, fail_syncs
+from fairlead.testing.storage import ProcessEnded, fail_syncs
 
 FULL = StoreFull("here", 0, 1)
 
@@ -48,7 +57,7 @@ def test_a_call_before_a_step_sees_the_state_without_it() -> None:
     with storage.open_broker() as broker:
         broker.create_queue("q")
 
-        def look(step: Step) -> None:
+        def look(step: CommitStep) -> None:
             seen.append((step.count("enqueue"), storage.last_commit))
 
         before = storage.last_commit
@@ -64,7 +73,7 @@ def test_the_commit_that_is_armed_fails_in_the_way_that_was_asked_for(trouble: s
     broker.create_queue("q")
     broker.enqueue("q", b"1")
     storage.arm(1, trouble)  # type: ignore[arg-type]
-    with pytest.raises(StoreFull if trouble == "full" else Cut):
+    with pytest.raises(StoreFull if trouble == "full" else ProcessEnded):
         broker.enqueue("q", b"2")
     assert storage.struck
     assert storage.reopen().open_broker(clock=ManualClock()).stats("q").ready == ready

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from fairlead.client.flight.transport import BROKEN, Stream, describe, refusal_of
+from fairlead.client.flight.transport import BROKEN, ExchangeStream, describe, refusal_of
 from fairlead.client.outage import ConnectionBroken
 from fairlead.clock import Clock
 
@@ -23,7 +23,7 @@ _LARGE_BYTES = 4 * 1024 * 1024
 class Channel:
     """Used by one thread at a time. Whatever goes wrong breaks it for good."""
 
-    def __init__(self, stream: Stream, watchdog: Watchdog) -> None:
+    def __init__(self, stream: ExchangeStream, watchdog: Watchdog) -> None:
         self._stream = stream
         self._watchdog = watchdog
         self.deadline_ms = _NEVER
@@ -188,7 +188,9 @@ class Pool:
     `open_stream` gets the milliseconds it may take.
     """
 
-    def __init__(self, open_stream: Callable[[int], Stream], watchdog: Watchdog, most_idle: int) -> None:
+    def __init__(
+        self, open_stream: Callable[[int], ExchangeStream], watchdog: Watchdog, most_idle: int
+    ) -> None:
         self._open_stream = open_stream
         self._watchdog = watchdog
         self._most_idle = most_idle

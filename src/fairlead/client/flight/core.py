@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fairlead.client.flight.channel import Channel, Pool, Watchdog
 from fairlead.client.flight.crew import Crew
-from fairlead.client.flight.transport import Stream, Transport
+from fairlead.client.flight.transport import ExchangeStream, Transport
 from fairlead.client.lifetimes import watch
 from fairlead.client.options import Options
 from fairlead.client.outage import ConnectionBroken, Outage
@@ -158,12 +158,12 @@ class FlightCore:
         self.outage.over()
         return answer
 
-    def _opener(self, verb: str) -> Callable[[int], Stream]:
+    def _opener(self, verb: str) -> Callable[[int], ExchangeStream]:
         """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may
         be left behind.
         """
 
-        def open_within(within_ms: int) -> Stream:
+        def open_within(within_ms: int) -> ExchangeStream:
             opening = self._connecting.submit(self._transport.open, verb)
             try:
                 wait([opening], within_ms / 1000)
@@ -202,7 +202,7 @@ class FlightCore:
         self._unusable = ClientForked
 
 
-def _close_late(opening: Future[Stream]) -> None:
+def _close_late(opening: Future[ExchangeStream]) -> None:
     """Nobody waits for this stream any longer."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

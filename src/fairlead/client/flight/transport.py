@@ -42,7 +42,7 @@ _MIN_TCP_TIMEOUT_MS = 200
 _log = logging.getLogger("fairlead.client")
 
 
-class Stream(Protocol):
+class ExchangeStream(Protocol):
     """One open exchange. One thread writes and reads at a time; `cancel` may come from any other, and makes a
     read raise.
 
@@ -61,7 +61,7 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    def open(self, verb: str) -> Stream:
+    def open(self, verb: str) -> ExchangeStream:
         """Raises one of `BROKEN` when there is no connection; then nothing was sent."""
         ...
 
@@ -96,7 +96,7 @@ class FlightTransport:
         self._files = read_files(tls) if tls is not None else None
         self._client = self._connect()
 
-    def open(self, verb: str) -> Stream:
+    def open(self, verb: str) -> ExchangeStream:
         self._renew_files()
         client = self._client
         writer, reader = client.do_exchange(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PIECE = 500
 
 
-class Wanted(NamedTuple):
+class WantedClaim(NamedTuple):
     consumer: Scoped
     generation: int
     number: int
@@ -72,8 +72,8 @@ def claim(engine: Engine, request: ConsumersClaim, caller: Caller) -> NumberedCl
     return NumberedClaim(record.number, record.messages, record.bytes)
 
 
-def _read(request: ConsumersClaim) -> Wanted:
-    return Wanted(
+def _read(request: ConsumersClaim) -> WantedClaim:
+    return WantedClaim(
         read_consumer(request.name, request.queue),
         check_whole(request.generation, "generation"),
         check_count(request.number, "number", most=MAX_NUMBER),
@@ -84,7 +84,7 @@ def _read(request: ConsumersClaim) -> Wanted:
     )
 
 
-def _fill(tx: Transaction, wanted: Wanted) -> ConsumerRecord | None:
+def _fill(tx: Transaction, wanted: WantedClaim) -> ConsumerRecord | None:
     """Lease one piece. Returns the record after it, or None if there is nothing to lease and nothing was
     begun.
     """
@@ -105,7 +105,7 @@ def _fill(tx: Transaction, wanted: Wanted) -> ConsumerRecord | None:
     return _lease(tx, queue, before, wanted, plan)
 
 
-def _plan(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: Wanted) -> ClaimPlan | None:
+def _plan(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: WantedClaim) -> ClaimPlan | None:
     most = min(PIECE, wanted.limit - before.messages, allowance(tx.memory, queue, wanted.consumer.name))
     room_bytes = wanted.max_bytes - before.bytes
     if queue.record.paused or most < 1 or room_bytes < 1:
@@ -136,7 +136,7 @@ def _fitting(tx: Transaction, before: ConsumerRecord, most: int) -> int:
         return 0
 
 
-def _rest_of_run(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: Wanted) -> Run:
+def _rest_of_run(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: WantedClaim) -> Run:
     """The rest of the run, if the last piece ended in the middle of a stream."""
     if not before.messages or wanted.max_per_stream == 1:
         return ()
@@ -153,7 +153,7 @@ def _rest_of_run(tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: 
 
 
 def _lease(
-    tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: Wanted, plan: ClaimPlan
+    tx: Transaction, queue: Queue, before: ConsumerRecord, wanted: WantedClaim, plan: ClaimPlan
 ) -> ConsumerRecord:
     group = tx.next_group()
     terms = LeaseTerms(

@@ -41,7 +41,7 @@ PAGE_BYTES = 2 * 1024 * 1024
 TOUCHES = 20
 
 
-class Wanted(NamedTuple):
+class WantedRead(NamedTuple):
     consumer: Scoped
     generation: int
     number: int
@@ -67,7 +67,7 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
     if not isinstance(request.after, bytes):
         raise InvalidRequest("after", "the id of a message in bytes", request.after)
     check_slice(request.slice, request.slices)
-    wanted = Wanted(
+    wanted = WantedRead(
         read_consumer(request.name, request.queue),
         check_whole(request.generation, "generation"),
         check_whole(request.number, "number"),
@@ -99,7 +99,7 @@ def read_pages(engine: Engine, request: ConsumersRead, caller: Caller) -> Iterat
     return _pages(engine, wanted, reading, mine)
 
 
-def _begin_reading(engine: Engine, wanted: Wanted, members: list[int]) -> ClaimReading:
+def _begin_reading(engine: Engine, wanted: WantedRead, members: list[int]) -> ClaimReading:
     """Shared with callers that read the claim at the same time, or next. The chunks of the members are loaded
     in short transactions, and stay while the claim is open.
     """
@@ -128,7 +128,7 @@ def _place_behind(record: ConsumerRecord, members: list[int], number: int | None
     return members.index(number) + 1
 
 
-def _pages(engine: Engine, wanted: Wanted, reading: ClaimReading, members: list[int]) -> Iterator[Page]:
+def _pages(engine: Engine, wanted: WantedRead, reading: ClaimReading, members: list[int]) -> Iterator[Page]:
     def read(chunk: Chunk) -> Sequence[bytes]:
         return _payloads(engine, wanted, chunk)
 
@@ -143,7 +143,7 @@ def _pages(engine: Engine, wanted: Wanted, reading: ClaimReading, members: list[
             yield Page(seen.shared, stored, seen.numbers, seen.states)
 
 
-def _look(tx: Transaction, wanted: Wanted, numbers: list[int]) -> Seen:
+def _look(tx: Transaction, wanted: WantedRead, numbers: list[int]) -> Seen:
     record, memory = wanted.find(tx), tx.memory
     tx.bring_chunks(numbers)
     if wanted.unsettled:
@@ -181,7 +181,7 @@ def _unsettled(tx: Transaction, record: ConsumerRecord, numbers: list[int]) -> l
     return left
 
 
-def _payloads(engine: Engine, wanted: Wanted, chunk: Chunk) -> Sequence[bytes]:
+def _payloads(engine: Engine, wanted: WantedRead, chunk: Chunk) -> Sequence[bytes]:
     payloads = chunk.payloads
     if payloads is not None:
         return payloads

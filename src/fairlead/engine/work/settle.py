@@ -90,7 +90,7 @@ class Members(NamedTuple):
         return ids_of(self.prefix, self.numbers)
 
 
-class Completed(NamedTuple):
+class CompletedMembers(NamedTuple):
     """Members of one lease, all of them completed by one call."""
 
     members: Members
@@ -108,7 +108,7 @@ class Completed(NamedTuple):
         return [*map(SettleResult, self.members.raw_ids(), repeat(outcome))]
 
 
-def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | None:
+def find_completed(memory: Memory, items: Sequence[Settlement]) -> CompletedMembers | None:
     """The short way for nearly every call: deliveries of one lease are all completed, named by objects that
     this engine returned or by their ids. None: take the general way, item by item.
 
@@ -120,10 +120,10 @@ def find_completed(memory: Memory, items: Sequence[Settlement]) -> Completed | N
     if [item.progress for item in completes].count(0) < len(items):
         return None
     members = _find_members(memory, [item.delivery for item in completes])
-    return None if members is None else Completed(members)
+    return None if members is None else CompletedMembers(members)
 
 
-class Failed(NamedTuple):
+class FailedMembers(NamedTuple):
     """Members of one lease, all of them failed by one call."""
 
     members: Members
@@ -137,14 +137,14 @@ class Failed(NamedTuple):
         ]
 
 
-def find_failed(memory: Memory, items: Sequence[Settlement]) -> Failed | None:
+def find_failed(memory: Memory, items: Sequence[Settlement]) -> FailedMembers | None:
     """As `find_completed`, for deliveries that all failed."""
     if set(map(type, items)) != {Fail}:
         return None
     fails: Any = items
     members = _find_members(memory, [item.delivery for item in fails])
     said = None if members is None else _check_fails(fails)
-    return None if members is None or said is None else Failed(members, said)
+    return None if members is None or said is None else FailedMembers(members, said)
 
 
 def _check_fails(items: Sequence[Fail]) -> list[CheckedFail] | None:

@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 _log = logging.getLogger("fairlead.fila")
 
 
-class Consumption:
+class FilaConsumption:
     """What waits here to be written is leased but not started, so that losing it costs its message no
     attempt.
 

@@ -19,7 +19,7 @@ from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
 from fairlead.request import Answer, Caller, Request
 from fairlead.server.fila.calls import caller
-from fairlead.server.fila.consume import Consumption
+from fairlead.server.fila.consume import FilaConsumption
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.gather import Gather
 from fairlead.server.fila.starts import Starter
@@ -81,7 +81,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
             context.add_callback(leave)
-            yield from Consumption(
+            yield from FilaConsumption(
                 admitted, self._starter, self._sent, self._clock, self._stopping, queue, context
             ).responses()
         finally:

@@ -41,7 +41,7 @@ from fairlead.server.resp.parser import (
 )
 from fairlead.server.resp.replies import Written, bulk_reply, error_reply, reply_of
 from fairlead.server.resp.streams.commands import Running, find_command
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import StreamCommand
 from fairlead.server.resp.subscriptions import PushedSubscription
 from fairlead.server.resp.subscriptions import run_command as run_subscription_command
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         self.protocol = 2
         self.client_name = b""
         self.caller: Caller | None = None
-        self._session: Session | None = None
+        self._session: StreamsSession | None = None
         self.source = ""
         self._transport: asyncio.Transport
         self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
         if self.caller is None:
             raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
         if self._session is None:
-            self._session = Session(self.door.streams, self.caller)
+            self._session = StreamsSession(self.door.streams, self.caller)
         self._session.protocol = self.protocol
         running = Running(command, self._session, words[1:])
         try:

@@ -17,8 +17,8 @@ from fairlead.server.resp.replies import value_of
 from fairlead.server.resp.streams.entries import Entry, delivered_entry, shown_entry
 from fairlead.server.resp.streams.entry_ids import read_entry_id, read_start
 from fairlead.server.resp.streams.groups import missing_group
-from fairlead.server.resp.streams.pending import First, Pending, pending_entries
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.pending import First, PendingEntry, pending_entries
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.claim import Claim
@@ -32,7 +32,7 @@ _MAX_COUNT = 10_000
 _NOTHING_MORE = b"0-0"
 
 
-def xclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     """Extends the leases of entries that the consumer holds already."""
     given = Words(words, _XCLAIM)
     queue, group, consumer = given.text("key"), given.text("group"), given.text("consumer")
@@ -58,7 +58,7 @@ def xclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return value_of(_shown(kept, just_ids=just_ids), session.protocol)
 
 
-def xautoclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xautoclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     """First what the consumer holds already and has left alone for so long; then entries that have come back, as long as
     they are the next ones of the queue. New entries are for XREADGROUP.
     """
@@ -90,7 +90,9 @@ def xautoclaim(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return value_of([_NOTHING_MORE, entries, []], session.protocol)
 
 
-def _extend(session: Session, queue: str, consumer: str, held: Sequence[Pending]) -> Steps[list[Pending]]:
+def _extend(
+    session: StreamsSession, queue: str, consumer: str, held: Sequence[PendingEntry]
+) -> Steps[list[PendingEntry]]:
     """Those whose leases go on."""
     leases = [session.find_lease(queue, one.entry_id.raw_id, consumer) for one in held]
     known = [(one, lease) for one, lease in zip(held, leases, strict=True) if lease is not None]
@@ -100,7 +102,7 @@ def _extend(session: Session, queue: str, consumer: str, held: Sequence[Pending]
     return [one for (one, _), result in zip(known, results, strict=True) if result.ok]
 
 
-def _take_come_back(session: Session, queue: str, consumer: str, count: int) -> Steps[list[Delivery]]:
+def _take_come_back(session: StreamsSession, queue: str, consumer: str, count: int) -> Steps[list[Delivery]]:
     if count == 0:
         return []
     ready: list[MessageInfo] = yield Peek(queue, count)
@@ -112,7 +114,7 @@ def _take_come_back(session: Session, queue: str, consumer: str, count: int) -> 
     return found
 
 
-def _shown(held: Sequence[Pending], *, just_ids: bool) -> list[bytes | Entry]:
+def _shown(held: Sequence[PendingEntry], *, just_ids: bool) -> list[bytes | Entry]:
     if just_ids:
         return [one.entry_id.shown for one in held]
     return [shown_entry(one.info) for one in held if one.info is not None]

@@ -12,7 +12,7 @@ from fairlead.server.resp.streams.consume import xack, xnack, xreadgroup
 from fairlead.server.resp.streams.groups import xgroup
 from fairlead.server.resp.streams.look import xinfo, xlen, xpending, xrange, xrevrange
 from fairlead.server.resp.streams.produce import xadd, xdel
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import StreamCommand
 
 COMMANDS: dict[bytes, StreamCommand] = {
@@ -44,7 +44,7 @@ REFUSED: dict[bytes, str] = {
 class Running:
     """A command under way. `advance` gives the next request, or the reply; it raises what the command does not catch."""
 
-    def __init__(self, command: StreamCommand, session: Session, words: Sequence[bytes]) -> None:
+    def __init__(self, command: StreamCommand, session: StreamsSession, words: Sequence[bytes]) -> None:
         self._steps = command(session, words)
         self._has_begun = False
 

@@ -15,7 +15,7 @@ from fairlead.server.resp.streams.entry_ids import EntryId, read_entry_id
 from fairlead.server.resp.streams.groups import missing_group
 from fairlead.server.resp.streams.pending import First, pending_entries
 from fairlead.server.resp.streams.replies import NO_ARRAY, no_group
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.claim import Claim
@@ -47,7 +47,7 @@ class _Reading(NamedTuple):
     must_ack: bool
 
 
-def xreadgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xreadgroup(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, _XREADGROUP)
     given.must_be(b"GROUP")
     group, consumer = given.text("group"), given.text("consumer")
@@ -77,7 +77,7 @@ def xreadgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return _by_stream(history, session.protocol)
 
 
-def _read_new(session: Session, reading: _Reading) -> Steps[bytes]:
+def _read_new(session: StreamsSession, reading: _Reading) -> Steps[bytes]:
     queues, consumer, block_ms = reading.queues, reading.consumer, reading.block_ms
     wait = None if block_ms is None else show_ms(block_ms or _FOREVER_MS)
     claim = Claim(queues[0] if len(queues) == 1 else queues, reading.limit, wait, consumer)
@@ -98,7 +98,9 @@ def _read_new(session: Session, reading: _Reading) -> Steps[bytes]:
     return _by_stream(entries, session.protocol)
 
 
-def _history(session: Session, queue: str, consumer: str, after: EntryId, count: int) -> Steps[list[Entry]]:
+def _history(
+    session: StreamsSession, queue: str, consumer: str, after: EntryId, count: int
+) -> Steps[list[Entry]]:
     """What the consumer holds, behind an id."""
     holder = session.holder(consumer)
     found = First(count, lambda one: one.entry_id > after)
@@ -118,7 +120,7 @@ def _by_stream(entries: dict[str, list[Entry]], protocol: int) -> bytes:
     return value_of(entries if protocol == 3 else [*entries.items()], protocol)
 
 
-def xack(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xack(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     """An entry that a consumer of this connection was sent is completed under its lease, so a consumer that comes late
     changes nothing. Any other is completed under whatever lease is current.
     """
@@ -127,7 +129,7 @@ def xack(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return (yield from _settle(session, queue, given.rest(), Complete, Ack))
 
 
-def xnack(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xnack(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     """Of entries that no consumer of this connection was sent, only FAIL is known to the broker by their ids."""
     given = Words(words, "XNACK key group <SILENT | FAIL | FATAL> IDS numids id [id ...]")
     queue, _group, mode = given.text("key"), given.text("group"), given.take().upper()
@@ -148,7 +150,7 @@ def xnack(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def _settle(
-    session: Session,
+    session: StreamsSession,
     queue: str,
     words: Sequence[bytes],
     make: Callable[[LeaseRef], Settlement],

@@ -12,10 +12,10 @@ from fairlead.errors import ConsumerNotFound, InvalidRequest, QueueNotFound
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.settle import Release, Settlement, SettleResult
 from fairlead.server.resp.replies import OK
-from fairlead.server.resp.streams.pending import Pending, pending_entries
+from fairlead.server.resp.streams.pending import PendingEntry, pending_entries
 from fairlead.server.resp.streams.produce import make_queue
 from fairlead.server.resp.streams.replies import BUSY_GROUP, NO_KEY_FOR_GROUP, no_group
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.consumers import ConsumersDrop, ConsumersList, ConsumersRegister, ConsumersShow
@@ -31,7 +31,7 @@ _NO_SETID = (
 )
 
 
-def xgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xgroup(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, f"XGROUP and {_XGROUP}")
     name = given.take().upper()
     match name:
@@ -48,7 +48,7 @@ def xgroup(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     raise InvalidRequest("XGROUP", _XGROUP, name[:80].decode(errors="replace"))
 
 
-def missing_group(session: Session, queue: str, group: str) -> Steps[bytes]:
+def missing_group(session: StreamsSession, queue: str, group: str) -> Steps[bytes]:
     """The reply to a command that names a group which the queue does not have; empty if it has the group."""
     try:
         yield ConsumersShow(_PREFIX + group, queue)
@@ -57,14 +57,14 @@ def missing_group(session: Session, queue: str, group: str) -> Steps[bytes]:
     return b""
 
 
-def find_group(session: Session, queue: str) -> Steps[str]:
+def find_group(session: StreamsSession, queue: str) -> Steps[str]:
     """The group of a queue; empty if it has none."""
     listed: list[ConsumerInfo] = yield ConsumersList()
     names = [info.name for info in listed if info.queue == queue and info.name.startswith(_PREFIX)]
     return names[0].removeprefix(_PREFIX) if names else ""
 
 
-def _create(session: Session, given: Words) -> Steps[bytes]:
+def _create(session: StreamsSession, given: Words) -> Steps[bytes]:
     """The position is read and not followed: a new group gets all that is live."""
     queue, group, _position = given.text("key"), given.text("group"), given.take()
     makes_queue = False
@@ -95,7 +95,7 @@ def _create(session: Session, given: Words) -> Steps[bytes]:
     return OK
 
 
-def _destroy(session: Session, given: Words) -> Steps[bytes]:
+def _destroy(session: StreamsSession, given: Words) -> Steps[bytes]:
     """What its consumers have in hand stays leased until its time is over."""
     queue, group = given.text("key"), given.text("group")
     given.end()
@@ -105,14 +105,14 @@ def _destroy(session: Session, given: Words) -> Steps[bytes]:
     return b":1\r\n"
 
 
-def _create_consumer(session: Session, given: Words) -> Steps[bytes]:
+def _create_consumer(session: StreamsSession, given: Words) -> Steps[bytes]:
     """A consumer is there as long as it reads or holds something."""
     queue, group, _consumer = given.text("key"), given.text("group"), given.text("consumer")
     given.end()
     return (yield from missing_group(session, queue, group)) or b":1\r\n"
 
 
-def _delete_consumer(session: Session, given: Words) -> Steps[bytes]:
+def _delete_consumer(session: StreamsSession, given: Words) -> Steps[bytes]:
     """What the consumer holds goes back to its place, and not away as in Redis."""
     queue, group, consumer = given.text("key"), given.text("group"), given.text("consumer")
     given.end()
@@ -120,7 +120,7 @@ def _delete_consumer(session: Session, given: Words) -> Steps[bytes]:
         return missing
     known: list[Settlement] = []
 
-    def find_leases(entries: Iterable[Pending]) -> None:
+    def find_leases(entries: Iterable[PendingEntry]) -> None:
         leases = [session.find_lease(queue, one.entry_id.raw_id, consumer) for one in entries]
         known.extend([Release(lease) for lease in leases if lease is not None])
 

@@ -23,14 +23,14 @@ from fairlead.server.resp.streams.entry_ids import (
 from fairlead.server.resp.streams.groups import find_group, missing_group
 from fairlead.server.resp.streams.pending import (
     First,
-    Pending,
+    PendingEntry,
     Summary,
     details_of,
     pending_entries,
     summary_of,
 )
 from fairlead.server.resp.streams.replies import NO_KEY
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.browse import Browse
@@ -44,7 +44,7 @@ _FIRST_SPAN_MS = 1000
 _PAGE = 1000
 
 
-def xlen(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xlen(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XLEN key")
     queue = given.text("key")
     given.end()
@@ -55,7 +55,7 @@ def xlen(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return b":%d\r\n" % _length(stats)
 
 
-def xrange(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xrange(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XRANGE key start end [COUNT count]")
     queue, start, end = given.text("key"), read_start(given.take()), read_end(given.take())
     count = _count(given)
@@ -66,7 +66,7 @@ def xrange(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return value_of([shown_entry(info) for info in found], session.protocol)
 
 
-def xrevrange(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xrevrange(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XREVRANGE key end start [COUNT count]")
     queue, end, start = given.text("key"), read_end(given.take()), read_start(given.take())
     count = _count(given)
@@ -77,7 +77,7 @@ def xrevrange(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return value_of([shown_entry(info) for info in reversed(found)], session.protocol)
 
 
-def xpending(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xpending(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XPENDING key group [[IDLE min-idle-time] start end count [consumer]]")
     queue, group = given.text("key"), given.text("group")
     if given.is_over:
@@ -93,7 +93,7 @@ def xpending(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     if missing := (yield from missing_group(session, queue, group)):
         return missing
 
-    def is_wanted(one: Pending) -> bool:
+    def is_wanted(one: PendingEntry) -> bool:
         return start <= one.entry_id <= end and one.idle_ms >= min_idle_ms and holder in (None, one.holder)
 
     found = First(count, is_wanted)
@@ -101,7 +101,7 @@ def xpending(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     return details_of(session, found.entries)
 
 
-def xinfo(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xinfo(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XINFO <STREAM key | GROUPS key | CONSUMERS key group>")
     kind, queue = given.take().upper(), given.text("key")
     try:
@@ -121,7 +121,7 @@ def xinfo(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
     raise InvalidRequest("XINFO", "STREAM, GROUPS or CONSUMERS", kind[:80].decode(errors="replace"))
 
 
-def _stream_info(session: Session, queue: str, given: Words) -> Steps[bytes]:
+def _stream_info(session: StreamsSession, queue: str, given: Words) -> Steps[bytes]:
     if not given.is_over:
         raise InvalidRequest("XINFO", "STREAM key without FULL; see XPENDING and XINFO CONSUMERS", "FULL")
     stats: QueueStats = yield Stats(queue)
@@ -144,7 +144,7 @@ def _stream_info(session: Session, queue: str, given: Words) -> Steps[bytes]:
     return value_of(about, session.protocol)
 
 
-def _group_infos(session: Session, queue: str) -> Steps[bytes]:
+def _group_infos(session: StreamsSession, queue: str) -> Steps[bytes]:
     stats: QueueStats = yield Stats(queue)
     group = yield from find_group(session, queue)
     if not group:
@@ -162,7 +162,7 @@ def _group_infos(session: Session, queue: str) -> Steps[bytes]:
     return value_of([about], session.protocol)
 
 
-def _consumer_infos(session: Session, queue: str) -> Steps[bytes]:
+def _consumer_infos(session: StreamsSession, queue: str) -> Steps[bytes]:
     """Consumers that hold something."""
     found = Summary()
     yield from pending_entries(session, queue, found.add)
@@ -199,7 +199,9 @@ def _first(queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[M
     return found[:count]
 
 
-def _last(session: Session, queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[MessageInfo]]:
+def _last(
+    session: StreamsSession, queue: str, start: EntryId, end: EntryId, count: int
+) -> Steps[list[MessageInfo]]:
     """The last live messages of a range: looks go back from its end, each twice as far as the one before."""
     first = yield from _first(queue, start, end, 1)
     if not first:

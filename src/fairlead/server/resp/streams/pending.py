@@ -12,7 +12,7 @@ from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_DURATION_MS
 from fairlead.model.views import MessageInfo, QueueInfo
 from fairlead.server.resp.replies import value_of
 from fairlead.server.resp.streams.entry_ids import FIRST, LAST, EntryId, entry_id_of_text
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.verbs.inspect import Peek
 from fairlead.verbs.queues import ListQueues
@@ -22,7 +22,7 @@ MAX_PENDING = 100_000
 _PAGE = 1000
 
 
-class Pending(NamedTuple):
+class PendingEntry(NamedTuple):
     """`idle_ms`: how long ago the lease began, or was extended last. `info` is there where it was asked for."""
 
     entry_id: EntryId
@@ -38,9 +38,9 @@ def find_queue_info(queue: str) -> Steps[QueueInfo | None]:
 
 
 def pending_entries(
-    session: Session,
+    session: StreamsSession,
     queue: str,
-    keep: Callable[[Iterable[Pending]], object],
+    keep: Callable[[Iterable[PendingEntry]], object],
     *,
     of_holder: str | None = None,
 ) -> Steps[None]:
@@ -70,12 +70,12 @@ def pending_entries(
 class First:
     """The first entries in the order of ids, of those that it is given and `wanted`."""
 
-    def __init__(self, count: int, wanted: Callable[[Pending], bool] = lambda one: True) -> None:
-        self.entries: list[Pending] = []
+    def __init__(self, count: int, wanted: Callable[[PendingEntry], bool] = lambda one: True) -> None:
+        self.entries: list[PendingEntry] = []
         self._count = count
         self._wanted = wanted
 
-    def add(self, entries: Iterable[Pending]) -> None:
+    def add(self, entries: Iterable[PendingEntry]) -> None:
         more = [one for one in entries if self._wanted(one)]
         if not more:
             return
@@ -100,7 +100,7 @@ class Summary:
         self.first, self.last = LAST, FIRST
         self.by_holder: defaultdict[str, Held] = defaultdict(Held)
 
-    def add(self, entries: Iterable[Pending]) -> None:
+    def add(self, entries: Iterable[PendingEntry]) -> None:
         for one in entries:
             self.count += 1
             self.first, self.last = min(self.first, one.entry_id), max(self.last, one.entry_id)
@@ -109,27 +109,27 @@ class Summary:
             held.idle_ms = min(held.idle_ms, one.idle_ms)
 
 
-def _entry_id_of(one: Pending) -> EntryId:
+def _entry_id_of(one: PendingEntry) -> EntryId:
     return one.entry_id
 
 
-def _body_bytes(entries: Iterable[Pending]) -> int:
+def _body_bytes(entries: Iterable[PendingEntry]) -> int:
     return sum([len(one.info.payload) for one in entries if one.info is not None])
 
 
-def _pending(info: MessageInfo, timeout_ms: int, now_ms: int, *, is_whole: bool) -> Pending:
+def _pending(info: MessageInfo, timeout_ms: int, now_ms: int, *, is_whole: bool) -> PendingEntry:
     idle_ms = max(0, timeout_ms - ((info.lease_until or now_ms) - now_ms))
     kept = info if is_whole else None
-    return Pending(entry_id_of_text(info.id), info.consumer or "", idle_ms, info.deliveries, kept)
+    return PendingEntry(entry_id_of_text(info.id), info.consumer or "", idle_ms, info.deliveries, kept)
 
 
-def summary_of(session: Session, found: Summary) -> bytes:
+def summary_of(session: StreamsSession, found: Summary) -> bytes:
     if not found.count:
         return value_of([0, None, None, None], session.protocol)
     by_name = sorted([[session.own_name(name), str(held.count)] for name, held in found.by_holder.items()])
     return value_of([found.count, found.first.shown, found.last.shown, by_name], session.protocol)
 
 
-def details_of(session: Session, found: Sequence[Pending]) -> bytes:
+def details_of(session: StreamsSession, found: Sequence[PendingEntry]) -> bytes:
     rows = [[one.entry_id.shown, session.own_name(one.holder), one.idle_ms, one.deliveries] for one in found]
     return value_of(rows, session.protocol)

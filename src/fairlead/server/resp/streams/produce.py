@@ -13,7 +13,7 @@ from fairlead.server.resp.replies import bulk
 from fairlead.server.resp.streams.entries import read_fields
 from fairlead.server.resp.streams.entry_ids import entry_id_of, read_entry_id
 from fairlead.server.resp.streams.replies import NO_BULK
-from fairlead.server.resp.streams.session import Session
+from fairlead.server.resp.streams.session import StreamsSession
 from fairlead.server.resp.streams.steps import Steps
 from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.enqueue import Enqueue
@@ -32,7 +32,7 @@ _ANY_ID = (
 )
 
 
-def xadd(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xadd(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     """A queue that does not exist is made, as Redis makes a stream, if the caller has the right to make it."""
     given = Words(words, _XADD)
     queue = given.text("key")
@@ -69,7 +69,7 @@ def make_queue(queue: str) -> Steps[None]:
         yield CreateQueue(queue)
 
 
-def xdel(session: Session, words: Sequence[bytes]) -> Steps[bytes]:
+def xdel(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
     given = Words(words, "XDEL key id [id ...]")
     queue = given.text("key")
     ids = [read_entry_id(word).message_id for word in given.rest()]

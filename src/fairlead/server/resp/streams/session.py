@@ -27,7 +27,7 @@ class Shared:
         self.creating: set[str] = set()
 
 
-class Session:
+class StreamsSession:
     """Of one connection, with the key that it has shown. It remembers as which consumers the connection has read."""
 
     def __init__(self, shared: Shared, caller: Caller) -> None:

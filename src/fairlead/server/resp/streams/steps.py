@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairlead.request import Request
 
 if TYPE_CHECKING:
-    from fairlead.server.resp.streams.session import Session
+    from fairlead.server.resp.streams.session import StreamsSession
 
 T = TypeVar("T")
 
 #: Requests in, an answer out.
 Steps = Generator[Request[Any], Any, T]
 #: A command: the words behind its name, in; the reply, out.
-StreamCommand = Callable[["Session", Sequence[bytes]], Steps[bytes]]
+StreamCommand = Callable[["StreamsSession", Sequence[bytes]], Steps[bytes]]
