@@ -1,9 +1,9 @@
-"""What travels between a client and a server: over Arrow Flight as record batches, over the Redis protocol as
-MessagePack.
+"""The data that travels between a client and a server: record batches over Arrow Flight, MessagePack over the
+Redis protocol.
 
-Promises that what one side encodes the other decodes to equal values, and that bytes from a stranger give
-`InvalidRequest`, never anything else. Knows no sockets and no engine. For Flight start with `schemas.py`, which is the
-protocol; docs/reference/flight.md describes it. For the Redis protocol start with `packed.py`, which, like
-`packed_deliveries.py`, `subscriptions.py`, `error_lines.py`, `plain.py`, `values.py` and `settlement_rows.py`, works
-without pyarrow.
+Guarantees: each side decodes to equal values what the other side encodes, and untrusted bytes raise
+`InvalidRequest`, never anything else. This folder knows no sockets and no engine. For Flight start with
+`schemas.py`, which is the protocol; docs/reference/flight.md describes it. For the Redis protocol start with
+`packed.py`. It works without pyarrow, and so do `packed_deliveries.py`, `subscriptions.py`, `error_lines.py`,
+`plain.py`, `values.py` and `settlement_rows.py`.
 """

@@ -1,5 +1,5 @@
-"""Messages as they are looked at in bulk, a column for each field of `MessageInfo`; a client hands the
-columns on as they are.
+"""Browsed messages as a record batch, with a column for each field of `MessageInfo`. A client passes the
+columns on unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.wire.schemas import BROWSED
 
 _encode_failures = msgspec.msgpack.Encoder().encode
 
-#: Fields that are columns as they are, with what travels as null.
+#: Fields whose values need no conversion, each with the default that travels as null.
 _PLAIN: dict[str, object] = {
     "fairness_key": DEFAULT_KEY,
     "weight": 1,

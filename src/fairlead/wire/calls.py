@@ -1,7 +1,7 @@
-"""The MessagePack maps in the app_metadata of each request and answer of the Flight door.
+"""The MessagePack maps in the `app_metadata` of each request and answer of the Flight door.
 
-The fields of a request travel packed, as `bin`, so that the engine refuses a wrong value in the same words at every
-door.
+The fields of a request travel packed, as `bin`, so that the engine refuses a wrong value with the same error
+at every door.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NO_FIELDS = b"\x80"
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The descriptor of a channel: its name, and the version of the protocol."""
+    """The descriptor of a channel: its name and the version of the protocol."""
 
     verb: str
     fairlead: int = VERSION
 
 
 class WriteCall(Numbered, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A verb with rows: they travel in the record batch beside the call, the other fields in `fields`."""
+    """A verb with rows. The rows travel in the record batch beside the call, the other fields in `fields`."""
 
     verb: str
     fields: bytes = _NO_FIELDS
@@ -48,9 +48,11 @@ class PagesCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`queues` names the queues of the batch's rows, as runs. `done` is False while more batches of the same answer
-    follow. `result` is the packed answer of a write. `now_ms` is the server's clock, so that a client can tell how
-    long a lease lasts without trusting its own.
+    """The metadata of an answer's batch.
+
+    `queues` names the queues of the batch's rows, as runs. `done` is False while more batches of the same
+    answer follow. `result` is the packed answer of a write. `now_ms` is the server's clock, so that a client
+    can compute how long a lease lasts without trusting its own clock.
     """
 
     error: Fault | None = None
@@ -66,7 +68,7 @@ encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in Call.__constraints__
 }
-#: Fields of any type, which the engine refuses in its own words.
+#: Fields that accept any type here, because the engine refuses wrong values with its own error.
 _OPEN_FIELDS = {
     kind: [name for name, hint in get_type_hints(kind).items() if hint is Any] for kind in _decoders
 }

@@ -1,7 +1,7 @@
-"""Columns of a record batch to Python lists and back, by the quickest way there is for each type.
+"""Conversion between columns of a record batch and Python lists, by the fastest way for each type.
 
-A column that holds nothing but defaults is sent as nulls, which are made once per length; a batch from a
-stranger is validated in full before a column of it is read, so lying offsets and bad UTF-8 end here as
+A column that holds only defaults travels as nulls, and an array of nulls is made once per length. An
+untrusted batch is validated in full before any column is read, so wrong offsets and bad UTF-8 raise
 `InvalidRequest`.
 """
 
@@ -17,13 +17,13 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 
 _ID_BYTES = 16
-#: More than any verb takes, because the engine refuses a number of rows in its own words; this bounds the work of
-#: reading them.
+#: The most rows that are read at all. More than any verb accepts, because the engine refuses too many rows
+#: with its own error; this limit bounds the work of reading them.
 _MAX_ROWS = 2 * MAX_BATCH_MESSAGES
 
 
 def make_batch(schema: pa.Schema, length: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """A batch of the whole schema; columns not given are null."""
+    """A batch with all columns of the schema; columns not given are null."""
     layout = _layout_of(schema)
     arrays = layout.blank(length)
     for name, column in columns.items():
@@ -43,35 +43,35 @@ def add_column(
     values: Sequence[object] | None,
     default: object,
 ) -> None:
-    """A column of defaults is left out, and so is None: what is left out travels as nulls."""
+    """Add the column unless it is None or holds only defaults. A column that is left out travels as nulls."""
     if values is not None and values.count(default) < len(values):
         columns[name] = pa.array([None if value == default else value for value in values], kind)
 
 
 def ids_column(ids: Sequence[bytes]) -> pa.Array:
-    """Every id has 16 bytes; an empty one, of an item that named no message, is null."""
+    """A column of 16-byte ids. An empty id, of an item that named no message, becomes null."""
     if all(ids):
         return packed_ids_column(b"".join(ids))
     return pa.array([raw_id or None for raw_id in ids], pa.binary(_ID_BYTES))
 
 
 def packed_ids_column(ids: bytes) -> pa.Array:
-    """Of ids that are one behind the other already."""
+    """A column of ids that are already concatenated."""
     count = len(ids) // _ID_BYTES
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), count, [None, pa.py_buffer(ids)])
 
 
 class BatchColumns:
-    """Reads the columns of one batch by name, once it has been found sound."""
+    """Reads the columns of one batch by name, after the batch was validated."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self.length = batch.num_rows
-        # Columns that are left out take no bytes: a batch of a few hundred could claim to have more rows than
-        # there is memory for.
+        # Check the length first: columns that are left out take no bytes, so a batch of a few hundred bytes
+        # could claim more rows than memory holds.
         if not 0 <= self.length <= _MAX_ROWS:
             raise InvalidRequest("batch", f"at most {_MAX_ROWS} rows", f"{self.length} rows")
         got = batch.schema
-        # To hash a schema, for a cache of those found good, costs more than all the rest of a small batch.
+        # No cache of valid schemas: hashing a schema costs more than all the rest of a small batch.
         if got.equals(schema):
             self._at = _layout_of(schema).at
         else:
@@ -92,7 +92,7 @@ class BatchColumns:
         return None if column is None or column.null_count == self.length else column
 
     def find(self, name: str) -> list[Any] | None:
-        """None when the column is not there or holds nothing but nulls."""
+        """The values; None when the column is missing or holds only nulls."""
         column = self._column(name)
         return None if column is None else column.to_pylist()
 
@@ -104,20 +104,20 @@ class BatchColumns:
         return [default if value is None else value for value in values] if column.null_count else values
 
     def ids(self, name: str = "id") -> list[bytes]:
-        """Raw ids; b"" where there is none."""
+        """The raw ids; b"" for a null."""
         column = self._column(name)
         if column is None:
             return [b""] * self.length
         if column.null_count:
             return [value or b"" for value in column.to_pylist()]
-        # Six times as fast as to_pylist for this type.
+        # Six times as fast as `to_pylist` for this type.
         start = column.offset * _ID_BYTES
         raw = column.buffers()[1][start : start + self.length * _ID_BYTES].to_pybytes()
         return [raw[at : at + _ID_BYTES] for at in range(0, len(raw), _ID_BYTES)]
 
 
 class _Layout:
-    """What is looked up of a schema for every batch, and slow to ask pyarrow for."""
+    """The properties of a schema that every batch needs and that pyarrow is slow to return."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -132,7 +132,9 @@ _layouts: dict[int, _Layout] = {}
 
 
 def _layout_of(schema: pa.Schema) -> _Layout:
-    """By identity: there are only those of the protocol, which live as long as the process."""
+    """The layout, found by the identity of the schema: only the protocol's schemas occur, and they live as
+    long as the process.
+    """
     layout = _layouts.get(id(schema))
     if layout is None:
         layout = _layouts[id(schema)] = _Layout(schema)

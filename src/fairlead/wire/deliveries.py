@@ -1,5 +1,5 @@
-"""Deliveries on their way out. Both sides hold the same `Delivery`; the queue's name travels once per run,
-not per row.
+"""Deliveries as record batches. Both sides hold the same `Delivery`; a queue's name travels once per run of
+rows, not per row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.wire.columns import BatchColumns, add_column, make_batch, packed_i
 from fairlead.wire.schemas import DELIVERIES
 from fairlead.wire.values import lanes_of, queues_of, read_failures
 
-#: A column of bytes counts them with 32 bits.
+#: The offsets of a binary column have 32 bits.
 _MAX_OFFSET = (1 << 31) - 1
 _encode_failures = msgspec.msgpack.Encoder().encode
 
@@ -39,7 +39,7 @@ def encode_columns(rows: DeliveryColumns, *, payloads: bool = True) -> pa.Record
 
 
 def arrays_of(rows: DeliveryColumns, *, payloads: bool = True) -> dict[str, pa.Array]:
-    """The columns that have anything but defaults, and those that every delivery has."""
+    """The columns that every delivery has, and all others that hold more than defaults."""
     columns = {
         "id": packed_ids_column(rows.ids),
         "enqueued_at": pa.array(rows.enqueued_ms, pa.int64()),
@@ -64,8 +64,11 @@ def arrays_of(rows: DeliveryColumns, *, payloads: bool = True) -> dict[str, pa.A
 
 
 def _payloads(payloads: Sequence[bytes]) -> pa.Array:
-    """Packed ones are not copied: they stay as long as their chunk is read. Others are, into memory of Arrow's, which has a
-    bound at a server: many who do not read their answers must not fill the machine.
+    """The payload column.
+
+    Packed payloads are not copied: the column refers to the bytes of their chunk. Other payloads are copied
+    into Arrow's memory. A server bounds that memory, so that many clients that do not read their answers
+    cannot fill the machine.
     """
     if not isinstance(payloads, PackedPayloads) or len(payloads.raw) > _MAX_OFFSET:
         return pa.array(payloads, pa.binary())
@@ -86,7 +89,9 @@ _UNTOUCHED = MessageState(queue_id=0)
 
 
 def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
-    """Ids of queues, places and what else only the engine needs stay behind: they are 0 here."""
+    """The deliveries of a batch. Queue ids, places and other values that only the engine needs do not travel;
+    they are 0 here.
+    """
     columns = BatchColumns(batch, DELIVERIES)
     queues = queues_of(runs, columns.length)
     lanes = lanes_of(columns.read("fairness_key", DEFAULT_KEY), columns.find("throttle_keys"))

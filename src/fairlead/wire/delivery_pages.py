@@ -1,5 +1,7 @@
-"""Pages of a numbered claim as record batches. The columns of a chunk are made once, for all pages with messages of it.
-A page of messages that were enqueued one behind the other is a slice of them, without a copy.
+"""Pages of a numbered claim as record batches.
+
+The columns of a chunk are made once, for all pages with messages of that chunk. A page of messages that were
+enqueued one after the other is a slice of these columns, without a copy.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from fairlead.wire.columns import make_batch
 from fairlead.wire.deliveries import arrays_of, encode_columns, encode_deliveries
 from fairlead.wire.schemas import DELIVERIES
 
-#: So many messages are copied for one that is wanted; of more chunks than that, messages are taken one by one.
+#: The most messages that may be read for each wanted one. Above this ratio, messages are gathered one by one.
 _MAX_WASTE = 2
 
-#: Without the columns that have nothing but defaults; as long as a reader or a page has the payloads.
+#: Encoded chunks, without the columns that hold only defaults. An entry lives as long as a reader or a page
+#: has the payloads.
 _encoded: WeakKeyDictionary[StoredChunk, pa.RecordBatch] = WeakKeyDictionary()
 
 

@@ -1,8 +1,8 @@
-"""How deeply values from a stranger may be nested.
+"""The limit on how deeply untrusted values may be nested.
 
-MessagePack is read until Python's own stack ends. A value that was just not too deep for that is too deep for
-whoever shows it in an error, a few calls further down: so what is far deeper than anything we read is refused
-here.
+The MessagePack decoder accepts a value until Python's own stack ends. A value just below that depth would
+overflow the stack of code that formats it for an error a few calls deeper. So values that are far deeper than
+any valid one are refused here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _FLAT = (str, int, bytes, bool, float, type(None))
 
 
 def check_depth(values: Iterable[object], field: str) -> None:
-    """The values side by side, each no deeper than that. Not by recursion, which is what it guards."""
+    """Raise `InvalidRequest` if one of the values is nested more than `MAX_NESTED` deep.
+
+    The check does not recurse, because recursion is what it guards against.
+    """
     level = [value for value in values if type(value) not in _FLAT]
     for _ in range(MAX_NESTED):
         if not level:

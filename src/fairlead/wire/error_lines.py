@@ -1,6 +1,8 @@
-"""Errors in the words of the Redis protocol: one line, the stable code first, as in `QUEUE_NOT_FOUND no such queue`.
+"""Errors of the Redis protocol: one line that begins with the stable code, such as `QUEUE_NOT_FOUND no such
+queue`.
 
-A client of ours gets, behind a unit separator, what it needs to make the error anew. Without pyarrow.
+For our own clients the line also carries, behind a unit separator, the data to rebuild the error. Works
+without pyarrow.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _decoder = msgspec.json.Decoder(Fault)
 
 
 def error_line(error: BaseException, *, packed: bool = False) -> bytes:
-    """Without the `-` before it and the end of the line."""
+    """The line, without the leading `-` and the end of line."""
     fault = fault_of(error)
     line = f"{fault.code.upper()} {_one_line(fault.message)}"
     if not packed:
@@ -28,7 +30,7 @@ def error_line(error: BaseException, *, packed: bool = False) -> bytes:
 
 
 def read_error(line: str) -> FairleadError:
-    """The error of a line, also of one that was written for people."""
+    """The error of a line, with or without the data to rebuild it."""
     text, _, told = line.partition(_SEPARATOR)
     if told:
         try:
@@ -44,7 +46,7 @@ def _one_line(text: str) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Text that can be encoded."""
+    """The value with text that can be encoded as UTF-8."""
     if isinstance(value, list):
         return [_whole(one) for one in value]
     return value.encode(errors="replace").decode() if isinstance(value, str) else value

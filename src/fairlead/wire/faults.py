@@ -1,4 +1,4 @@
-"""An error on its way over the network, and back as the same class with the same fields."""
+"""Errors as plain values for the network, and back as the same class with the same fields."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What a stranger may know of an error: of one that is not ours, nothing but that it happened."""
+    """The parts of an error that a client may see. For an exception that is not a `FairleadError`, only that
+    it happened.
+    """
     if not isinstance(error, FairleadError):
         return Fault("broken_invariant", "the server met an error it did not expect; its log has the details")
     return Fault(error.code, error.message, {name: _plain(value) for name, value in error.fields.items()})
 
 
 def error_of(fault: Fault) -> FairleadError:
-    """The class with that code; a code from a newer server becomes the nearest family."""
+    """The error with that code. An unknown code, from a newer server, becomes `Unavailable`."""
     kind = _BY_CODE.get(fault.code, errors.Unavailable)
     error = kind.__new__(kind)
-    # Not through its own __init__, which builds the message from its arguments: the message is there already.
+    # Bypass the class's own __init__: it would build the message from its arguments, and the message exists
+    # already.
     FairleadError.__init__(error, fault.message, **fault.fields)
     return error
 
 
 def _plain(value: object) -> object:
-    """Fields are small values; anything else travels as text, and no text is long."""
+    """A field as a small value. Other types become text, and long text is cut."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):

@@ -29,8 +29,8 @@ from fairlead.wire.values import keys_of, read_duration, read_headers
 
 
 def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
-    """Takes what `model.checks.check_messages` gave: a client refuses by the engine's own rules before
-    anything is sent.
+    """Encode messages that `model.checks.check_messages` returned: a client applies the engine's own rules
+    before it sends anything.
     """
     if not messages:
         return make_batch(MESSAGES, 0, {})
@@ -51,8 +51,10 @@ def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
 
 
 def decode_messages(batch: pa.RecordBatch) -> Sequence[NewMessage]:
-    """Columns that are good as they are stay columns. What a stranger says otherwise is not checked here but by the
-    engine, message by message; only what cannot be put into words is refused.
+    """The messages of a batch. Columns that are valid as a whole stay columns.
+
+    Otherwise the engine checks the values, message by message. Only values that cannot become a `NewMessage`
+    are refused here.
     """
     columns = BatchColumns(batch, MESSAGES)
     good = _find_columns(columns)
@@ -60,7 +62,7 @@ def decode_messages(batch: pa.RecordBatch) -> Sequence[NewMessage]:
 
 
 def _find_columns(columns: BatchColumns) -> MessageColumns | None:
-    """As `model.checks.find_columns`, by the same rules."""
+    """The counterpart of `model.checks.find_columns`, with the same rules."""
     if not 0 < columns.length <= MAX_BATCH_MESSAGES:
         return None
     payloads = columns.read("payload", b"")
@@ -84,7 +86,7 @@ def _find_columns(columns: BatchColumns) -> MessageColumns | None:
             _good_times(columns, "ttl_ms", -1),
         )
     except (NotPlain, InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
-        # Message by message it is found which one is wrong.
+        # The check message by message finds the invalid one.
         return None
 
 

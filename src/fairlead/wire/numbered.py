@@ -1,4 +1,4 @@
-"""The place of a request in a session, as it travels beside the request."""
+"""The place of a request in a session, which travels beside the request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fairlead.errors import InvalidRequest
 
 
 class Numbered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """With a `session` the call may be repeated under its `number` and takes effect once. All answers up to the number
-    `arrived` have arrived, and the server may forget them.
+    """A place in a session. With a `session` the call may be repeated under its `number` and takes effect
+    once. All answers up to the number `arrived` have arrived, so the server may forget them.
     """
 
     session: Any = None
@@ -20,7 +20,7 @@ class Numbered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class PackedPlace(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """The place of a packed request and the name of its command, at the door that speaks Redis."""
+    """The place of a packed request and the name of its command, at the Redis door."""
 
     session: str
     number: int
@@ -28,7 +28,7 @@ class PackedPlace(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
     command: str
 
 
-#: How a packed place begins. Text in UTF-8 begins with no such byte.
+#: The first byte of a packed place. UTF-8 text never begins with this byte.
 PACKED = b"\x94"
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,22 +1,24 @@
-"""Requests and answers as MessagePack, for the door that speaks Redis and for its clients. Without pyarrow.
+"""Requests and answers as MessagePack, for the Redis door and its clients. Works without pyarrow.
 
-A request is a map of its fields, those with their default values left out. Fields of many values are compact:
+A request is a map of its fields, without those that have their default values. Fields of many values are
+compact:
 
     messages   a list of arrays [payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl],
-               or of maps with these names; what is left out at the end of an array has its default. Of messages with
-               nothing but a payload, a key and a weight a map of columns: {payload: list, fairness_key: list,
-               weight: list}, in which a list of one value says that all messages have it
-    items      a list of arrays [action, id, lease, error, reason, progress, retry_in_ms, dead, keep_order, duration_ms,
-               carry, retry_after_ms, close]: the action is its place in `ACTIONS`, the id has 16 bytes, the lease is a whole number
+               or of maps with these names; values missing at the end of an array have their defaults. Messages with
+               only a payload, a key and a weight may be a map of columns: {payload: list, fairness_key: list,
+               weight: list}, in which a list of one value applies to all messages
+    items      a list of arrays [action, id, lease, error, reason, progress, retry_in_ms, dead, keep_order,
+               duration_ms, carry, retry_after_ms, close]: the action is its index in `ACTIONS`, the id has 16 bytes,
+               the lease is an integer
     requests   a list of arrays [verb, map of fields]
 
-An answer is one value. Deliveries are columns, see `packed_deliveries`. Results of a settle are
-[now_ms, [[id, outcome, rule, due_ms, lease_until, error], ...]]: the outcome is its place in `OUTCOMES`, and what is
-left out at the end is empty. The answer to an exchange is a list of the answers to its requests. Every other answer
-is the value itself, records as maps.
+An answer is one value. Deliveries are columns, see `packed_deliveries`. Results of a settle are [now_ms,
+[[id, outcome, rule, due_ms, lease_until, error], ...]]: the outcome is its index in `OUTCOMES`, and values
+missing at the end are empty. The answer to an exchange is a list of the answers to its requests. Every other
+answer is the value itself, with records as maps.
 
-What one side encodes the other decodes to equal values. Bytes from a stranger give `InvalidRequest` at a server and
-`ProtocolMismatch` at a client, never anything else.
+Each side decodes to equal values what the other side encodes. Untrusted bytes raise `InvalidRequest` at a
+server and `ProtocolMismatch` at a client, never anything else.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ R = TypeVar("R", bound=Request[Any])
 
 _encode = msgspec.msgpack.Encoder().encode
 _NUMBERS = {outcome: number for number, outcome in enumerate(OUTCOMES)}
-#: Fields of a message and of a settlement, in the order of their rows.
+#: The number and the defaults of the fields of a message, and the number of those of a settlement.
 _MESSAGE_FIELDS = len(NewMessage.__struct_fields__)
 _NEW_MESSAGE = (None, *NewMessage.__struct_defaults__)
 _ITEM_FIELDS = 13
-#: The one verb whose requests are in a field, and whose answer has theirs.
+#: The one verb that has other requests in a field, and their answers in its answer.
 _EXCHANGE = "exchange"
 
 
@@ -64,7 +66,7 @@ class _ResultRow(msgspec.Struct, array_like=True, gc=False):
 
 
 def encode_request(request: Request[Any]) -> bytes:
-    """Raises `InvalidRequest` for values that cannot travel."""
+    """The request in bytes. Raises `InvalidRequest` for values that cannot be encoded."""
     try:
         plain_one = encode_plain(request)
     except (TypeError, ValueError, OverflowError):
@@ -95,7 +97,9 @@ def _message_row(message: NewMessage) -> Sequence[object]:
 
 
 def _item_rows(items: object) -> object:
-    """A client that answers for each item by itself takes out those that cannot travel before, and gives rows."""
+    """The items as rows. A client that reports each invalid item separately removes those first, and passes
+    rows.
+    """
     if not isinstance(items, (list, tuple)):
         return plain(items)
     return [_item_row(item) for item in items]
@@ -118,7 +122,7 @@ def _request_rows(requests: object) -> object:
 
 
 def _trimmed(row: Sequence[object], defaults: Sequence[object]) -> Sequence[object]:
-    """Without the values at the end that are the defaults."""
+    """The row without the default values at its end."""
     end = len(row)
     while end > 1 and row[end - 1] == defaults[end - 1]:
         end -= 1
@@ -134,7 +138,7 @@ def decode_request(kind: type[R], raw: bytes) -> R:
 
 
 def request_of(kind: type[R], fields: dict[str, Any]) -> R:
-    """From names and plain values, rows among them. The engine says whether its values are right."""
+    """The request from field names and plain values, rows included. The engine checks the values."""
     if isinstance(fields.get("messages"), dict):
         fields["messages"] = _messages_of(fields["messages"])
     elif isinstance(fields.get("messages"), list):
@@ -147,7 +151,7 @@ def request_of(kind: type[R], fields: dict[str, Any]) -> R:
 
 
 def _bounded(rows: list[Any], read: Any, field: str) -> list[Any]:
-    """Counted before anything is made of them."""
+    """The values read from the rows. The rows are counted before any object is made of them."""
     if len(rows) > MAX_BATCH_MESSAGES:
         raise InvalidRequest(field, f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(rows)}")
     return [read(row) for row in rows]
@@ -201,14 +205,14 @@ def _part_of(part: Any) -> Any:
 
 
 def encode_answer(request: Request[Answer], answer: Answer, now_ms: int) -> bytes:
-    """`now_ms` is the clock of the server, for leases in the answer."""
+    """The answer in bytes. `now_ms` is the server's clock, for answers with leases."""
     raw: bytes = _FORMS[_form_of(type(request))][0](request, answer, now_ms)
     return raw
 
 
 def decode_answer(request: Request[Answer], raw: bytes) -> tuple[Answer, int]:
-    """The answer, and the clock of the server where leases are in it (else 0): a client can tell how long a lease
-    lasts without trusting its own clock.
+    """The answer, and the server's clock if the answer has leases, else 0. With this clock a client can
+    compute how long a lease lasts without trusting its own.
     """
     try:
         found: tuple[Answer, int] = _FORMS[_form_of(type(request))][1](request, raw)
@@ -219,7 +223,7 @@ def decode_answer(request: Request[Answer], raw: bytes) -> tuple[Answer, int]:
 
 @cache
 def tells_time(kind: type[Request[Any]]) -> bool:
-    """Whether the answer has the clock of the server."""
+    """Whether the answer includes the server's clock."""
     return _form_of(kind) != "value"
 
 

@@ -1,8 +1,8 @@
-"""Deliveries as MessagePack: one array of columns, from which `Delivery` objects read when they are asked.
+"""Deliveries as MessagePack: one array of columns, from which `Delivery` objects read on demand.
 
-The columns are those of `_Columns`, in this order, behind the clock of the server. `queues` are names and how many of
-the rows, in their order, each has. A column is a list with a value for each row, a list of one value that all rows
-have, or nil where all have the default.
+The array begins with the server's clock, then come the columns of `_Columns` in this order. `queues` is a
+list of names, each with the number of consecutive rows that it has. A column is a list with a value for each
+row, a list of one value that all rows have, or nil if all rows have the default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID_BYTES = 16
 
 
 class _Happened(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """What happened to one message since it was enqueued."""
+    """The history of one message since it was enqueued."""
 
     attempts: int = 0
     progress: int = 0
@@ -37,7 +37,7 @@ class _Happened(msgspec.Struct, array_like=True, gc=False, frozen=True):
 class _Columns(msgspec.Struct, array_like=True, frozen=True):
     now_ms: int
     queues: list[tuple[str, int]]
-    #: 16 bytes each, one behind the other.
+    #: 16 bytes each, concatenated.
     ids: bytes
     payloads: list[bytes]
     leases: list[int] | None
@@ -85,7 +85,7 @@ def encode_deliveries(deliveries: Sequence[Delivery], now_ms: int) -> bytes:
 
 
 def _columns_of_one(delivery: Delivery, now_ms: int) -> _Columns:
-    """What `columns_of` gives, in a third of the time: most claims take one message."""
+    """The result of `columns_of` for one delivery, in a third of the time: most claims take one message."""
     message, state = delivery.message, delivery.state
     lane = lane_of(message, state)
     throttle_keys = lane_throttle_keys(lane)
@@ -110,7 +110,7 @@ def _columns_of_one(delivery: Delivery, now_ms: int) -> _Columns:
 
 
 def _short(column: Sequence[T] | None, default: T) -> Any:
-    """The column as it travels."""
+    """The column in its shortest form, as it travels."""
     if not column:
         return None
     first = column[0]
@@ -126,8 +126,9 @@ def _happened(state: MessageState | None) -> _Happened | None:
 
 
 def decode_deliveries(raw: bytes) -> tuple[list[Delivery], int]:
-    """Deliveries whose messages are made when they are asked for, and the clock of the server. Ids of queues, places
-    and what else only the engine needs stay behind: they are 0 here.
+    """The deliveries, whose messages are made on demand, and the server's clock.
+
+    Queue ids, places and other values that only the engine needs do not travel; they are 0 here.
     """
     columns = _decoder.decode(raw)
     count = len(columns.payloads)
@@ -158,7 +159,7 @@ def decode_deliveries(raw: bytes) -> tuple[list[Delivery], int]:
 
 
 def _only_delivery(columns: _Columns, stored: ArrivedMessages, queue: str) -> Delivery:
-    """What the loops give, in less time: most claims take one message."""
+    """The result of the general loops for one delivery, in less time: most claims take one message."""
     return Delivery(
         stored,
         _state(_only(columns.happened, None)),
@@ -179,7 +180,7 @@ def _only(column: list[T] | None, default: T) -> T:
 
 
 def _long(column: list[T] | None, default: T, count: int) -> list[T]:
-    """A value for each row."""
+    """The column with a value for each row."""
     if column is None:
         return [default] * count
     if len(column) == count:
@@ -203,7 +204,7 @@ def _state(happened: _Happened | None) -> MessageState | None:
 
 
 class ArrivedMessages:
-    """The messages of one answer, by their rows."""
+    """The messages of one answer, by row."""
 
     __slots__ = ("_columns", "_count")
 

@@ -1,6 +1,8 @@
-"""The requests that nearly all programs send, read by decoders of their own: straight from their bytes, without a map of
-values that may be anything. What does not fit goes the way of all requests, in `packed`, where a wrong value gets as
-far as the engine, which refuses it in its words.
+"""Decoders for the requests that nearly all programs send.
+
+They read the fields directly from the bytes, without a map of values of any type. A request that does not fit
+takes the general way in `packed`, which passes a wrong value on to the engine, and the engine refuses it with
+its own error.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class _Claim(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=
 
 
 class MessageLists(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Messages that have nothing but these fields, by column. A list of one value says that all messages have it, and a
-    column that is left out that they have the default.
+    """Messages that have only these fields, by column. A list of one value applies to all messages; a column
+    that is left out has the default.
     """
 
     payload: list[bytes]
@@ -52,7 +54,7 @@ class MessageLists(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     weight: list[int] | None = None
 
     def messages(self) -> Sequence[NewMessage] | None:
-        """None: the columns have different lengths, or there are too many to look at."""
+        """The messages; None if the columns have different lengths, or there are no or too many messages."""
         count = len(self.payload)
         if not 0 < count <= MAX_BATCH_MESSAGES:
             return None
@@ -89,7 +91,8 @@ def _settle(found: _Completes) -> tuple[Any, ...] | None:
     return ([Complete(LeaseRef(raw_id, lease)) for _, raw_id, lease in rows],)
 
 
-#: By verb: what reads the bytes, and what gives the fields of the request in their order; None: it is not plain.
+#: By verb: the decoder of the bytes, and a function that returns the request's fields in their order, or None
+#: if the request is not plain.
 _FORMS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], tuple[Any, ...] | None]]] = {
     "enqueue": (msgspec.msgpack.Decoder(_Enqueue).decode, _enqueue),
     "enqueue_many": (msgspec.msgpack.Decoder(_EnqueueMany).decode, _enqueue_many),
@@ -99,7 +102,7 @@ _FORMS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], tuple[Any, ...] 
 
 
 def find_plain(kind: type[R], raw: bytes) -> R | None:
-    """None: the request is not plain, or no request at all."""
+    """The request; None if the bytes are not a plain request, or no request at all."""
     form = _FORMS.get(kind.verb_name)
     if form is None:
         return None
@@ -113,7 +116,9 @@ def find_plain(kind: type[R], raw: bytes) -> R | None:
 
 
 def encode_plain(request: Request[Any]) -> bytes | None:
-    """For a client: None if the request is of another kind, or has anything else or of another type."""
+    """The bytes of a client's request; None if it is of another kind, has other fields, or has a value of
+    another type.
+    """
     form = _PLAIN.get(request.verb_name)
     plain = None if form is None else form(request)
     return None if plain is None else _encode(plain)
@@ -155,7 +160,7 @@ _PLAIN: dict[str, Callable[[Any], msgspec.Struct | None]] = {
 
 
 def message_lists(messages: Sequence[NewMessage]) -> MessageLists | None:
-    """For a client: None if a message has more than that, or a value of another type."""
+    """The columns of a client's messages; None if a message has other fields, or a value of another type."""
     if not messages or set(map(type, messages)) != {NewMessage}:
         return None
     with_more = [

@@ -1,6 +1,6 @@
-"""Requests as maps of plain values, and back: what every form on the wire has in common. Without pyarrow.
+"""Conversion between requests and maps of plain values, which every encoding uses. Works without pyarrow.
 
-Plain values become a request without checks, so that a wrong value is refused by the engine, in its words, at
+Plain values become a request without checks, so that the engine refuses a wrong value with the same error at
 every door.
 """
 
@@ -29,7 +29,7 @@ _FLAT = frozenset((str, int, bytes, bool, float, type(None)))
 
 
 def encode_fields(request: Request[Any]) -> bytes:
-    """Only fields that differ from their defaults travel, and not those that travel in columns."""
+    """The fields that differ from their defaults, without those that travel in columns."""
     given = changed_fields(request)
     given.pop(request.columns, None)
     return encode_map({name: plain(value) for name, value in given.items()})
@@ -68,7 +68,7 @@ def decode_map(raw: bytes) -> dict[str, Any]:
 
 
 def make_request(kind: type[R], fields: dict[str, Any]) -> R:
-    """Names and plain values become a request; the engine says whether its values are right."""
+    """The request from field names and plain values. The engine checks the values."""
     if "filter" in fields:
         fields["filter"] = _convert(fields["filter"], DeadFilter, "filter")
     if isinstance(fields.get("messages"), list):
@@ -81,14 +81,16 @@ def make_request(kind: type[R], fields: dict[str, Any]) -> R:
 
 @cache
 def _defaults(kind: type[Request[Any]]) -> tuple[object, ...]:
-    """One for each field; a field that must be given has one that no value is."""
+    """The default of each field; `UNSET`, which no value equals, for a required field."""
     given = kind.__struct_defaults__
     required = len(kind.__struct_fields__) - len(given)
     return (msgspec.UNSET,) * required + given
 
 
 def _convert(value: object, kind: type, field: str) -> Any:
-    """A record from a map, unchecked: a wrong value, and one that is no map, is refused by the engine."""
+    """A record from a map. Its values are not checked here: the engine refuses a wrong value, and also a
+    value that is no map.
+    """
     if not isinstance(value, dict):
         return value
     known = set(kind.__annotations__)
@@ -103,7 +105,9 @@ def _convert(value: object, kind: type, field: str) -> Any:
 
 
 def plain(value: object) -> object:
-    """Durations as the text that the engine reads; records as maps; enums as their values."""
+    """The value in plain form: a duration as the text that the engine reads, a record as a map, an enum as
+    its value.
+    """
     if type(value) in _FLAT:
         return value
     if isinstance(value, timedelta):

@@ -1,9 +1,9 @@
-"""A request at the Flight door: its call in MessagePack, and a record batch in Arrow's IPC format, both in
-the `app_metadata`.
+"""Requests of the Flight door: a call in MessagePack, and a record batch in Arrow's IPC format, both in the
+`app_metadata`.
 
-The batch is not sent in the way Flight has for it, because Flight's reader unpacks a compressed batch before
-anybody can look at it, and 32 KB of zstd unpack to a gigabyte. Here the header of the batch is read first,
-and a compressed one is refused.
+The batch does not travel as a Flight batch, because Flight's reader decompresses a batch before other code
+can check it, and 32 KB of zstd can unpack to a gigabyte. Here the header of the batch is read first, and a
+compressed batch is refused.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import pyarrow as pa
 from fairlead.errors import InvalidRequest
 from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
 
-#: MessagePack's array of two, with which a request begins that has a batch. A call alone is a map.
+#: The first byte of a request with a batch: a MessagePack array of two. A call without a batch is a map.
 _PAIR = b"\x92"
 _IPC = "an Arrow IPC stream of one schema and one record batch"
 _PLAIN = "a record batch without compression and custom metadata"
 
-#: Where the tables of Arrow's Message.fbs have what is asked for: numbers of fields.
+#: The field numbers in the tables of Arrow's Message.fbs.
 _MESSAGE_HEADER, _MESSAGE_CUSTOM_METADATA, _BATCH_COMPRESSION = 2, 4, 3
 
 
 class _Pair(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Both as `bin`: so nothing of what they hold is read here, however deep it is."""
+    """A call and its batch, both as `bin`, so that decoding the pair reads nothing inside them, however deep
+    it is nested.
+    """
 
     call: bytes
     batch: memoryview
@@ -44,7 +46,9 @@ def pack(call: bytes, batch: pa.RecordBatch | None) -> bytes:
 
 
 def unpack(raw: pa.Buffer) -> tuple[bytes, pa.RecordBatch | None]:
-    """The columns of the batch are views of `raw`: nothing is copied or unpacked. Raises `InvalidRequest`."""
+    """The call and its batch. The columns of the batch are views of `raw`: nothing is copied or decompressed.
+    Raises `InvalidRequest`.
+    """
     if raw[:1].to_pybytes() != _PAIR:
         return raw.to_pybytes(), None
     try:
@@ -69,9 +73,9 @@ def read_batch(stream: memoryview) -> pa.RecordBatch:
 
 
 def _is_plain(header: bytes) -> bool:
-    """Whether the flatbuffer of a record batch says nothing of compression.
+    """Whether the flatbuffer of a record batch has neither compression nor custom metadata.
 
-    Streams of Arrow 0.17 said it in the custom metadata of the message, and are read still.
+    Arrow 0.17 declared compression in the custom metadata of the message, and readers still accept that.
     """
     message = _Table(header, struct.unpack_from("<I", header)[0])
     if message.find(_MESSAGE_CUSTOM_METADATA) is not None:
@@ -92,7 +96,7 @@ class _Table:
         self._fields = at - struct.unpack_from("<i", raw, at)[0]
 
     def find(self, number: int) -> int | None:
-        """Where a field is; None when it is not there."""
+        """The offset of a field; None when the field is absent."""
         (size,) = struct.unpack_from("<H", self._raw, self._fields)
         entry = 4 + 2 * number
         if entry + 2 > size:
@@ -102,8 +106,8 @@ class _Table:
 
 
 def _header_of(schema: pa.Schema) -> bytes:
-    """By identity: to hash a schema costs more than to write it, and those of the protocol live as long as
-    the process.
+    """The serialized schema, found by identity: hashing a schema costs more than serializing it, and the
+    protocol's schemas live as long as the process.
     """
     header: bytes = _headers.get(id(schema)) or schema.serialize().to_pybytes()
     return header

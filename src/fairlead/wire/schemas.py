@@ -1,8 +1,7 @@
-"""The protocol: what each record batch looks like. Every column may be left out of a stream, or be null: then
-its default counts.
+"""The Flight protocol: the schema of each record batch. Every column may be left out of a stream or be null,
+and then has its default.
 
-Version 1. A change that an older side would misread gets a new version; a new column that may be left out
-does not.
+Version 1. A change that an older side would misread gets a new version. A new optional column does not.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ SETTLEMENTS = pa.schema(
     ]
 )
 
-#: A message as one sees it who looks and does not claim: as it would be delivered, and where it is.
+#: A message that is looked at without a claim: as it would be delivered, and where it is.
 BROWSED = pa.schema(
     [
         *[field for field in DELIVERIES if field.name not in ("lease", "lease_until")],
@@ -87,14 +86,15 @@ BROWSED = pa.schema(
         (
             "hidden",
             pa.list_(pa.utf8()),
-        ),  # what is left out, because the caller may not read it, or nobody may
+        ),  # fields that are left out, because this caller or every caller may not read them
     ]
 )
 
-#: Of a channel whose answers are in their metadata, and of all requests as far as Flight is concerned.
+#: For channels whose answers are in their metadata, and for all requests in the view of Flight.
 NOTHING = pa.schema([])
 
-#: The batches of each channel's answers. Only requests of `write` have a batch, and its columns depend on the verb.
+#: The batches of each channel's answers. Only requests of `write` have a batch, and its columns depend on the
+#: verb.
 CHANNELS: Final[dict[str, pa.Schema]] = {
     "write": NOTHING,
     "claim": DELIVERIES,

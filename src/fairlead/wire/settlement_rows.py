@@ -1,4 +1,4 @@
-"""Settlements as rows: what a client says of each delivery, as a MessagePack array. Without pyarrow."""
+"""Settlements as rows: a MessagePack array for each delivery that a client settles. Works without pyarrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.model.handles import check_carry, check_fail, check_progress, read
 from fairlead.model.settle import Complete, Extend, Fail, LeaseRef, Release, Settlement, SettleResult, Start
 from fairlead.wire.values import read_duration
 
-#: Their order is part of the protocol: append only.
+#: The order is part of the protocol: append only.
 ACTIONS: Final = ("complete", "fail", "release", "extend", "start")
 OUTCOMES: Final = (
     "completed",
@@ -37,7 +37,7 @@ COMPLETE, FAIL, RELEASE, EXTEND, START = range(5)
 
 
 class SettlementRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One settlement as it travels; the fields are the columns of the schema."""
+    """One settlement as it travels. The fields are the columns of the schema."""
 
     action: int
     id: bytes
@@ -58,8 +58,8 @@ OPTIONAL = SettlementRow.__struct_fields__[3:]
 
 
 def settlement_rows(items: Sequence[Settlement]) -> tuple[list[SettlementRow], dict[int, SettleResult]]:
-    """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil
-    the others.
+    """The rows to send, and by index the results of items that cannot be sent. An invalid item does not
+    affect the others.
     """
     rows: list[SettlementRow] = []
     refused: dict[int, SettleResult] = {}
@@ -70,7 +70,8 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[SettlementRow], d
             and type(item.progress) is int
             and not item.progress
         ):
-            # The short way for what is said most: all of it was given out by the engine.
+            # Fast path for the most frequent settlement: all of its values came from the engine, so they need
+            # no check.
             rows.append(SettlementRow(COMPLETE, item.delivery.raw_id, item.delivery.claim_id))
             continue
         try:
@@ -81,7 +82,7 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[SettlementRow], d
 
 
 def settlement_row(item: object) -> SettlementRow:
-    """Raises `InvalidRequest` for one that could never be sent."""
+    """The row of one settlement. Raises `InvalidRequest` if it cannot be sent."""
     if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
         raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
     raw_id, claim_id = read_handle(item.delivery)

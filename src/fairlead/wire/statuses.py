@@ -1,7 +1,8 @@
-"""What each error is called outside Python: a gRPC status, an HTTP status, an exit code of the command line.
+"""The status of each error outside Python: a gRPC status, an HTTP status and an exit code of the command
+line.
 
-One table for all doors; a test asserts that every error is in it. Exit code 2 is the shell's for wrong usage,
-1 is for what is not in the table.
+One table serves all doors; a test asserts that it has every error. Exit code 2 is the shell's code for wrong
+usage, and 1 is for errors that are not in the table.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ _FAMILIES: dict[type[FairleadError], Status] = {
 
 
 def status_of(error: BaseException) -> Status:
-    """Also for an error that is none of ours: that is a defect, and looks like one."""
+    """The status of an error. An exception that is not a `FairleadError` is a defect, and has the status of
+    one.
+    """
     if isinstance(error, FairleadError):
         for kind in type(error).__mro__:
             found = STATUSES.get(kind) or _FAMILIES.get(kind)

@@ -1,11 +1,12 @@
-"""What consumers and the door that speaks Redis say about subscriptions: three commands that are no verbs, and pushes.
+"""The subscription protocol between consumers and the Redis door: three commands that are no verbs, and
+pushes.
 
     FL.CONSUME orders CREDIT 10    -> the number of the subscription, on this connection
     FL.CREDIT 1 5                  -> OK
     FL.CANCEL 1                    -> OK
 
-A push is an array [kind, subscription, ...]: `fl.deliver` with how many of its deliveries are started, from the first
-on, and the deliveries; `fl.end` with the error that ended the subscription. Without pyarrow.
+A push is an array [kind, subscription, ...]. `fl.deliver` has the number of started deliveries, which come
+first, and the deliveries. `fl.end` has the error that ended the subscription. Works without pyarrow.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ SubscriptionNumber = Annotated[int, Meta(description="What `FL.CONSUME` returned
 class Consume(Request[int], frozen=True):
     """Send messages as they become ready, as pushes, up to `credit` of them; `FL.CREDIT` allows more.
 
-    While none of those that it sent is leased, the next one is sent as started, unless `max_per_stream` is above 1; the
-    others are not started. After a connection was lost, `token` brings back the one that was sent as started. Returns
-    the number of the subscription.
+    While the subscription has no leased message, its next delivery is sent as started, unless
+    `max_per_stream` is above 1; the others are not started. After a lost connection, `token` brings back the
+    delivery that was sent as started. Returns the number of the subscription.
     """
 
     verb_name = "consume"
-    #: Nothing is done by one whose connection is lost.
+    #: A subscription ends with its connection, so `FL.CONSUME` may be repeated after a lost connection.
     repeatable = True
 
     queue: Annotated[str | Sequence[str], Meta(description="One queue, or several that take turns.")]
@@ -57,7 +58,7 @@ class Consume(Request[int], frozen=True):
 
 
 class Credit(Request[None], frozen=True):
-    """Let a subscription send so many more messages."""
+    """Let a subscription send `count` more messages."""
 
     verb_name = "credit"
 
@@ -66,33 +67,33 @@ class Credit(Request[None], frozen=True):
 
 
 class Cancel(Request[None], frozen=True):
-    """End a subscription. What it sent and nobody started returns to its places, uncharged."""
+    """End a subscription. Deliveries that were sent and not started return to their places, uncharged."""
 
     verb_name = "cancel"
 
     subscription: SubscriptionNumber
 
 
-#: By the name of the command.
+#: By command name.
 COMMANDS: dict[bytes, type[Request[Any]]] = {
     b"FL." + kind.verb_name.upper().encode(): kind for kind in (Consume, Credit, Cancel)
 }
 
 
 class Pushed(NamedTuple):
-    """A push as our own client gets it. `error`: what ended the subscription."""
+    """A push in a client. `error`: what ended the subscription."""
 
     subscription: int
     deliveries: Sequence[Delivery] = ()
-    #: How many of them are started, from the first on.
+    #: The number of deliveries that are started; they come first.
     started: int = 0
-    #: The clock of the server.
+    #: The server's clock.
     now_ms: int = 0
     error: FairleadError | None = None
 
 
 def read_push(parts: Sequence[Any]) -> Pushed:
-    """Raises `ProtocolMismatch` for bytes that are no push of ours."""
+    """The push. Raises `ProtocolMismatch` for bytes that are no valid push."""
     try:
         kind, subscription, *rest = parts
         if kind == DELIVER:

@@ -1,9 +1,9 @@
-"""OpenTelemetry traces that travel with messages: a W3C `traceparent` in the headers ties the consumer to the
-producer.
+"""OpenTelemetry traces that travel with messages: a W3C `traceparent` in the headers connects the consumer to
+the producer.
 
-Off unless asked for: whoever may trace holds a `Tracing` or None, and looks once. OpenTelemetry is the extra
-`fairlead[otel]` and is imported by the first `setup` or `ambient`. Spans say queue, id and counts; never a
-payload, never the text of an error.
+Tracing is off by default: a component holds a `Tracing` or None, and tests which only once. OpenTelemetry is
+the extra `fairlead[otel]`, and the first `setup` or `ambient` imports it. Spans have queue, id and counts;
+never a payload, never the text of an error.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
     from opentelemetry.trace import Link, SpanContext, TracerProvider
 
-#: As OpenTelemetry's conventions for messaging have it.
+#: The values of OpenTelemetry's conventions for messaging.
 OperationType = Literal["send", "receive", "settle", "process"]
 _SYSTEM = {"messaging.system": "fairlead"}
 _PARENT, _STATE = "traceparent", "tracestate"
 _NO_MORE: Mapping[str, str | int] = {}
-#: Spans are exported whole: a claim of ten thousand must not make one of megabytes.
+#: The most links of a span. Spans are exported whole: a claim of ten thousand messages must not make a span
+#: of megabytes.
 MAX_LINKS = 64
-#: A stop waits no longer than that for a collector that is away.
+#: How long a stop waits for a collector that does not answer.
 _EXPORT_S = 2.0
 
 
@@ -39,7 +40,7 @@ def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
     """Send spans to an OTLP collector over gRPC, such as `http://localhost:4317`, in the background and in
     batches.
 
-    A collector that is away loses spans and delays nobody. `close` sends what is left.
+    A collector that does not answer loses spans and delays no caller. `close` sends the remaining spans.
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -59,7 +60,9 @@ def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
 
 
 def ambient() -> Tracing:
-    """Spans go wherever the program around us sends its own; nowhere when it has set up nothing."""
+    """Tracing into the tracer provider that the surrounding program has set up. Without a provider, spans are
+    dropped.
+    """
     try:
         from opentelemetry.trace import get_tracer_provider
     except ImportError as missing:
@@ -68,7 +71,7 @@ def ambient() -> Tracing:
 
 
 class Tracing:
-    """Thread-safe, and at home in asyncio: the current span is that of the task or thread that asks."""
+    """Thread-safe, and usable with asyncio: the current span is that of the calling task or thread."""
 
     def __init__(self, provider: TracerProvider, own: SdkTracerProvider | None = None) -> None:
         from opentelemetry import trace
@@ -80,12 +83,12 @@ class Tracing:
         self._own = own
 
     def inject(self, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The headers with the current span in them. Headers that carry a trace already are left as they are."""
+        """The headers with the current span in them. Headers that already have a trace stay unchanged."""
         return _laid_over(headers, self._current())
 
     @contextmanager
     def enqueue_span(self, queue: str, messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
-        """A producer's span around an enqueue; yields the messages to send, which carry it."""
+        """A producer's span around an enqueue. Yields the messages to send, with the span in their headers."""
         with self._span(self._trace.SpanKind.PRODUCER, "enqueue", "send", queue, len(messages)):
             carried = self._current()
             yield [
@@ -95,11 +98,11 @@ class Tracing:
 
     @contextmanager
     def process_span(self, delivery: Delivery) -> Iterator[None]:
-        """A consumer's span around its work on one message: a child of the span that enqueued it, in the same
-        trace.
+        """A consumer's span around its work on one message: a child of the span that enqueued the message, in
+        the same trace.
 
-        What was current before is linked. An exception marks the span as failed, by its type only, and
-        passes.
+        The span that was current before is linked. An exception marks the span as failed, by the exception's
+        type only, and propagates.
         """
         around = self._trace.get_current_span().get_span_context()
         links = [self._trace.Link(around)] if around.is_valid else []
@@ -133,9 +136,9 @@ class Tracing:
         linked: Iterable[Mapping[str, str]] = (),
         error: BaseException | None = None,
     ) -> None:
-        """A server's span, written down after the call: a claim that waited for nothing leaves none.
+        """Record a server's span after the call: a claim that found nothing leaves no span.
 
-        `parent` and `linked` are headers of messages, which may carry a trace.
+        `parent` and `linked` are headers of messages, which may have a trace.
         """
         links = [
             self._trace.Link(found)
@@ -155,7 +158,7 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Send what is left, if the spans are ours to send."""
+        """Send the remaining spans, if this object owns the tracer provider."""
         if self._own is not None:
             self._own.shutdown()
 
@@ -188,7 +191,7 @@ class Tracing:
                 raise
 
     def _mark_failed(self, span: object, error: BaseException) -> None:
-        """By its code or type: its text may quote a payload."""
+        """Mark the span by the error's code or type. The error's text may quote a payload."""
         kind = error.code if isinstance(error, FairleadError) else type(error).__name__
         span.set_attribute("error.type", kind)  # type: ignore[attr-defined]
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, kind))  # type: ignore[attr-defined]
@@ -199,8 +202,8 @@ class Tracing:
         return carried
 
     def _context_in(self, headers: Mapping[str, str]) -> Context:
-        """What the headers carry, and nothing else: what is current here is not the parent of another's
-        message.
+        """The trace context in the headers only: a span that is current here is not the parent of another
+        program's message.
         """
         carried = {name: value for name in (_PARENT, _STATE) if isinstance(value := headers.get(name), str)}
         return self._carried.extract(carried)

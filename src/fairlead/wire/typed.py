@@ -1,6 +1,6 @@
-"""What people type, as the values that the fields of a request take: lists, records and maps as JSON.
+"""Text that people type, converted to the values of request fields: lists, records and maps as JSON.
 
-Single values are not checked here: the engine refuses them. Without pyarrow.
+Single values are not checked here: the engine refuses wrong ones. Works without pyarrow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.settle import DeliveryRef, Handle
 from fairlead.request import VERBS, Request
 
-#: Characters of a value that an error repeats.
+#: The most characters of a value that an error repeats.
 _MAX_SHOWN = 80
 _SINGLE = (str, int, float, bool, bytes, timedelta, Path, FailureReason)
 
@@ -47,7 +47,7 @@ def from_text(field: Field, text: str) -> Any:
 
 
 def _from_json(given: Any, field: Field, name: str) -> Any:
-    """`name` is what errors call the value, such as `messages[2].headers`."""
+    """The value of the field. `name` is the value's name in errors, such as `messages[2].headers`."""
     if isinstance(given, list):
         return _from_list(given, field, name)
     if given is not None and bytes in field.kinds:
@@ -73,7 +73,7 @@ def _from_list(given: list[Any], field: Field, name: str) -> Any:
 
 
 def _from_json_bytes(given: Any, name: str) -> bytes:
-    """As `-o json` prints them."""
+    """Bytes in the form in which `-o json` prints them."""
     if isinstance(given, str):
         return given.encode("utf-8", "surrogateescape")
     try:
@@ -93,7 +93,7 @@ def _from_tagged(given: object, tag: str, kinds: Mapping[str, type], name: str, 
 
 def _from_object(given: dict[str, Any], kind: type, name: str) -> Any:
     if kind is Handle:
-        # A delivery may be given as it was printed, with all that is known of it.
+        # A delivery may be given as it was printed, with all its fields.
         kind, given = DeliveryRef, {part: given[part] for part in ("id", "lease") if part in given}
     fields = {field.name: field for field in fields_of(kind)}
     required = [field.name for field in fields.values() if field.required]

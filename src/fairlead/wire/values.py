@@ -1,4 +1,6 @@
-"""Values that travel packed, in a column of a record batch or in a MessagePack array: both sides, without pyarrow."""
+"""Values that travel packed, in a column of a record batch or in a MessagePack array, for both sides. Works
+without pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def read_duration(ms: int | None) -> timedelta | None:
         raise InvalidRequest("duration", "between 0 and 10 years", ms) from None
 
 
-#: Lanes and their keys come back by the thousand; taking them apart costs more than remembering.
+#: A cache: the same lanes come back by the thousand, and taking one apart costs more than a lookup.
 _keys: dict[bytes, tuple[str, tuple[str, ...]]] = {}
 _MAX_KEYS = 200_000
 
@@ -45,7 +47,7 @@ def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
     known = _keys
     missing = set(lanes).difference(known)
     if len(known) + len(missing) > _MAX_KEYS:
-        # Not emptied: another thread may be reading it.
+        # Replaced, not emptied: another thread may be reading it.
         known = _keys = {}
         missing = set(lanes)
     for lane in missing:
@@ -55,7 +57,7 @@ def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def queues_of(runs: Runs, length: int) -> list[str]:
-    # Counted before they are made: a few bytes can say more than there is memory for.
+    # Count before the list is made: a few bytes can declare more rows than memory holds.
     if sum([count for _, count in runs]) != length or any([count < 0 for _, count in runs]):  # noqa: C419 - a generator takes longer
         raise InvalidRequest("queues", f"{length} rows in all", runs)
     return [queue for queue, count in runs for _ in range(count)]
@@ -83,7 +85,7 @@ def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] 
     known = _lanes
     missing = set(keys).difference(known)
     if len(known) + len(missing) > _MAX_LANES:
-        # Not emptied: another thread may be reading it.
+        # Replaced, not emptied: another thread may be reading it.
         known = _lanes = {}
         missing = set(keys)
     for key in missing:

@@ -1,8 +1,8 @@
-"""Record batches as a caller holds them: every column of the schema there, of its type, and nothing done row
-by row.
+"""Record batches in the form in which callers see them: with every column of the schema, in its type, and
+without work row by row.
 
-On the way out of a client a batch gets its defaults back, which travel as nulls; on the way in it may lack
-columns, and have types that are only wider or narrower than those of the protocol.
+A batch that a client returns gets the defaults that travelled as nulls. A batch that a caller passes in may
+lack columns, and may have types that are only wider or narrower than those of the protocol.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.wire.columns import make_batch, nulls
 
-#: What a null stands for, where it does not stand for nothing.
+#: The default that a null means, for columns in which null does not mean "none".
 _DEFAULTS: dict[str, object] = {
     "fairness_key": DEFAULT_KEY,
     "weight": 1,
@@ -30,8 +30,8 @@ _DEFAULTS: dict[str, object] = {
 
 
 def fill_defaults(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """All columns of the schema. Null is left where there is none: no headers, no stream, no carry, a payload
-    not asked for.
+    """The batch with all columns of the schema. Null stays where there is no value: no headers, no stream, no
+    carry, a payload that was not asked for.
     """
     try:
         batch.validate(full=True)
@@ -53,7 +53,8 @@ def _filled(column: pa.Array, name: str) -> pa.Array:
     if column.null_count == len(column):
         return _repeated(name, column.type, len(column))
     if pa.types.is_list(column.type):
-        # Kernels that fill do not know lists: an empty one is where one begins that has no values.
+        # The kernels that fill nulls do not support lists. Without the null bits, a list without values is an
+        # empty list.
         return (
             pa.ListArray.from_arrays(column.offsets, column.values)
             if _is_packed(column)
@@ -63,8 +64,8 @@ def _filled(column: pa.Array, name: str) -> pa.Array:
 
 
 def _is_packed(column: pa.ListArray) -> bool:
-    """Whether its nulls have no values of their own, so that they are empty lists once they are not null."""
-    import pyarrow.compute as pc  # seldom needed, and a tenth of the time that a short command takes
+    """Whether the null lists have no values of their own, so that they are empty lists without the null bits."""
+    import pyarrow.compute as pc  # imported here: seldom needed, and a tenth of the time of a short command
 
     lengths = pc.subtract(column.offsets[1:], column.offsets[:-1])
     return bool(pc.sum(pc.if_else(column.is_null(), lengths, 0)).as_py() == 0)
@@ -80,7 +81,9 @@ def _repeated(name: str, kind: pa.DataType, length: int) -> pa.Array:
 
 
 def fit(batch: object, schema: pa.Schema) -> pa.RecordBatch:
-    """A caller's batch in the types of the schema; `InvalidRequest` names the column that cannot be."""
+    """A caller's batch in the types of the schema. `InvalidRequest` names the column that cannot be
+    converted.
+    """
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidRequest("batch", "a pyarrow.RecordBatch", type(batch))
     if batch.schema.equals(schema):

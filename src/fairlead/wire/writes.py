@@ -1,4 +1,5 @@
-"""Verbs with rows: the rows travel in the columns of a record batch, the other fields in a MessagePack map beside it.
+"""Verbs with rows: the rows travel in the columns of a record batch, the other fields in a MessagePack map
+beside it.
 
 The table of verbs names the field of the rows (`columns`); importing `fairlead.verbs` fills the table.
 """
@@ -29,7 +30,7 @@ _READ_COLUMNS: dict[str, Callable[[pa.RecordBatch], Sequence[object]]] = {
 
 
 def encode_write(request: Request[Any]) -> bytes:
-    """Without its rows."""
+    """The request without its rows."""
     return _encode(WriteCall(request.verb_name, encode_fields(request)))
 
 
@@ -44,7 +45,7 @@ def decode_write(call: WriteCall, batch: pa.RecordBatch | None) -> Request[Any]:
 
 
 def decode_fields(kind: type[R], raw: bytes, **rows: Sequence[object]) -> R:
-    """Names and plain values become a request; the engine checks the values."""
+    """The request from field names and plain values. The engine checks the values."""
     return make_request(kind, decode_map(raw) | rows)
 
 
