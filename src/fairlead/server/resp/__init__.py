@@ -1,11 +1,13 @@
-"""The door that speaks the Redis protocol, RESP2 and RESP3: `FL.<VERB>` for every verb of the table.
+"""The door that speaks the Redis protocol, RESP2 and RESP3. Every verb is a command, `FL.<VERB>`.
 
-`door.py` has the life of the door, its turns, syncs and threads, `connection.py` one connection; `parser.py` reads
-commands, `arguments.py` their plain words, `replies.py` writes answers for people, `commands.py` has what is no verb,
-`subscriptions.py` deliveries that are pushed, and `streams/` the commands of Redis Streams.
-Answers to our own client are MessagePack (`wire.packed`).
+`door.py` has the life cycle of the door, its turns, syncs and threads. `connection.py` handles one
+connection, `parser.py` parses commands, `arguments.py` turns their plain words into requests, and
+`replies.py` formats answers for people. `commands.py` has the commands that are not verbs, `subscriptions.py`
+pushes deliveries, and `streams/` has the commands of Redis Streams. The fairlead client gets answers in
+MessagePack (`wire.packed`).
 
-Guarantees: answers of one connection leave in the order of its commands; a durable answer leaves after its sync; what a
-stranger sends ends his own connection at most. A waiting claim takes no thread. Deliveries that could not be written
-return to their places. Must not: know a rule of the queue. Start at `door.py`.
+Guarantees: the answers of a connection are sent in the order of its commands. A durable answer is sent after
+its sync. Malformed input closes at most the connection that sent it. A waiting claim takes no thread.
+Deliveries that could not be sent return to their places. Must not: know a rule of the queue. Start at
+`door.py`.
 """

@@ -1,18 +1,19 @@
-"""The plain words of a command as a request: for people, and for programs in any language.
+"""Turn the plain words of a command into a request, for people and for programs in any language.
 
-The fields that must be given come first, in their order; then pairs of a name and a value, in any order:
+The required fields come first, in their order. Pairs of a name and a value follow, in any order:
 
     FL.ENQUEUE orders payload KEY acme HEADER tenant acme WEIGHT 3
 
-A list is given by its name once for each item (`ID x ID y`), a map by its name once for each entry (`HEADER n v`), and
-what has parts of its own as JSON. Messages and settlements have a short form: a word that begins each, then what it must
-have, then pairs:
+The name of a list is repeated for each item (`ID x ID y`), the name of a map for each entry (`HEADER n v`). A
+field with an inner structure is JSON. Messages and settlements have a short form: a word that begins each
+item, then its required fields, then pairs:
 
     FL.SETTLE COMPLETE <id> <lease> FAIL <id> <lease> ERROR "no such order" RETRY_IN 30s
     FL.ENQUEUE_MANY orders MESSAGE one KEY acme MESSAGE two
     FL.ENQUEUE_MANY orders MESSAGES '[{"payload": "one", "fairness_key": "acme"}]'
 
-All of it follows from the table of fields; a value that is wrong is refused by the engine, in its words.
+All this is derived from the table of fields. The engine checks the values and refuses wrong ones with its own
+messages.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from fairlead.wire.typed import from_text, is_json, is_text_list
 
 R = TypeVar("R", bound=Request[Any])
 
-#: Shorter names of fields, where no field of the verb has them.
+#: Short names of fields. A field of the verb with the same name has precedence.
 _SHORT = {"KEY": "fairness_key", "DEDUP": "dedup_key", "THROTTLE": "throttle_keys"}
-#: Items that have a short form: the field, and by the word that begins one its record.
+#: Fields whose items have a short form, and for each the words that begin an item with their records.
 _ITEMS: dict[str, dict[str, type]] = {
     "messages": {"MESSAGE": NewMessage},
     "items": {kind.__name__.upper(): kind for kind in (Complete, Fail, Release, Extend, Start)},
@@ -43,11 +44,11 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class _Grammar(NamedTuple):
-    """The fields of a record as words say them."""
+    """How the fields of a record are written as words."""
 
     required: list[Field]
     named: dict[str, Field]
-    #: The field of items that have a short form, and their records by the words that begin one.
+    #: The field whose items have a short form, and the records of the words that begin an item.
     items: str
     records: dict[str, type]
 
@@ -103,7 +104,9 @@ def _parts_of(record: type) -> list[str]:
 
 
 def _read_record(grammar: _Grammar, words: Sequence[bytes], at: int, what: str) -> tuple[dict[str, Any], int]:
-    """What must be given, and the pairs that follow; returns where the first word is that is none of it."""
+    """Read the required fields and the pairs after them. Also returns the position of the first word that
+    does not belong to the record.
+    """
     values: dict[str, Any] = {}
     for field in grammar.required:
         count = 2 if field.name == "delivery" else 1
@@ -129,10 +132,10 @@ def _read_record(grammar: _Grammar, words: Sequence[bytes], at: int, what: str) 
 def _read_pair(
     grammar: _Grammar, name: str, words: Sequence[bytes], at: int, values: dict[str, Any]
 ) -> tuple[bool, int]:
-    """Whether the word is the name of a field, and where the next word is."""
+    """Returns whether the word is the name of a field, and the position of the next word."""
     field = grammar.named.get(name)
     if field is None and "OPTION" in grammar.named:
-        # The options of a queue may be named as they are.
+        # The options of a queue may be given by their own names.
         return True, _read_entry(grammar.named["OPTION"], words, at, values)
     if field is None:
         return False, at
@@ -151,7 +154,7 @@ def _read_pair(
 
 
 def _read_entry(field: Field, words: Sequence[bytes], at: int, values: dict[str, Any]) -> int:
-    """One entry of a map."""
+    """Read one entry of a map."""
     if at + 1 >= len(words):
         raise InvalidRequest(field.name, "a name and a value", "the end of the command")
     name, value = _text(words[at], field.name), _text(words[at + 1], field.name)
@@ -195,7 +198,7 @@ def _value(field: Field, word: bytes) -> Any:
 
 
 def _number(text: str) -> Any:
-    """The engine refuses what is no number."""
+    """Text that is not a number is left unchanged, and the engine refuses it."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
 

@@ -1,4 +1,4 @@
-"""Commands that are not verbs of the table: what Redis clients say when they connect, and help."""
+"""Commands that are not verbs: the commands that Redis clients send when they connect, and help."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from fairlead.server.resp.connection import Connection
 
 PREFIX = b"FL."
-#: Of verbs, by the name of their command.
+#: Requests of verbs, by the name of the command.
 REQUESTS: dict[bytes, type[Request[Any]]] = {
     PREFIX + verb.name.upper().encode(): verb.request for verb in VERBS.values()
 }
 
-#: Stands before the command of a verb, and gives the request its number in a session.
+#: The prefix of a verb's command that gives the request its number in a session.
 ONCE = b"FL.ONCE"
 _ONCE_USAGE = "FL.ONCE session number arrived FL.<VERB> ..., with whole numbers from 0 on"
-#: Words before the first one that may be large, with a place as words and packed.
+#: The number of words before the first word that may be large: with a place in plain words, and with a packed
+#: place.
 _ONCE_WORDS, _PACKED_ONCE_WORDS = 5, 2
 
 
 class Place(NamedTuple):
-    """The place of a request in a session, as `Caller` has it."""
+    """The place of a request in a session, in the form of the fields of `Caller`."""
 
     session: str | None = None
     number: int = 0
@@ -43,7 +44,7 @@ class Place(NamedTuple):
 
 NO_PLACE = Place()
 
-#: Documented commands and their requests: the verbs, and what else is a record.
+#: Documented commands and their requests: the verbs, and the commands of subscriptions.
 _DOCUMENTED: dict[bytes, type[Request[Any]]] = REQUESTS | SUBSCRIPTION_COMMANDS
 
 _NO_TRANSACTIONS = (
@@ -53,14 +54,14 @@ _NO_TRANSACTIONS = (
 
 
 def count_heads(words: list[bytes]) -> int:
-    """The words of a command that are read before its request is."""
+    """The number of words that must be read before the request of the command can be parsed."""
     if words[0].upper() != ONCE:
         return 1
     return _PACKED_ONCE_WORDS if words[1:2] and words[1][:1] == PACKED else _ONCE_WORDS
 
 
 def read_once(words: list[bytes]) -> tuple[Place, list[bytes]]:
-    """The place of a request in its session, and its command."""
+    """The place of a request in its session, and the command of the request."""
     if len(words) == 3 and words[1][:1] == PACKED:
         *packed, name = astuple(read_place(words[1]))
         place, command = Place(*packed), [name.encode(), words[2]]
@@ -82,7 +83,7 @@ def _place_of(words: list[bytes]) -> Place:
 
 
 def run_command(connection: Connection, name: bytes, words: list[bytes]) -> bytes:
-    """The reply. `words` are those behind the name, which is in upper case."""
+    """Return the reply. `name` is in upper case; `words` are the words after the name."""
     found = _COMMANDS.get(name)
     if found is None:
         raise InvalidRequest(
@@ -135,13 +136,13 @@ def _hello(connection: Connection, words: list[bytes]) -> bytes:
         "modules": [],
     }
     if flight := connection.door.flight_address():
-        # Where bulk verbs are carried out.
+        # The address that carries out bulk verbs.
         about["flight"] = flight
     return value_of(about, protocol)
 
 
 def _auth(connection: Connection, words: list[bytes]) -> bytes:
-    """With or without a user, whose name says nothing here: the key has one."""
+    """The user name is optional and has no effect, because a key has a name of its own."""
     if not 1 <= len(words) <= 2:
         raise InvalidRequest("command", "AUTH [user] key", f"{len(words)} words")
     connection.authenticate(words[-1])
@@ -187,7 +188,7 @@ def _command(connection: Connection, words: list[bytes]) -> bytes:
         case b"LIST":
             return value_of([*names, *_COMMANDS, *STREAM_COMMANDS], connection.protocol)
         case b"" | b"INFO":
-            # Redis's entry of a command: no key of a command is a key of Redis.
+            # Redis's description of a command. It lists no keys, because no argument is a key of Redis.
             found = [[name.lower(), -1, [], 0, 0, 0, [], [], [], []] for name in names]
             named = {word.lower().decode(errors="replace") for word in words[1:]}
             return value_of([one for one in found if not named or one[0] in named], connection.protocol)
@@ -245,7 +246,7 @@ def _shown(word: bytes) -> str:
     return word[:80].decode(errors="replace")
 
 
-#: Each with whether a key must have been shown before.
+#: Each command with whether it needs an authenticated connection.
 _COMMANDS: dict[bytes, tuple[Callable[[Connection, list[bytes]], bytes], bool]] = {
     b"PING": (_ping, False),
     b"HELLO": (_hello, False),

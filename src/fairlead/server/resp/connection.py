@@ -1,7 +1,9 @@
-"""One connection: commands in, replies out in their order, and back-pressure both ways.
+"""One connection: commands in, replies out in the order of the commands, and back-pressure in both
+directions.
 
-A command starts when those before it on the connection allow it: a claim that may wait, and a request that runs alone in
-a thread, hold up what comes behind them. A connection whose replies are not read starts no command and is not read.
+A command starts when the commands before it on the connection allow that: later commands wait for a claim
+that may wait, and for a request that runs alone in a thread. While the replies of a connection are not read,
+the door starts none of its commands and does not read from it.
 """
 
 from __future__ import annotations
@@ -57,21 +59,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.resp")
 
-#: Commands of one connection that have started and are not answered.
+#: The largest number of commands of one connection that have started and are not answered.
 MAX_UNANSWERED = 1000
-#: Commands that have not started, and their bytes, before a connection is not read any more.
+#: With more unstarted commands, or more bytes of them, the connection is not read.
 MAX_QUEUED = 100
 MAX_QUEUED_BYTES = 64 * 1024
-#: A command that is not whole must bring so much in each period of the greeting.
+#: While a command is incomplete, at least this many bytes must arrive in each greeting period.
 MIN_BYTES = 1024
 _TLS_BUFFER_BYTES = 64 * 1024
-#: What a browser says; a page that a user visits could make it send requests here.
+#: The first words of HTTP requests and headers. A web page could make the browser of its visitor send
+#: requests to this port.
 _OF_HTTP = (b"POST", b"HOST:")
 _UNREADABLE = "a command could not be read, for a reason that nobody foresaw"
 
 
 class Asked(Call):
-    """A call of a connection, and its reply once it is there."""
+    """A call of a connection, with its reply once the reply is made."""
 
     __slots__ = (
         "connection",
@@ -93,18 +96,19 @@ class Asked(Call):
         self.is_packed = is_packed
         self.protocol = connection.protocol
         self.reply: Written | None = None
-        #: The reply, once a thread has made it.
+        #: The reply, if a thread of the pool made it.
         self.written: Written | None = None
-        #: The kind and the words of the request, if they are large and a thread is to read it.
+        #: The kind and the words of a large request, until a thread of the pool has parsed it.
         self.late: tuple[type[Request[Any]], Command] | None = None
-        #: The command that makes one request after the other, and what it replies in the end.
+        #: The Redis Streams command that makes the requests of this call one after the other, if there is
+        #: one. Its reply becomes `whole_reply`.
         self.running: Running | None = None
-        #: What it does next, once that is known: a request, or its reply.
+        #: The next step of this command, once it is known: a request, or the reply.
         self.step: Request[Any] | bytes | None = None
         self.whole_reply: bytes | None = None
 
     def read_late(self) -> None:
-        """In a thread. Its request, or the error of it."""
+        """Parse the request, or set the error. Runs in a thread of the pool."""
         if self.late is None:
             return
         (kind, words), self.late = self.late, None
@@ -118,14 +122,14 @@ class Asked(Call):
             self.error = unexpected
 
     def write(self) -> None:
-        """In a thread: make the reply, or let the command go on with the answer."""
+        """Make the reply, or give the answer to the command, which continues. Runs in a thread of the pool."""
         if self.running is None:
             self.written = self.connection.reply_of(self)
         else:
             self.go_on(self.running)
 
     def go_on(self, running: Running) -> None:
-        """In any thread: the next step of the command."""
+        """Find the next step of the command. Runs in any thread."""
         try:
             self.step, self.error = running.advance(self.answer, self.error), None
         except FairleadError as refused:
@@ -136,13 +140,17 @@ class Asked(Call):
 
     @property
     def is_audited(self) -> bool:
-        """Programs poll with `XPENDING` and `XAUTOCLAIM`, which show no message but those that were delivered to them."""
+        """False for the peeks of Redis Streams commands. Programs poll with `XPENDING` and `XAUTOCLAIM`,
+        which show no bodies except of messages that were delivered to the program.
+        """
         return self.running is None or type(self.request) is not Peek
 
     @property
     def lost_deliveries(self) -> list[Delivery]:
-        """What is leased to the caller by the answer, to be given back if it does not leave. Nothing if its claim may be sent
-        again and gets it then: a repeat on another connection may have come already.
+        """The deliveries of the answer, which must return to their places if the answer is not sent.
+
+        Empty if the claim can be sent again under its session number or token: the repeat gets the same
+        deliveries, and may already have arrived on another connection.
         """
         if self.caller.session is not None or getattr(self.request, "token", None):
             return []
@@ -152,7 +160,7 @@ class Asked(Call):
 
 
 class Reply:
-    """One that waits for those before it, or that is still to be made."""
+    """A reply that waits for the replies before it, or that is not made yet."""
 
     __slots__ = ("reply",)
 
@@ -173,34 +181,35 @@ class Connection(asyncio.Protocol):
         self._reader = CommandReader(MAX_BYTES_OF_STRANGERS, MAX_ARGUMENTS_OF_STRANGERS)
         self._commands: deque[Command] = deque()
         self._replies: deque[Asked | Reply] = deque()
-        #: Calls that are not over, and the one that holds up what comes behind it.
+        #: The number of calls under way, and the call for which later commands must wait.
         self._open = 0
         self._holder: Call | None = None
-        #: By their numbers, those that are being opened too.
+        #: By number. Includes subscriptions that are still being opened.
         self.subscriptions: dict[int, PushedSubscription] = {}
         self.last_subscription = 0
-        #: What is to leave beside the replies, and the calls that it comes from.
+        #: Pushes for the next write, and the calls that they come from.
         self._pushes: list[bytes] = []
         self._pushed: list[Standing] = []
         self.is_stuck = False
         self._is_paused = False
-        #: No command starts any more; it is closed once all replies have left.
+        #: Nothing more is read, and the connection is closed once all commands that have arrived are answered.
         self._is_ending = False
         self.is_lost = False
-        #: Answers with deliveries that may not have left.
+        #: Calls with deliveries that may still be in the write buffer.
         self._unsent: list[Asked | Standing] = []
-        # For the look at slow and silent connections, see `find_trouble`.
+        # For the check of slow and silent connections, see `find_trouble`.
         self._has_spoken = False
         self.heard_s = self._began_s = door.loop_time()
         self._came = self._came_at_look = 0
         self._unsent_at_look = 0
 
-    # What happens to it
+    # Events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # That of uvloop is no subclass.
+        # The transport of uvloop is not a subclass of `asyncio.Transport`.
         self._transport = transport = cast(asyncio.Transport, transport)
-        # With TLS, the last bytes of the handshake would count as unsent, and nothing would say that they have left.
+        # With TLS and a limit of 0, the last bytes of the handshake would count as unsent, and no callback
+        # would report when they were sent.
         transport.set_write_buffer_limits(high=_TLS_BUFFER_BYTES if self.is_tls else 0)
         self.source = _source_of(transport)
         self.reset()
@@ -220,7 +229,9 @@ class Connection(asyncio.Protocol):
             self.door.check_arriving(self)
 
     def eof_received(self) -> bool:
-        """A client may send its last commands and close its side; it waits for no messages then, and may be gone."""
+        """A client may send its last commands and close its side. Its claims no longer wait for messages
+        then, because the client may be gone.
+        """
         self.end()
         for one in list(self._replies):
             if not isinstance(one, Asked):
@@ -270,7 +281,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def arriving(self) -> int:
-        """Bytes of commands that have not started."""
+        """The number of bytes of commands that have not started."""
         return self._reader.buffered + sum(map(size_of, self._commands))
 
     @property
@@ -298,7 +309,7 @@ class Connection(asyncio.Protocol):
         return len(self._replies) < MAX_UNANSWERED
 
     def _start(self, words: Command) -> bool:
-        """False: not before earlier calls of the connection are over."""
+        """Returns False if the command must wait for earlier calls of the connection."""
         name = words[0].upper()
         place = NO_PLACE
         is_late = type(words) is LargeCommand
@@ -350,7 +361,9 @@ class Connection(asyncio.Protocol):
         return True
 
     def _start_late(self, kind: type[Request[Any]], words: Command, place: Place, *, is_packed: bool) -> bool:
-        """A large command, which a thread reads and carries out."""
+        """Start a large command, which a thread of the pool parses and carries out. Returns False if it must
+        wait for earlier calls.
+        """
         if self._open:
             return False
         assert self.caller is not None
@@ -369,7 +382,7 @@ class Connection(asyncio.Protocol):
         self.door.ask(asked)
 
     def _start_about_subscription(self, name: bytes, words: Command) -> bool:
-        """False: not before earlier calls are over."""
+        """Returns False if the command must wait for earlier calls."""
         if self.caller is None:
             raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
         kind = SUBSCRIPTION_COMMANDS[name]
@@ -384,7 +397,9 @@ class Connection(asyncio.Protocol):
         return True
 
     def _start_steps(self, command: StreamCommand, words: Command) -> bool:
-        """A command that makes requests one after the other. False: not before earlier calls are over."""
+        """Start a command that makes requests one after the other. Returns False if it must wait for earlier
+        calls.
+        """
         if self.caller is None:
             raise Unauthenticated("send AUTH <key> or HELLO 3 AUTH default <key> first")
         if self._session is None:
@@ -410,12 +425,13 @@ class Connection(asyncio.Protocol):
             self.door.check_unread()
         asked = Asked(self, first, self.caller._replace(size=sum(map(len, words))), is_packed=False)
         asked.running = running
-        # A look comes before other requests, which must not be overtaken; most XADD and XACK make one request.
+        # A read is followed by other requests of the command, which later commands must not overtake. Most
+        # XADD and XACK make only one request.
         self._begin(asked, joins=joins, holds=not joins or not first.durable)
         return True
 
     def _goes_on(self, asked: Asked, running: Running) -> bool:
-        """Whether the command makes another request."""
+        """Returns whether the command makes another request."""
         if self.is_lost:
             running.close()
             return False
@@ -427,7 +443,7 @@ class Connection(asyncio.Protocol):
             return False
         asked.request, asked.answer = step, None
         asked.joins = self.door.turns.joins(step)
-        # What comes behind it must not be carried out before its last request.
+        # Later commands must not be carried out before the last request of this command.
         self._holder = asked
         self.door.ask(asked)
         return True
@@ -448,13 +464,15 @@ class Connection(asyncio.Protocol):
         self.door.soon(self)
 
     def later(self) -> Reply:
-        """A reply that is still to be made; then tell the door."""
+        """Add a reply that is not made yet. The caller sets it later and then calls `door.soon`."""
         reply = Reply()
         self._replies.append(reply)
         return reply
 
     def opens(self, subscription: PushedSubscription, first: Standing) -> None:
-        """Other commands wait, so that nothing comes between its reply and its pushes."""
+        """Register a subscription. Later commands wait, so that nothing comes between the reply and the
+        pushes of the subscription.
+        """
         self.subscriptions[subscription.number] = subscription
         self._holder = first
         self._open += 1
@@ -464,7 +482,7 @@ class Connection(asyncio.Protocol):
         self._open -= 1
 
     def push(self, frame: bytes, call: Standing) -> None:
-        """Leaves with the next write."""
+        """Send the push with the next write."""
         self._pushes.append(frame)
         self._pushed.append(call)
         self.door.soon(self)
@@ -476,7 +494,7 @@ class Connection(asyncio.Protocol):
         self.door.turn_if_needed()
 
     def over(self, asked: Asked) -> None:
-        """The call has its answer or its error, and may be told."""
+        """The call has its answer or its error; continue its command, or make its reply."""
         if asked.running is not None and self._goes_on(asked, asked.running):
             return
         self._open -= 1
@@ -489,7 +507,7 @@ class Connection(asyncio.Protocol):
         self.door.soon(self)
 
     def reply_of(self, asked: Asked) -> Written:
-        """In any thread."""
+        """Runs in any thread."""
         try:
             if asked.error is not None:
                 if isinstance(asked.error, FairleadError):
@@ -508,7 +526,9 @@ class Connection(asyncio.Protocol):
             return error_reply(unexpected, packed=asked.is_packed)
 
     def send_replies(self) -> None:
-        """Pushes, and the replies that are next in order, as one write; then commands that were held up."""
+        """Send the pushes and the replies that are next in order as one write, then start commands that had
+        to wait.
+        """
         if self.is_lost:
             return
         ready: list[bytes] = [*self._pushes]
@@ -548,19 +568,23 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _has_many_commands(self) -> bool:
-        """With few that wait for a claim it goes on reading: how else would it notice that the client has left?"""
+        """A connection with few waiting commands is still read, because otherwise the door would not notice
+        that the client has left.
+        """
         return len(self._commands) > MAX_QUEUED or (bool(self._commands) and self.arriving > MAX_QUEUED_BYTES)
 
     # For commands
 
     def authenticate(self, key: bytes) -> None:
-        """Raises `Unauthenticated`, and then what was shown before counts no more."""
+        """Raises `Unauthenticated` if the key is not valid. The connection then has no key, even if it had a
+        valid one before.
+        """
         self.end_subscriptions()
         self.caller = None
         self._admit(f"Bearer {key.decode(errors='replace')}")
 
     def reset(self) -> None:
-        """As a new connection is: where keys are asked for, none has been shown."""
+        """Return the connection to its first state. Where keys are required, it has none."""
         self.end_subscriptions()
         self.caller, self.protocol, self.client_name = None, 2, b""
         self._reader.max_bytes, self._reader.max_arguments = (
@@ -580,7 +604,7 @@ class Connection(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Close it once all replies have left."""
+        """Close the connection once all commands that have arrived are answered."""
         self._is_ending = True
         self.end_subscriptions()
         self.door.soon(self)
@@ -591,7 +615,7 @@ class Connection(asyncio.Protocol):
     # For the door
 
     def find_trouble(self, now_s: float, greeting_s: float, idle_s: float) -> Limit | None:
-        """Asked once in each period of the greeting: why it must be closed."""
+        """The limit for which the connection must be closed, or None. Called once in each greeting period."""
         came, self._came_at_look = self._came - self._came_at_look, self._came
         unsent_before, self._unsent_at_look = self._unsent_at_look, self.unsent
         if self.is_stuck and unsent_before and self._unsent_at_look >= unsent_before:
@@ -613,13 +637,13 @@ class Connection(asyncio.Protocol):
         return not self._replies and not self.unsent and not self.subscriptions
 
 
-#: How a MessagePack map begins. Text in UTF-8 begins with none of these bytes, but for letters of a few scripts behind
-#: the last two.
+#: The first bytes of MessagePack maps. Text in UTF-8 begins with none of these bytes, except that letters of
+#: a few scripts begin with the last two.
 _MAPS = frozenset([bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF)])
 
 
 def _source_of(transport: asyncio.BaseTransport) -> str:
-    """As other doors name their peers."""
+    """The peer, in the form that other doors use."""
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "unix:"

@@ -1,8 +1,9 @@
-"""The door that speaks Redis: connections on an event loop, turns, one sync a turn, and a few threads for the rest.
+"""The Redis door: connections on an event loop, turns with one sync each, and a small pool of threads.
 
-All that has arrived when the loop looks is one turn (`server.turn`). Durable answers leave when a helper thread has
-synced; meanwhile the next turn gathers. Requests that join no turn run in a small pool, which also reads large commands
-and writes large answers: a step of the loop copies nothing that is large.
+All requests that have arrived when a turn begins are carried out in that turn (`server.turn`). Durable
+answers are sent after a helper thread has synced; meanwhile the next turn collects requests. Requests that
+join no turn run in the pool, which also parses large commands and writes large answers, so that the event
+loop never copies large data.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ _log = logging.getLogger("fairlead.resp")
 _GRACE_S = 2.0
 _THREADS = 4
 _BACKLOG = 1024
-#: Only connections with so much on the way are looked at when all of them together have too much.
+#: Connections with fewer bytes on the way are not counted when all of them together have too many.
 _MUCH = 64 * 1024
 
 
 class RespDoor:
-    """`address` is the real one after `start`. `socket_path`: also a Unix socket, for the user of this process alone.
-    `flight_address` is told to clients, for bulk verbs.
+    """`address` has the actual port after `start`. `socket_path`: the door also listens on a Unix socket at
+    this path, which only the user of this process can open. `flight_address`: the address for bulk verbs,
+    which the reply to HELLO gives to clients.
     """
 
     name = "resp"
@@ -86,7 +88,7 @@ class RespDoor:
         self._pool = ThreadPoolExecutor(_THREADS, "fairlead-resp")
         self._syncs = SyncThread(broker.engine.confirm, self._tell_synced)
         self._connections: dict[int, Connection] = {}
-        #: Those that do not read what is sent to them.
+        #: Connections that do not read the bytes sent to them.
         self.stuck: set[Connection] = set()
         self._last_number = 0
         self._all_gone: asyncio.Event
@@ -95,10 +97,10 @@ class RespDoor:
         self._is_syncing = False
         self._is_stopped = False
         self._is_turn_due = False
-        #: The end of a turn sends what it has made.
+        #: Inside a turn no send is scheduled, because the end of the turn sends all replies.
         self._is_in_turn = False
         self._is_woken = False
-        #: Connections with replies to send, in the order in which they got them.
+        #: Connections with replies to send, in the order in which they got their replies.
         self._with_replies: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -127,7 +129,7 @@ class RespDoor:
         self.limits.close()
 
     def stop(self) -> None:
-        """Stopping twice is fine."""
+        """Safe to call again."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -148,17 +150,20 @@ class RespDoor:
         self._look_later()
 
     async def _serve(self) -> None:
-        """Also again with new certificates: open connections keep those that they began with."""
+        """Start to listen. Called again when the certificates change; open connections keep the certificates
+        that they began with.
+        """
         context = None if self._certificates is None else self._certificates.current.context
-        # A client that does not speak TLS is sent an alert, and kept until then if it does not hang up.
+        # A client that does not speak TLS gets an alert. If it does not hang up, its connection is kept until
+        # this time is over.
         handshake_s = None if context is None else self.limits.settings.greeting_ms / 1000
         before, self._servers = self._servers, []
         for listener in self._listeners:
-            # A server closes its socket, and the next one needs it.
+            # A server closes its socket when it is closed, and the next server needs the same socket.
             own = listener.dup()
             server: asyncio.AbstractServer
             if listener.family == socket.AF_UNIX:
-                # Nobody listens in on it.
+                # Without TLS: the bytes of a Unix socket do not leave the machine.
                 server = await self._loop.create_unix_server(self._new_connection, sock=own, backlog=_BACKLOG)
             else:
                 server = await self._loop.create_server(
@@ -186,7 +191,7 @@ class RespDoor:
         for connection in list(self._connections.values()):
             connection.abort()
         while self.turns.has_work:
-            # What subscriptions give back.
+            # Deliveries that subscriptions return.
             self._turn()
 
     # Connections
@@ -224,7 +229,9 @@ class RespDoor:
         return self._broker.now_ms()
 
     def check_arriving(self, connection: Connection) -> None:
-        """The largest goes when all connections together send too much that is not whole."""
+        """Close the connection with the most bytes of commands that have not started, when all connections
+        together have more than `max_arriving_bytes`.
+        """
         if connection.arriving < _MUCH:
             return
         large = [one for one in self._connections.values() if one.arriving >= _MUCH]
@@ -232,7 +239,9 @@ class RespDoor:
             self._cut(max(large, key=lambda one: one.arriving), Limit.ARRIVING_BYTES)
 
     def check_unread(self) -> None:
-        """For a claim or a look: raises `Overloaded` while too much is written that nobody reads."""
+        """Called before claims and reads. Raises `Overloaded` while connections that do not read have too
+        many unsent bytes together.
+        """
         most = self.limits.settings.max_inflight_bytes
         if self.stuck and sum([one.unsent for one in self.stuck]) > most:
             self.limits.refused(Limit.UNREAD_BYTES)
@@ -271,22 +280,22 @@ class RespDoor:
         self.turns.drop(asked)
 
     def turn_if_needed(self) -> None:
-        """Calls of subscriptions were added, or may find something."""
+        """Called after calls of subscriptions were added, or may find messages."""
         if self.turns.has_work:
             self._turn_soon()
 
     def put_back(self, asked: Asked | Standing) -> None:
-        """Deliveries that nobody got return to their places."""
+        """Return deliveries that were not sent to their places."""
         if deliveries := asked.lost_deliveries:
             self._pool.submit(self._release, asked, deliveries)
 
     def _release(self, asked: Call, deliveries: list[Any]) -> None:
-        # If it fails, their leases run out.
+        # If this fails, the leases expire.
         with contextlib.suppress(FairleadError):
             Rights(self._broker, asked.caller).release(deliveries)
 
     def soon(self, connection: Connection) -> None:
-        """It has a reply to send, or is to be closed."""
+        """Called when the connection has a reply to send, or must be closed."""
         if not self._with_replies and not self._is_in_turn:
             self._loop.call_soon(self._send)
         self._with_replies[connection] = None
@@ -301,7 +310,7 @@ class RespDoor:
         future.add_done_callback(lambda done: self._ran_alone(asked, is_over=done.result()))
 
     def _carry_out(self, asked: Asked) -> bool:
-        """In a thread; see `Turns.run_alone`."""
+        """Runs in a thread of the pool; see `Turns.run_alone`."""
         asked.read_late()
         with self._broker.answering():
             is_over = asked.error is not None or self.turns.run_alone(asked)
@@ -321,7 +330,7 @@ class RespDoor:
     # Turns
 
     def _wake(self) -> None:
-        """A claim was woken, in any thread."""
+        """Called in any thread when a waiting claim is woken."""
         if threading.get_ident() == self._event_loop.thread_id:
             self._turn_soon()
         elif not self._is_woken:
@@ -344,7 +353,7 @@ class RespDoor:
             done = self.turns.run()
             self._finish(done)
         except Exception:
-            # It is not known which calls it had: nobody may wait for answers that do not come.
+            # It is unknown which calls the turn had. No client may wait for an answer that never comes.
             _log.exception("a turn failed in a way it should not")
             self._with_replies.clear()
             for connection in list(self._connections.values()):
@@ -383,7 +392,7 @@ class RespDoor:
             self._timer = self._loop.call_later(max(0, delay_ms) / 1000, self._turn_soon)
 
     def _sync(self) -> None:
-        """One sync at a time, which covers all turns that have been written."""
+        """Start a sync unless one is under way. A sync covers all turns that have been written."""
         if self._unsynced and not self._is_syncing:
             self._is_syncing = True
             self._syncs.ask(self._unsynced[-1][0])
@@ -402,7 +411,7 @@ class RespDoor:
         self._sync()
 
     def _over(self, call: Call) -> None:
-        """It has its answer, and may be told. To read and write a large one is for a thread."""
+        """Finish a call that has its answer. A thread of the pool reads and writes a large answer."""
         is_large = isinstance(call.request, (Claim, Exchange)) and bytes_of_bodies(call.answer) > LARGE_BYTES
         if not is_large:
             _tell(call)
@@ -416,14 +425,16 @@ class RespDoor:
         self.turn_if_needed()
 
     def _go_on(self, over: Sequence[Call]) -> None:
-        """Send, and only then let subscriptions stand in line again: now it is known whether they are read."""
+        """Send the replies before subscriptions claim again: only then is it known whether their connections
+        are read.
+        """
         self._send()
         for call in over:
             if isinstance(call, Standing):
                 call.subscription.stand()
 
     def _finish_large(self, call: Call) -> None:
-        """In a thread."""
+        """Runs in a thread of the pool."""
         try:
             call.take_read(read_bodies(self._broker.engine, call.answer))
         except FairleadError as failed:
@@ -433,7 +444,7 @@ class RespDoor:
 
 
 def _tell(call: Call) -> None:
-    """It is over, and may be told."""
+    """Hand a finished call to its connection or its subscription."""
     if isinstance(call, Asked):
         call.connection.over(call)
     else:
@@ -442,7 +453,7 @@ def _tell(call: Call) -> None:
 
 
 def _listen_at(path: str) -> socket.socket:
-    """What a server that was killed left there is replaced."""
+    """Listen at the path. A socket that a killed server left there is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not os.path.isfile(path):
             os.unlink(path)

@@ -1,8 +1,9 @@
-"""Commands of the Redis protocol, from the bytes of a connection.
+"""Parse commands of the Redis protocol from the bytes of a connection.
 
-By hand and not with hiredis, which is made for answers: it takes arrays of arrays, and a header of a few bytes that
-announces a billion elements keeps its process busy for seconds. A command is a flat array of bulk strings, or one line
-of words. This takes as long as hiredis does, because two expressions and a slice are all that an argument needs.
+This parser is used instead of hiredis, because hiredis is made for replies: it accepts nested arrays, and a
+header of a few bytes that announces a billion elements keeps its process busy for seconds. A command is a
+flat array of bulk strings, or one line of words. This parser is as fast as hiredis, because it needs only two
+regular expressions and a slice for an argument.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import re
 
 from fairlead.errors import FairleadError, InvalidRequest, LimitReached
 
-#: What a command may have, as in Redis; less before a connection has shown a key.
+#: The limits of a command, as in Redis. They are lower until the connection has authenticated.
 MAX_ARGUMENTS = 1024 * 1024
 MAX_ARGUMENTS_OF_STRANGERS = 16
 MAX_BYTES_OF_STRANGERS = 16 * 1024
 MAX_LINE_BYTES = 64 * 1024
-#: A longer argument stays in the pieces in which it came.
+#: A longer argument that arrives in several pieces is kept in these pieces.
 LARGE_BYTES = 512 * 1024
 
 _array = re.compile(rb"\*(-?\d{1,10})\r\n").match
@@ -24,25 +25,27 @@ _bulk = re.compile(rb"\$(\d{1,10})\r\n").match
 _word = re.compile(rb"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']+))(?=\s|$)""").match
 _escape = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
-#: Longer than any header.
+#: More bytes than any header has.
 _HEADER_BYTES = 16
 
 Command = list[bytes]
 
 
 class LargeWord(bytes):
-    """An argument in the pieces in which it came. Its own bytes are none of it but the first one, if that is there."""
+    """An argument in the pieces in which it arrived. As bytes it has only the first byte of the argument."""
 
     pieces: list[bytes]
     size: int
 
 
 class LargeCommand(Command):
-    """Has a `LargeWord`. To join its pieces takes milliseconds: that is for a thread, see `join_words`."""
+    """A command with a `LargeWord`. A thread of the pool must call `join_words`, because joining the pieces
+    takes milliseconds.
+    """
 
 
 def join_words(words: Command) -> Command:
-    # Where there is much to copy, `join` gives up the interpreter lock.
+    # With large pieces, `join` releases the interpreter lock.
     return [b"".join(word.pieces) if type(word) is LargeWord else word for word in words]
 
 
@@ -51,27 +54,29 @@ def size_of(words: Command) -> int:
 
 
 class CommandReader:
-    """After `error` is set nothing more is read; commands that were whole before it count."""
+    """After `error` is set, nothing more is parsed. Commands that were complete before the error are still
+    valid.
+    """
 
     def __init__(self, max_bytes: int, max_arguments: int) -> None:
         self.max_bytes = max_bytes
         self.max_arguments = max_arguments
         self.error: FairleadError | None = None
-        #: What has come of the command that is not whole.
+        #: The arguments of the incomplete command that have arrived.
         self._command: Command = []
         self._left = 0
         self._taken = 0
-        #: Bytes that are not read yet, and how many it takes to go on.
+        #: Bytes that are not parsed yet, and the number of bytes needed to continue.
         self._pieces: list[bytes] = []
         self._size = 0
         self._needed = 0
-        #: Of the large argument under way: its pieces, and how many bytes it lacks.
+        #: The pieces of the large argument under way, and the number of bytes that it lacks.
         self._large: list[bytes] = []
         self._lacks = 0
 
     @property
     def buffered(self) -> int:
-        """Bytes of a command that is not whole."""
+        """The number of bytes of the incomplete command."""
         return self._taken + self._size
 
     @property
@@ -79,7 +84,7 @@ class CommandReader:
         return bool(self._left or self._pieces)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that are whole now."""
+        """Return the commands that are complete now."""
         if self.error is not None:
             return []
         if self._lacks:
@@ -106,7 +111,7 @@ class CommandReader:
         return commands
 
     def _read(self, data: bytes, commands: list[Command]) -> int:
-        """Returns where the first byte is that is not read yet."""
+        """Return the position of the first byte that is not parsed yet."""
         at, end = 0, len(data)
         while at < end:
             if self._large:
@@ -155,7 +160,7 @@ class CommandReader:
         return at
 
     def _end_argument(self, data: bytes, at: int, commands: list[Command]) -> int:
-        """Returns what is behind it."""
+        """Return the position after the argument."""
         if data[at : at + 2] != b"\r\n":
             raise InvalidRequest("command", "a line end behind a bulk string", data[at : at + 2])
         self._left -= 1
@@ -185,7 +190,7 @@ class CommandReader:
         return at
 
     def _wait_for_header(self, data: bytes, at: int, kind: str) -> int:
-        """A header that does not match is wrong, or is not whole yet."""
+        """Wait for the rest of a header. Raises if the header is wrong and not merely incomplete."""
         header = data[at : at + _HEADER_BYTES]
         if b"\n" in header or len(header) == _HEADER_BYTES:
             raise InvalidRequest("command", f"a length behind {kind}", header)
@@ -193,7 +198,7 @@ class CommandReader:
 
 
 def _words_of(line: bytes) -> Command:
-    """The words of a command that somebody typed; quotes are as in Redis."""
+    """The words of a command typed by a person. Quotes have the same meaning as in Redis."""
     words: Command = []
     at, line = 0, line.rstrip()
     while at < len(line):

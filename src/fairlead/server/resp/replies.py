@@ -15,14 +15,15 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.settle import SettleResult
 from fairlead.wire.error_lines import error_line
 
-#: A large one is a list of parts, which are sent one behind the other: to copy them would take milliseconds.
+#: A large reply is a list of parts that are sent one after the other, because copying them would take
+#: milliseconds.
 Written = bytes | list[bytes]
 _LARGE_BYTES = 64 * 1024
 
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 
-#: What is shown of a delivery always, and what only where something is there to be shown.
+#: The fields of a delivery that are always shown, and the fields that are shown only if they have a value.
 _OF_DELIVERY = (
     "id",
     "lease",
@@ -61,7 +62,7 @@ def bulk_reply(raw: bytes) -> Written:
 
 
 def reply_of(answer: Any, protocol: int) -> Written:
-    """The answer to a command in plain words."""
+    """The reply to a command in plain words."""
     if answer is None:
         return OK
     parts: list[bytes] = []
@@ -70,7 +71,7 @@ def reply_of(answer: Any, protocol: int) -> Written:
 
 
 def value_of(value: Any, protocol: int) -> bytes:
-    """`protocol` is 2 or 3; RESP2 has neither maps nor numbers with fractions."""
+    """`protocol` is 2 or 3. RESP2 has neither maps nor numbers with fractions."""
     parts: list[bytes] = []
     _add(parts, value, protocol)
     return b"".join(parts)

@@ -1,7 +1,8 @@
-"""`FL.CONSUME`, `FL.CREDIT` and `FL.CANCEL`: deliveries that come as pushes of RESP3.
+"""`FL.CONSUME`, `FL.CREDIT` and `FL.CANCEL`: deliveries that are sent as RESP3 pushes.
 
-A push may stand between any two replies; none comes before the reply that names its subscription, or behind the one to
-`FL.CANCEL`. A connection whose bytes are not read gets no push until they are, so what it costs is one push.
+A push may come between any two replies, but never before the reply that names its subscription or after the
+reply to `FL.CANCEL`. A connection that does not read gets no push until it reads, so it costs at most the
+memory of one push.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.resp")
 
-#: Of one connection.
+#: The limit for one connection.
 MAX_SUBSCRIPTIONS = 100
 
 
 class PushedSubscription(Subscription):
-    """Of a connection."""
+    """A subscription of a connection."""
 
     def __init__(self, connection: Connection, number: int, request: Consume, *, is_packed: bool) -> None:
         door = connection.door
@@ -42,11 +43,11 @@ class PushedSubscription(Subscription):
         self.connection = connection
         self.number = number
         self._is_packed = is_packed
-        #: Replies that are due with a call.
+        #: The replies that are sent when a call is over.
         self._due: dict[Standing | GivingBack, Reply] = {}
 
     def over(self, call: Standing | GivingBack) -> None:
-        """What it sent leaves first; then the door lets it `stand`."""
+        """Queue the replies and pushes of the call. The door sends them before it calls `stand`."""
         was_over = self.is_over
         self.note(call)
         reply = self._due.pop(call, None)
@@ -66,7 +67,7 @@ class PushedSubscription(Subscription):
             self.connection.subscriptions.pop(self.number, None)
 
     def begin(self, reply: Reply) -> Standing:
-        """Its first call, whose outcome is the reply to `FL.CONSUME`."""
+        """The first call of the subscription. Its outcome is the reply to `FL.CONSUME`."""
         first = self.open()
         self._due[first] = reply
         return first
@@ -83,7 +84,9 @@ class PushedSubscription(Subscription):
         self.connection.door.soon(self.connection)
 
     def _first_reply(self, call: Standing, *, was_over: bool) -> bytes:
-        """With its first push. If it was over before, its deliveries have gone back."""
+        """The reply to `FL.CONSUME`, with the first push. If the subscription ended before, its deliveries
+        have been returned, and there is no push.
+        """
         if call.error is not None:
             return error_reply(call.error, packed=self._is_packed)
         reply = b":%d\r\n" % self.number
@@ -114,7 +117,7 @@ class PushedSubscription(Subscription):
 
 
 def run_command(connection: Connection, request: Any, *, is_packed: bool) -> None:
-    """One of the three."""
+    """Carry out one of the three commands."""
     if isinstance(request, Consume):
         if connection.protocol != 3:
             expected = "RESP3, in which deliveries can come as pushes: send HELLO 3 first"

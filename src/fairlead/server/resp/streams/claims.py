@@ -1,7 +1,8 @@
-"""XCLAIM and XAUTOCLAIM: a consumer goes on with what it holds, and takes what has come back.
+"""XCLAIM and XAUTOCLAIM: a consumer extends the leases of entries that it holds, and claims entries that were
+delivered before and are ready again.
 
-A lease belongs to its consumer until its time is over; nobody takes it away. Then the entry is ready again, and the next
-reader gets it.
+A lease belongs to its consumer until the lease expires, and no other consumer can take it. After that the
+entry is ready again, and the next reader gets it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NOTHING_MORE = b"0-0"
 
 
 def xclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
-    """Extends the leases of entries that the consumer holds already."""
+    """Extend the leases of entries that the consumer already holds."""
     given = Words(words, _XCLAIM)
     queue, group, consumer = given.text("key"), given.text("group"), given.text("consumer")
     min_idle_ms = given.number("min-idle-time")
@@ -59,8 +60,8 @@ def xclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def xautoclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
-    """First what the consumer holds already and has left alone for so long; then entries that have come back, as long as
-    they are the next ones of the queue. New entries are for XREADGROUP.
+    """Extend leases of the consumer that have been idle for at least `min-idle-time`. Then claim entries that
+    were delivered before, while these are next in the queue. New entries are left to XREADGROUP.
     """
     given = Words(words, "XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]")
     queue, group, consumer = given.text("key"), given.text("group"), given.text("consumer")
@@ -76,7 +77,7 @@ def xautoclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
         raise InvalidRequest("COUNT", "1 or greater", count)
     if missing := (yield from missing_group(session, queue, group)):
         return missing
-    # One more than it takes: the next call begins there.
+    # One entry more than is returned: its id is the start for the next call.
     found = First(count + 1, lambda one: one.entry_id >= start and one.idle_ms >= min_idle_ms)
     yield from pending_entries(session, queue, found.add, of_holder=session.holder(consumer))
     held = found.entries
@@ -93,7 +94,7 @@ def xautoclaim(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 def _extend(
     session: StreamsSession, queue: str, consumer: str, held: Sequence[PendingEntry]
 ) -> Steps[list[PendingEntry]]:
-    """Those whose leases go on."""
+    """The entries whose leases were extended."""
     leases = [session.find_lease(queue, one.entry_id.raw_id, consumer) for one in held]
     known = [(one, lease) for one, lease in zip(held, leases, strict=True) if lease is not None]
     if not known:

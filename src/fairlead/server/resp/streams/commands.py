@@ -1,4 +1,4 @@
-"""The table of the commands, and one of them while it is carried out."""
+"""The table of the commands, and a command while it is carried out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS: dict[bytes, StreamCommand] = {
     b"XREADGROUP": xreadgroup,
     b"XREVRANGE": xrevrange,
 }
-#: Commands of Redis Streams that have no meaning here, each with what to use.
+#: Commands of Redis Streams that are refused, each with the command to use instead.
 REFUSED: dict[bytes, str] = {
     b"XACKDEL": "XACK: what is acknowledged is gone",
     b"XCFGSET": "FL.UPDATE_QUEUE key DEDUP window",
@@ -42,7 +42,9 @@ REFUSED: dict[bytes, str] = {
 
 
 class Running:
-    """A command under way. `advance` gives the next request, or the reply; it raises what the command does not catch."""
+    """A command under way. `advance` returns the next request or the reply, and raises errors that the
+    command does not catch.
+    """
 
     def __init__(self, command: StreamCommand, session: StreamsSession, words: Sequence[bytes]) -> None:
         self._steps = command(session, words)

@@ -21,9 +21,10 @@ from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Ack, Nack, Settle
 
-#: Entries for a reader that gives no COUNT: the leases of all begin to run at once.
+#: The number of entries for a reader without COUNT. It is bounded, because the leases of all entries begin at
+#: once.
 DEFAULT_COUNT = 100
-#: BLOCK 0.
+#: The wait for BLOCK 0.
 _FOREVER_MS = 365 * 24 * 3_600_000
 
 _XREADGROUP = "XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]"
@@ -90,7 +91,8 @@ def _read_new(session: StreamsSession, reading: _Reading) -> Steps[bytes]:
     if reading.must_ack:
         session.remember(consumer, found)
     else:
-        # Before the entries leave: what is lost on the way is not delivered again, as the caller wishes.
+        # NOACK completes the entries before they are sent: an entry that is lost on the way is not delivered
+        # again, as NOACK demands.
         yield Settle([Complete(one) for one in found])
     entries: dict[str, list[Entry]] = {}
     for one in found:
@@ -101,7 +103,7 @@ def _read_new(session: StreamsSession, reading: _Reading) -> Steps[bytes]:
 def _history(
     session: StreamsSession, queue: str, consumer: str, after: EntryId, count: int
 ) -> Steps[list[Entry]]:
-    """What the consumer holds, behind an id."""
+    """The entries that the consumer holds, after an id."""
     holder = session.holder(consumer)
     found = First(count, lambda one: one.entry_id > after)
     yield from pending_entries(session, queue, found.add, of_holder=holder)
@@ -121,8 +123,8 @@ def _by_stream(entries: dict[str, list[Entry]], protocol: int) -> bytes:
 
 
 def xack(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
-    """An entry that a consumer of this connection was sent is completed under its lease, so a consumer that comes late
-    changes nothing. Any other is completed under whatever lease is current.
+    """Complete entries. An entry that was sent to a consumer of this connection is completed under its lease,
+    so a late consumer changes nothing. Any other entry is completed under its current lease.
     """
     given = Words(words, "XACK key group id [id ...]")
     queue, _group = given.text("key"), given.text("group")
@@ -130,7 +132,9 @@ def xack(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def xnack(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
-    """Of entries that no consumer of this connection was sent, only FAIL is known to the broker by their ids."""
+    """Return or fail entries. An entry that was not sent to a consumer of this connection can only be settled
+    with FAIL, the one mode that the broker accepts with a message id.
+    """
     given = Words(words, "XNACK key group <SILENT | FAIL | FATAL> IDS numids id [id ...]")
     queue, _group, mode = given.text("key"), given.text("group"), given.take().upper()
     make = _MODES.get(mode)
@@ -156,7 +160,7 @@ def _settle(
     make: Callable[[LeaseRef], Settlement],
     by_id: Callable[[str, str], Ack | Nack] | None,
 ) -> Steps[bytes]:
-    """How many were settled."""
+    """The number of entries that were settled."""
     entry_ids = [read_entry_id(word) for word in words]
     leases = [session.find_lease(queue, entry_id.raw_id) for entry_id in entry_ids]
     known = [make(lease) for lease in leases if lease is not None]

@@ -1,4 +1,4 @@
-"""Entries and messages: fields are headers, and the field `payload` is the body."""
+"""Entries and messages: the fields of an entry are headers, and the field `payload` is the body."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairlead.server.resp.streams.entry_ids import entry_id_of, entry_id_of_text
 
 PAYLOAD = "payload"
 
-#: An id and its fields, as they are written.
+#: The id and the fields of an entry, as they are sent.
 Entry = tuple[bytes, list[str | bytes]]
 
 
 def read_fields(words: Sequence[bytes]) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of an entry: names and values in turn."""
+    """The headers and the body of an entry, from alternating names and values."""
     if not words or len(words) % 2:
         raise InvalidRequest("fields", "pairs of a field and a value, at least one", f"{len(words)} words")
     headers: dict[str, str] = {}
@@ -34,7 +34,7 @@ def read_fields(words: Sequence[bytes]) -> tuple[dict[str, str], bytes]:
 
 
 def fields_of(headers: Mapping[str, str], payload: bytes) -> list[str | bytes]:
-    """The body comes last, and is left out if it is empty and there are headers."""
+    """The body comes last. An empty body is omitted if there are headers."""
     fields: list[str | bytes] = []
     for name, value in headers.items():
         if name != PAYLOAD:
@@ -49,7 +49,9 @@ def delivered_entry(delivery: Delivery) -> Entry:
 
 
 def shown_entry(info: MessageInfo) -> Entry:
-    """Raises `Forbidden` for a caller who may not read it: a body that is left out would look like an empty one."""
+    """Raises `Forbidden` if the caller may not read the body, because an omitted body would look like an
+    empty one.
+    """
     if PAYLOAD in info.hidden:
         raise Forbidden(Right.READ_PAYLOAD, info.queue)
     return entry_id_of_text(info.id).shown, fields_of(info.headers, info.payload)

@@ -1,8 +1,8 @@
-"""Ids of entries, `<ms>-<seq>`, and the ids of the messages that they stand for, both ways without state.
+"""Convert between ids of entries, `<ms>-<seq>`, and ids of messages, without state.
 
-The first part is the time in the id of the message, the second one the number of the message. The other bits of an id
-follow from the number, so nothing is lost; numbers grow with every enqueue, so the order of ids is that of enqueues. The
-first part has 48 bits and the second one 61.
+The first part is the time in the id of the message, the second part is the number of the message. The other
+bits of the id follow from the number, so nothing is lost. Numbers grow with every enqueue, so ids are in the
+order of enqueues. The first part has 48 bits, the second part 61.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.records.ids import COMMIT_SHIFT, find_number, id_of, id_prefix
 MAX_MS = (1 << 48) - 1
 MAX_SEQ = (1 << 61) - 1
 
-#: Redis takes parts of 64 bits, which have twenty digits at most.
+#: Redis accepts parts of 64 bits, which have at most twenty digits.
 _ENTRY_ID = re.compile(rb"(\d{1,20})(?:-(\d{1,20}))?")
 
 
@@ -31,7 +31,9 @@ class EntryId(NamedTuple):
 
     @property
     def raw_id(self) -> bytes:
-        """That of the message. An id that no message can have stands for one that does not exist."""
+        """The id of the message. An entry id that no message can have gives the id of a message that does not
+        exist.
+        """
         if self.ms > MAX_MS or self.seq > MAX_SEQ:
             return bytes(16)
         return id_of(id_prefix(self.ms, self.seq >> COMMIT_SHIFT), self.seq)
@@ -54,7 +56,7 @@ def entry_id_of_text(message_id: str) -> EntryId:
 
 
 def read_entry_id(word: bytes, *, seq: int = 0) -> EntryId:
-    """`seq` is the second part of an id that has the first one alone."""
+    """`seq` is the second part for an id that has only the first part."""
     found = _ENTRY_ID.fullmatch(word)
     if found is None:
         expected = "the id of an entry, such as 1526919030474-55"
@@ -63,7 +65,7 @@ def read_entry_id(word: bytes, *, seq: int = 0) -> EntryId:
 
 
 def read_start(word: bytes) -> EntryId:
-    """The first id of a range: `-`, an id, or `(` and the id before it."""
+    """The first id of a range, from `-`, an id, or `(` with the id before the first."""
     if word == b"-":
         return FIRST
     if word.startswith(b"("):
@@ -73,7 +75,7 @@ def read_start(word: bytes) -> EntryId:
 
 
 def read_end(word: bytes) -> EntryId:
-    """The last id of a range: `+`, an id, or `(` and the id behind it."""
+    """The last id of a range, from `+`, an id, or `(` with the id after the last."""
     if word == b"+":
         return LAST
     if word.startswith(b"("):
@@ -83,5 +85,5 @@ def read_end(word: bytes) -> EntryId:
 
 
 def bound_at(ms: int) -> str:
-    """As a bound for `browse`: no message of that millisecond or a later one comes before it."""
+    """A bound for `browse`: no message of this millisecond or of a later one comes before the bound."""
     return "" if ms <= 0 else show_id(first_id_of(min(ms, MAX_MS)))

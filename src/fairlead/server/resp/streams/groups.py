@@ -1,7 +1,8 @@
-"""Groups: XGROUP, and whether a queue has the group that a command names.
+"""Groups: XGROUP, and the check that a queue has the group that a command names.
 
-A queue has one group at most, because each message is delivered once. The group is a durable consumer of the queue that
-never takes a claim: its name is kept with the queue, outlives restarts, goes with the queue and shows among its consumers.
+A queue has at most one group, because each message is delivered to one consumer. The group is a durable
+consumer of the queue that never takes a numbered claim. Its name is stored with the queue: it outlives
+restarts, is deleted with the queue, and is listed among the consumers of the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.consumers import ConsumersDrop, ConsumersList, ConsumersRegister, ConsumersShow
 from fairlead.verbs.settle import Settle
 
-#: Before the name of a group, in the name of its durable consumer.
+#: The name of the durable consumer is this prefix and the name of the group.
 _PREFIX = "group:"
 
 _XGROUP = "CREATE, CREATECONSUMER, DELCONSUMER, DESTROY or SETID"
@@ -49,7 +50,7 @@ def xgroup(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def missing_group(session: StreamsSession, queue: str, group: str) -> Steps[bytes]:
-    """The reply to a command that names a group which the queue does not have; empty if it has the group."""
+    """The error reply for a command whose group the queue does not have; empty if the queue has the group."""
     try:
         yield ConsumersShow(_PREFIX + group, queue)
     except (ConsumerNotFound, QueueNotFound):
@@ -58,14 +59,14 @@ def missing_group(session: StreamsSession, queue: str, group: str) -> Steps[byte
 
 
 def find_group(session: StreamsSession, queue: str) -> Steps[str]:
-    """The group of a queue; empty if it has none."""
+    """The group of a queue; empty if the queue has none."""
     listed: list[ConsumerInfo] = yield ConsumersList()
     names = [info.name for info in listed if info.queue == queue and info.name.startswith(_PREFIX)]
     return names[0].removeprefix(_PREFIX) if names else ""
 
 
 def _create(session: StreamsSession, given: Words) -> Steps[bytes]:
-    """The position is read and not followed: a new group gets all that is live."""
+    """The position is parsed and ignored: a new group gets all live messages."""
     queue, group, _position = given.text("key"), given.text("group"), given.take()
     makes_queue = False
     while option := given.option(b"MKSTREAM", b"ENTRIESREAD"):
@@ -96,7 +97,7 @@ def _create(session: StreamsSession, given: Words) -> Steps[bytes]:
 
 
 def _destroy(session: StreamsSession, given: Words) -> Steps[bytes]:
-    """What its consumers have in hand stays leased until its time is over."""
+    """Entries that its consumers hold stay leased until their leases expire."""
     queue, group = given.text("key"), given.text("group")
     given.end()
     if (yield from missing_group(session, queue, group)):
@@ -106,14 +107,14 @@ def _destroy(session: StreamsSession, given: Words) -> Steps[bytes]:
 
 
 def _create_consumer(session: StreamsSession, given: Words) -> Steps[bytes]:
-    """A consumer is there as long as it reads or holds something."""
+    """Nothing is stored: a consumer exists while it reads or holds entries."""
     queue, group, _consumer = given.text("key"), given.text("group"), given.text("consumer")
     given.end()
     return (yield from missing_group(session, queue, group)) or b":1\r\n"
 
 
 def _delete_consumer(session: StreamsSession, given: Words) -> Steps[bytes]:
-    """What the consumer holds goes back to its place, and not away as in Redis."""
+    """The entries that the consumer holds return to their places. In Redis they would be lost."""
     queue, group, consumer = given.text("key"), given.text("group"), given.text("consumer")
     given.end()
     if missing := (yield from missing_group(session, queue, group)):

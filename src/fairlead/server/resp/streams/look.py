@@ -1,4 +1,4 @@
-"""XLEN, XRANGE, XREVRANGE, XPENDING and XINFO: looking without taking."""
+"""XLEN, XRANGE, XREVRANGE, XPENDING and XINFO: reads that deliver nothing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ from fairlead.server.resp.streams.words import Words
 from fairlead.verbs.browse import Browse
 from fairlead.verbs.inspect import Stats
 
-#: What a range gives without COUNT, and at most: so many entries, and about so many bytes.
+#: The largest number of entries of a range, also without COUNT, and the approximate limit of their bytes.
 MAX_RANGE = 10_000
 MAX_RANGE_BYTES = 64 * 1024 * 1024
-#: The first look for the last entries goes so far back; each further one twice as far.
+#: The first search for the last entries covers this time, and each further one twice as much as the one
+#: before.
 _FIRST_SPAN_MS = 1000
 _PAGE = 1000
 
@@ -163,7 +164,7 @@ def _group_infos(session: StreamsSession, queue: str) -> Steps[bytes]:
 
 
 def _consumer_infos(session: StreamsSession, queue: str) -> Steps[bytes]:
-    """Consumers that hold something."""
+    """The consumers that hold entries."""
     found = Summary()
     yield from pending_entries(session, queue, found.add)
     by_name = {session.own_name(holder): held for holder, held in found.by_holder.items()}
@@ -175,7 +176,7 @@ def _consumer_infos(session: StreamsSession, queue: str) -> Steps[bytes]:
 
 
 def _length(stats: QueueStats) -> int:
-    """What is live: also what waits or is in hand."""
+    """The number of live messages, including waiting and leased ones."""
     return stats.ready + stats.waiting + stats.leased
 
 
@@ -202,7 +203,9 @@ def _first(queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[M
 def _last(
     session: StreamsSession, queue: str, start: EntryId, end: EntryId, count: int
 ) -> Steps[list[MessageInfo]]:
-    """The last live messages of a range: looks go back from its end, each twice as far as the one before."""
+    """The last live messages of a range. Searches go backwards from its end, and each covers twice as much
+    time as the one before.
+    """
     first = yield from _first(queue, start, end, 1)
     if not first:
         return []
@@ -220,7 +223,7 @@ def _last(
 
 
 def _tail(queue: str, start: EntryId, end: EntryId, count: int) -> Steps[list[MessageInfo]]:
-    """The last entries between two ids, which are all looked at."""
+    """The last entries between two ids. Reads all entries between them."""
     kept: deque[MessageInfo] = deque()
     size, after = 0, ""
     while page := (yield _browse(queue, start, end, after, _PAGE)):

@@ -1,4 +1,4 @@
-"""Leases as pending entries: XPENDING, and what other commands must know of them."""
+"""Leases as pending entries: XPENDING, and the data about leases that other commands need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from fairlead.server.resp.streams.steps import Steps
 from fairlead.verbs.inspect import Peek
 from fairlead.verbs.queues import ListQueues
 
-#: Leases that one command looks at.
+#: The largest number of pending entries that one command collects.
 MAX_PENDING = 100_000
 _PAGE = 1000
 
 
 class PendingEntry(NamedTuple):
-    """`idle_ms`: how long ago the lease began, or was extended last. `info` is there where it was asked for."""
+    """`idle_ms`: the time since the lease began or was last extended. `info` is None unless the entries of
+    one holder were asked for.
+    """
 
     entry_id: EntryId
     holder: str
@@ -44,9 +46,12 @@ def pending_entries(
     *,
     of_holder: str | None = None,
 ) -> Steps[None]:
-    """Gives `keep` all that is leased, or what one holder has with its bodies, page by page and in any order: there may be
-    very much of it, and a step that looked at all of it would hold up everybody. Leases of the full visibility timeout
-    are assumed: what was extended for another time has another idle time.
+    """Pass all leased entries to `keep`, or those of one holder with their bodies, page by page and in no
+    particular order. There may be very many entries, and reading all of them in one step would block other
+    callers.
+
+    Idle times assume that each lease lasts the full visibility timeout. They are wrong for leases that were
+    extended by another time.
     """
     about = yield from find_queue_info(queue)
     if about is None:
@@ -68,7 +73,7 @@ def pending_entries(
 
 
 class First:
-    """The first entries in the order of ids, of those that it is given and `wanted`."""
+    """The first entries, in the order of ids, of the added entries that are `wanted`."""
 
     def __init__(self, count: int, wanted: Callable[[PendingEntry], bool] = lambda one: True) -> None:
         self.entries: list[PendingEntry] = []
@@ -85,7 +90,9 @@ class First:
 
 
 class Held:
-    """What a holder has: how many entries, and how long the one has been idle that it got last."""
+    """The number of entries that a holder has, and the idle time of the entry that was leased or extended
+    last.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -93,7 +100,7 @@ class Held:
 
 
 class Summary:
-    """What is known of all entries together."""
+    """Totals over all entries."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -33,7 +33,9 @@ _ANY_ID = (
 
 
 def xadd(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
-    """A queue that does not exist is made, as Redis makes a stream, if the caller has the right to make it."""
+    """Add an entry. A queue that does not exist is created, as Redis creates a stream, if the caller has the
+    right to create it.
+    """
     given = Words(words, _XADD)
     queue = given.text("key")
     makes_queue, producer, unique = True, None, None
@@ -64,7 +66,7 @@ def xadd(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def make_queue(queue: str) -> Steps[None]:
-    # Somebody else may have made it meanwhile.
+    # Another caller may have created the queue meanwhile.
     with suppress(QueueExists):
         yield CreateQueue(queue)
 
@@ -81,7 +83,7 @@ def xdel(session: StreamsSession, words: Sequence[bytes]) -> Steps[bytes]:
 
 
 def _skip_trim(given: Words) -> None:
-    """Read and not followed: a bound would drop messages that nobody has worked on."""
+    """A trim option is parsed and ignored, because it would drop messages that no consumer has processed."""
     given.option(b"=", b"~")
     read_entry_id(given.take())
     if given.option(b"LIMIT"):
@@ -89,10 +91,10 @@ def _skip_trim(given: Words) -> None:
 
 
 def _dedup_key(producer: str, unique: str) -> str:
-    """No two pairs have the same key."""
+    """Different pairs have different keys."""
     return f"{producer.replace('%', '%25').replace('/', '%2F')}/{unique}"
 
 
 def _digest(fields: Sequence[bytes]) -> str:
-    """The same for the same fields alone: each with its length before it."""
+    """Only equal fields have equal digests, because the length of each field is included."""
     return sha256(b"".join([b"%d:%b" % (len(field), field) for field in fields])).hexdigest()

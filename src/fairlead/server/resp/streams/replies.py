@@ -1,4 +1,4 @@
-"""Replies that Redis words in its own way, because programs look at their first word."""
+"""Replies in the words of Redis, because programs check the first word of an error."""
 
 from __future__ import annotations
 

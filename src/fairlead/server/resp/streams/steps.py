@@ -1,5 +1,5 @@
-"""What a command is while it is carried out: a generator that yields requests, one after the other, and gets their
-answers or the errors of their refusals; its return value is the reply.
+"""The shape of a command: a generator that yields requests one after the other and receives their answers, or
+the errors with which they were refused. Its return value is the reply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Requests in, an answer out.
+#: Yields requests, receives answers, and returns a result.
 Steps = Generator[Request[Any], Any, T]
-#: A command: the words behind its name, in; the reply, out.
+#: A command: a function from the words after the name to the steps that return the reply.
 StreamCommand = Callable[["StreamsSession", Sequence[bytes]], Steps[bytes]]

@@ -1,4 +1,4 @@
-"""The arguments of a command, read one after the other."""
+"""Read the arguments of a command one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_DIGITS = 18
 
 
 class Words:
-    """Every method raises `InvalidRequest`, which shows `usage` where words are missing."""
+    """Every method raises `InvalidRequest`. Where words are missing, the error shows `usage`."""
 
     def __init__(self, words: Sequence[bytes], usage: str) -> None:
         self._words = words
@@ -42,7 +42,9 @@ class Words:
         return int(word)
 
     def option(self, *names: bytes) -> bytes:
-        """The next word in upper case if it is one of these names, which is then taken; empty otherwise."""
+        """Take the next word if it is one of these names, and return it in upper case. Returns an empty value
+        otherwise.
+        """
         if self.is_over:
             return b""
         word = self._words[self._at].upper()
@@ -57,7 +59,7 @@ class Words:
             raise InvalidRequest("command", self._usage, got)
 
     def rest(self) -> Sequence[bytes]:
-        """At least one word."""
+        """All remaining words, at least one."""
         first = self.take()
         words = [first, *self._words[self._at :]]
         self._at = len(self._words)
