@@ -75,19 +75,19 @@ class Outcome:
             (not self.paid_again, f"Nothing is paid twice: {self.paid_again} orders are in the books again."),
             (
                 unanswered > 0 and not self.died["transport_unavailable"],
-                f"Retries follow the rule: {unanswered:,} tries found no bank, no order died of it.",
+                f"Retries follow the rule: {unanswered:,} attempts did not reach the bank, and no order died of them.",
             ),
             (
                 bad_rows > 0 and self.failed["validation_failure"] == bad_rows,
-                f"What gets no better is not tried again: {bad_rows:,} bad rows died at once.",
+                f"Bad rows are not tried again: {bad_rows:,} became dead letters at their first failure.",
             ),
             (
                 self.died["poison_message"] == 1,
-                f"A poison order killed its process {poison} times, and no other order.",
+                f"One order killed its process {poison} times and became a dead letter; no other order did.",
             ),
             (
                 nothing_left and self.brought_back == died,
-                f"Failure is repairable: {died:,} died, {self.brought_back:,} came back, {left.dead} are left.",
+                f"Failures are repairable: {died:,} orders died, {self.brought_back:,} came back, {left.dead} are left.",
             ),
             (self.sound, "The data is sound: fairlead verify has read all of it."),
         ]
@@ -230,8 +230,11 @@ class Story:
                 before.splitlines(), file.read_text().splitlines(), n=1, lineterm=""
             )
             self.screen.diff(name, [*changes][3:])
-        said = self._run("fairlead", "redrive", QUEUE, "--yes")
-        self.outcome.brought_back = int(said.split()[2].replace(",", ""))
+        printed = self._run("fairlead", "redrive", QUEUE, "--yes")
+        returned = re.match(r"returned ([\d,]+) dead letter", printed)
+        if returned is None:
+            raise StoryBroken(f"redrive printed {printed!r}")
+        self.outcome.brought_back = int(returned[1].replace(",", ""))
         self._run_worker(client)
 
     def _read_metrics(self, address: str) -> None:
