@@ -1,8 +1,8 @@
 """Every deliberate error of fairlead, in one file.
 
-The four families say who must act: the caller (`Rejected`), nobody yet (`Unavailable`), the author of a hook
-or runbook (`UserCodeError`), or us (`BrokenInvariant`). `code` is a stable string that doors put on the wire;
-the keyword arguments of an error are its fields, and stay readable as attributes.
+The four families name who must act: the caller (`Rejected`), nobody yet (`Unavailable`), the author of a hook
+or runbook (`UserCodeError`), or the developers of fairlead (`BrokenInvariant`). `code` is a stable string
+that doors send to clients. The keyword arguments of an error are its fields, and can be read as attributes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 
 class FairleadError(Exception):
-    """Root of all deliberate errors."""
+    """The root of all deliberate errors."""
 
     code: ClassVar[str] = "error"
 
@@ -30,7 +30,7 @@ class FairleadError(Exception):
 
 
 class Rejected(FairleadError):
-    """The caller must change the request; the same request will be refused again."""
+    """The caller must change the request. The same request will be refused again."""
 
     code = "rejected"
 
@@ -48,13 +48,13 @@ class UserCodeError(FairleadError):
 
 
 class BrokenInvariant(FairleadError):
-    """Something that must never happen did. The broker stops."""
+    """A condition that must always hold was violated. The broker stops."""
 
     code = "broken_invariant"
 
 
 class InvalidRequest(Rejected):
-    """A field is not what it must be: `field`, `expected`, `got`."""
+    """A field has an invalid value: `field`, `expected`, `got`."""
 
     code = "invalid_request"
 
@@ -86,8 +86,8 @@ class QueueExists(Rejected):
 
 
 class Unauthenticated(Rejected):
-    """Nobody is told which keys exist: an unknown, revoked or wrong key is answered alike. Only its holder
-    hears that a key expired.
+    """An unknown, a revoked and a wrong key get the same answer, so the error does not reveal which keys
+    exist. Only the holder of a key learns that the key has expired.
     """
 
     code = "unauthenticated"
@@ -97,8 +97,8 @@ class Unauthenticated(Rejected):
 
 
 class Forbidden(Rejected):
-    """Decided by key and name alone, before anything is looked up: so it does not tell whether the queue
-    exists.
+    """Decided from the key and the name alone, before any lookup, so the error does not reveal whether the
+    queue exists.
     """
 
     code = "forbidden"
@@ -112,7 +112,7 @@ class Forbidden(Rejected):
 
 
 class KeyNotFound(Rejected):
-    """Also for a key that is not the caller's to see."""
+    """Also raised for a key that the caller may not see."""
 
     code = "key_not_found"
 
@@ -123,7 +123,7 @@ class KeyNotFound(Rejected):
 
 
 class LimitReached(Rejected):
-    """There may be no more of something until some of it is removed or the limit is raised: `what`, `limit`."""
+    """There may be no more of `what` than `limit`, until some are removed or the limit is raised."""
 
     code = "limit_reached"
 
@@ -134,7 +134,7 @@ class LimitReached(Rejected):
 
 
 class MessageNotFound(Rejected):
-    """`found` says what is known of a message that exists but cannot be settled, such as one that is dead."""
+    """`found` describes a message that exists but cannot be settled, for example because it is dead."""
 
     code = "message_not_found"
 
@@ -158,7 +158,7 @@ class AmbiguousId(Rejected):
 
 
 class LostLease(Rejected):
-    """A settle came with a token whose lease is over. Nothing was changed."""
+    """The lease of a settle's token has ended. Nothing was changed."""
 
     code = "lost_lease"
 
@@ -205,8 +205,8 @@ class RunbookNotFound(Rejected):
 
 
 class ExternalQueue(Rejected):
-    """The runbook in force says that the queue lives elsewhere: it has no messages here. `taken` holds what
-    workers have taken from it.
+    """The runbook in force declares the queue as external: its messages are stored elsewhere. `taken` names
+    the queue with the messages that workers have taken from it.
     """
 
     code = "external_queue"
@@ -220,7 +220,7 @@ class ExternalQueue(Rejected):
 
 
 class ItemInvalid(Rejected):
-    """An item that its queue's runbook does not take: `problems` has every one, by field."""
+    """The runbook of the queue does not accept the item. `problems` has every problem, by field."""
 
     code = "item_invalid"
 
@@ -245,7 +245,7 @@ class FormatTooNew(Rejected):
 
 
 class FormatTooOld(Rejected):
-    """The data directory is from before the first release, and there is no converter."""
+    """The data directory was written before the first release, and there is no converter."""
 
     code = "format_too_old"
 
@@ -266,7 +266,7 @@ class BrokerClosed(Rejected):
 
 
 class BrokerForked(Rejected):
-    """A child process uses the broker that its parent had open when it was forked."""
+    """A forked child process uses a broker that its parent had open."""
 
     code = "broker_forked"
 
@@ -284,7 +284,7 @@ class ClientClosed(Rejected):
 
 
 class ClientForked(Rejected):
-    """A child process uses the client that its parent had when it was forked."""
+    """A forked child process uses a client of its parent."""
 
     code = "client_forked"
 
@@ -295,8 +295,8 @@ class ClientForked(Rejected):
 
 
 class SessionExpired(Rejected):
-    """A session that is not known: it was never opened, belongs to another key, or nobody used it for a day. Whether
-    the request was carried out before can no longer be known.
+    """The session is unknown: it was never opened, belongs to another key, or was not used for a day. It can
+    no longer be determined whether the request was carried out before.
     """
 
     code = "session_expired"
@@ -312,8 +312,8 @@ class SessionExpired(Rejected):
 
 
 class RequestExpired(Rejected):
-    """The number of a request whose answer has arrived, as its client said: the answer is forgotten, and the request
-    is not carried out again.
+    """The client has confirmed that the answer to this number arrived, so the answer is forgotten. The
+    request is not carried out again.
     """
 
     code = "request_expired"
@@ -329,7 +329,9 @@ class RequestExpired(Rejected):
 
 
 class SettingInvalid(Rejected):
-    """A setting from a file, the environment or a flag. `source` says which, `path` is the setting's name."""
+    """A setting from a file, the environment or a flag is invalid. `source` names its origin, and `path` is
+    the name of the setting.
+    """
 
     code = "setting_invalid"
 
@@ -351,7 +353,7 @@ class ProtocolMismatch(Rejected):
 
 
 class WorkerNotFound(Rejected):
-    """The runbook has no worker of that name: `worker`, `known`."""
+    """The runbook has no worker with this name: `worker`, `known`."""
 
     code = "worker_not_found"
 
@@ -363,7 +365,7 @@ class WorkerNotFound(Rejected):
 
 
 class EngineNotInstalled(Rejected):
-    """A worker wants an engine that this installation does not have."""
+    """A worker needs an engine that is not installed here."""
 
     code = "engine_not_installed"
 
@@ -377,8 +379,8 @@ class EngineNotInstalled(Rejected):
 
 
 class RowsRefused(Rejected):
-    """Rows of a DataFrame that are no messages, or settle nothing: `shown` has the first of them, without
-    their payloads.
+    """Rows of a DataFrame that are not valid messages or settle nothing. `shown` has the first of them,
+    without their payloads.
     """
 
     code = "rows_refused"
@@ -395,7 +397,7 @@ class RowsRefused(Rejected):
 
 
 class SparkNotReady(Rejected):
-    """Spark cannot start here as asked: `expected`, `found`, `advice`."""
+    """Spark cannot start here as requested: `expected`, `found`, `advice`."""
 
     code = "spark_not_ready"
 
@@ -416,7 +418,7 @@ class ConsumerNotFound(Rejected):
 
 
 class StaleConsumer(Rejected):
-    """Somebody else has registered under the same name since: this one must stop. Nothing was changed."""
+    """Another reader has registered under the same name, so this one must stop. Nothing was changed."""
 
     code = "stale_consumer"
 
@@ -431,7 +433,7 @@ class StaleConsumer(Rejected):
 
 
 class StaleSlice(Rejected):
-    """Another task has begun the same slice since: this one must stop. Nothing was recorded."""
+    """Another task has begun the same slice, so this one must stop. Nothing was recorded."""
 
     code = "stale_slice"
 
@@ -448,7 +450,9 @@ class StaleSlice(Rejected):
 
 
 class ClaimNotNext(Rejected):
-    """A consumer has one claim in hand, and their numbers have no gaps: `number`, `last_closed`."""
+    """A consumer has at most one open claim, and the numbers of its claims have no gaps: `number`,
+    `last_closed`.
+    """
 
     code = "claim_not_next"
 
@@ -462,7 +466,7 @@ class ClaimNotNext(Rejected):
 
 
 class ClaimClosed(Rejected):
-    """The claim was closed: its messages have moved on, and cannot be read again."""
+    """The claim was closed, so its messages cannot be read again."""
 
     code = "claim_closed"
 
@@ -476,8 +480,8 @@ class ClaimClosed(Rejected):
 
 
 class ClaimReleased(Rejected):
-    """The claim ended without being closed: its messages went back to their queue, or with it. Who has worked
-    on it has lost it.
+    """The claim ended without being closed: its messages returned to their queue, or were deleted with the
+    queue. The reader has lost the claim.
     """
 
     code = "claim_released"
@@ -492,7 +496,7 @@ class ClaimReleased(Rejected):
 
 
 class StagedChunkMissing(Rejected):
-    """A chunk to be published is not there: never staged, discarded, or its time was over. Nothing was
+    """A chunk to be published does not exist: it was never staged, was discarded, or has expired. Nothing was
     changed.
     """
 
@@ -508,8 +512,8 @@ class StagedChunkMissing(Rejected):
 
 
 class StagedQueueGone(Rejected):
-    """The queue of a staged chunk was deleted, and one of the same name made since is another queue. Nothing
-    was changed.
+    """The queue of a staged chunk was deleted. A queue that was created later under the same name is a
+    different queue. Nothing was changed.
     """
 
     code = "staged_queue_gone"
@@ -524,7 +528,7 @@ class StagedQueueGone(Rejected):
 
 
 class Overloaded(Unavailable):
-    """A door has as much in hand as it may. Nothing was carried out."""
+    """A door has as much work as its limits allow. Nothing was carried out."""
 
     code = "overloaded"
 
@@ -538,7 +542,7 @@ class Overloaded(Unavailable):
 
 
 class SessionFull(Unavailable):
-    """A session has as many answers that have not arrived as the broker remembers. Nothing was carried out."""
+    """The session has as many unconfirmed answers as the broker remembers. Nothing was carried out."""
 
     code = "session_full"
 
@@ -554,7 +558,7 @@ class SessionFull(Unavailable):
 
 
 class ServerStopping(Unavailable):
-    """The server takes no more work. Nothing was carried out; leases stay."""
+    """The server accepts no more work. Nothing was carried out, and leases stay valid."""
 
     code = "server_stopping"
 
@@ -563,7 +567,7 @@ class ServerStopping(Unavailable):
 
 
 class AddressUnavailable(Unavailable):
-    """A server cannot listen where it was told to. Nothing was started."""
+    """A server cannot listen at its address. Nothing was started."""
 
     code = "address_unavailable"
 
@@ -577,7 +581,7 @@ class AddressUnavailable(Unavailable):
 
 
 class ServerUnreachable(Unavailable):
-    """No connection within the time allowed for it."""
+    """No connection was made within the time allowed."""
 
     code = "server_unreachable"
 
@@ -590,7 +594,9 @@ class ServerUnreachable(Unavailable):
 
 
 class TlsFailed(ServerUnreachable):
-    """Client and server cannot agree on how to be safe from others. That does not pass by itself."""
+    """Client and server cannot agree on a secure connection. Somebody must change a setting before a retry
+    can work.
+    """
 
     code = "tls_failed"
 
@@ -604,8 +610,8 @@ class TlsFailed(ServerUnreachable):
 
 
 class AnswerLost(Unavailable):
-    """The connection broke after a request was sent that is not safe to repeat: it may or may not have been
-    carried out.
+    """The connection broke after a request was sent that is not safe to repeat. The request may or may not
+    have been carried out.
     """
 
     code = "answer_lost"
@@ -642,11 +648,11 @@ class TooManyLanes(Unavailable):
 
 
 class StoreFull(Unavailable):
-    """The disk is below its reserve (requests that grow the store) or really full (any write). Nothing was
-    stored.
+    """The free space is below the reserve (for requests that grow the store), or the disk is full (for any
+    write). Nothing was stored.
 
-    `needed_bytes` is the sum of what must be free: the reserve, what the logs may still need as tables, and
-    the request.
+    `needed_bytes` is the sum of the space that must be free: the reserve, the space that the logs may still
+    need as tables, and the request.
     """
 
     code = "store_full"
@@ -685,7 +691,7 @@ class HookHostUnavailable(Unavailable):
 
 
 class EpochStale(Unavailable):
-    """Another broker has taken the queue over (never with RocksDB)."""
+    """Another broker has taken over the queue. This never happens with RocksDB."""
 
     code = "epoch_stale"
 
@@ -694,11 +700,10 @@ class EpochStale(Unavailable):
 
 
 class StaleEpoch(Unavailable):
-    """Another broker has become the owner of the shard, so this one may not write any more. Nothing was
-    stored.
+    """Another broker owns the shard now, so this broker may no longer write. Nothing was stored.
 
-    `Unavailable`, because the fence did its work and nothing is broken: the same request may work at the new
-    owner. The broker that gets it steps down.
+    This is `Unavailable` because nothing is broken: the same request may work at the new owner. The broker
+    that gets this error steps down.
     """
 
     code = "stale_epoch"
@@ -713,7 +718,9 @@ class StaleEpoch(Unavailable):
 
 
 class HookInvalid(UserCodeError):
-    """A hook script that could never run. `line` is where, None when it is not one line's fault."""
+    """A hook script that can never run. `line` is the line of the mistake, or None if no single line is
+    wrong.
+    """
 
     code = "hook_invalid"
 
@@ -728,8 +735,8 @@ class HookInvalid(UserCodeError):
 
 
 class RunbookInvalid(UserCodeError):
-    """A runbook that cannot be meant so. `problems` has all its mistakes at once, each as (file, line, path,
-    what); the notes say them too.
+    """A runbook with mistakes. `problems` has all of them, each as (file, line, path, what). The first is the
+    message of the error, the others are its notes.
 
     A line is None where the syntax gives none. Nothing was changed.
     """
@@ -747,9 +754,7 @@ class RunbookInvalid(UserCodeError):
 
 
 class StepNotLoaded(UserCodeError):
-    """A step of a pipeline cannot be called at all: there is no such module or function, or importing it
-    raised.
-    """
+    """A step of a pipeline cannot be called: its module or function does not exist, or the import raised."""
 
     code = "step_not_loaded"
 
@@ -758,7 +763,7 @@ class StepNotLoaded(UserCodeError):
 
 
 class StoreCorrupt(BrokenInvariant):
-    """A stored record cannot be trusted. `where` says which."""
+    """A stored record cannot be trusted. `where` names the record."""
 
     code = "store_corrupt"
 
@@ -771,7 +776,7 @@ class StoreCorrupt(BrokenInvariant):
 
 
 class StoreFailed(BrokenInvariant):
-    """A write or sync failed in a way that leaves durability unknown. The broker takes no more work."""
+    """A write or a sync failed, and it is unknown what is durable. The broker accepts no more work."""
 
     code = "store_failed"
 

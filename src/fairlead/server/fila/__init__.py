@@ -1,7 +1,7 @@
-"""The door for Fila's clients: gRPC `fila.v1`, message for message as their published protocol has it.
+"""The door for clients of Fila: gRPC `fila.v1`, with the messages of Fila's published protocol.
 
-Promises that an unmodified client works, that concurrent single calls share commits, that a late settle of a
-former holder changes nothing, and that a consumer that stops reading holds up nobody else. Knows no rule of
-the queue: what it answers is what the broker said. Start with `door.py`; docs/reference/fila.md says what
-differs from Fila.
+Guarantees: an unmodified client works; concurrent single calls share commits; a late settle by a former
+holder changes nothing; a consumer that stops reading blocks no other caller. Must not: know a rule of the
+queue. The door returns the answers of the broker. Start at `door.py`. docs/reference/fila.md lists the
+differences from Fila.
 """

@@ -15,7 +15,7 @@ from fairlead.server.fila.v1 import admin_pb2_grpc
 
 
 class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
-    """What a call may see and do is its caller's broker to say."""
+    """The broker of the caller decides what a call may see and do."""
 
     def __init__(self, consumers: Consumers) -> None:
         self._consumers = consumers
@@ -24,7 +24,7 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         self, request: pb.CreateQueueRequest, context: grpc.ServicerContext
     ) -> pb.CreateQueueResponse:
         config, options = request.config, {}
-        # 0 asks for the default, as in Fila.
+        # 0 means the default, as in Fila.
         if config.visibility_timeout_ms:
             options["visibility_timeout"] = f"{config.visibility_timeout_ms}ms"
         if config.on_enqueue_script:
@@ -117,7 +117,7 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         return next((info.config.quantum for info in caller().queues(queue) if info.name == queue), 0)
 
     def _find_info(self, queue: str) -> pb.QueueInfo | None:
-        """None when it was deleted since it was listed."""
+        """None if the queue was deleted after it was listed."""
         try:
             stats = caller().stats(queue)
         except QueueNotFound:

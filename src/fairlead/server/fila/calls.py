@@ -1,4 +1,4 @@
-"""What every call passes through on its way in, and every error on its way out."""
+"""The checks of every incoming call, and the status of every error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.server.limits import Limits
 from fairlead.wire.statuses import status_of
 
-#: The trailing metadata that says which of fairlead's errors a status stands for.
+#: The trailing metadata that names the fairlead error for which a status stands.
 ERROR_CODE_KEY = "fairlead-error"
 
 _HEALTH = "/grpc.health."
@@ -29,9 +29,9 @@ Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class CallGate(grpc.ServerInterceptor):
-    """The one way in for all services but health, which must answer whatever state the server is in.
+    """All services pass this gate except health, which must answer in every state of the server.
 
-    Streams run on threads of their own: those of single calls are never theirs to take.
+    Streams run on threads of their own, and never take the threads of single calls.
     """
 
     def __init__(self, layers: Layers, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
@@ -45,7 +45,7 @@ class CallGate(grpc.ServerInterceptor):
             return handler
         if handler is None:
             return grpc.stream_stream_rpc_method_handler(self._unknown)
-        # Requests are read by us, behind the question who sends them.
+        # The gate parses requests itself, so that the caller is authenticated first.
         read, coding = handler.request_deserializer, {"response_serializer": handler.response_serializer}
         if not handler.response_streaming:
             return grpc.unary_unary_rpc_method_handler(self._once(handler.unary_unary, read), **coding)
@@ -73,7 +73,7 @@ class CallGate(grpc.ServerInterceptor):
             try:
                 admitted = self._admit(context)
                 with self._limits.stream(context.peer()):
-                    # Not for longer: what ends a stream may be another thread.
+                    # Only for this block, because another thread may end the stream.
                     with acting_as(admitted):
                         answers = behaviour(read(raw), context)
                     yield from answers
@@ -81,12 +81,12 @@ class CallGate(grpc.ServerInterceptor):
                 self._limits.count_error(error)
                 refuse(context, error)
 
-        # What gRPC itself looks for, and its health service uses.
+        # gRPC looks for this attribute; its health service uses the attribute too.
         answer.experimental_thread_pool = self._stream_threads  # type: ignore[attr-defined]
         return answer
 
     def _unknown(self, raw: Any, context: grpc.ServicerContext) -> Any:
-        """Which methods there are is not for everybody either."""
+        """Only authenticated callers learn which methods exist."""
         try:
             self._admit(context)
             raise NotImplementedError("Method not found!")
@@ -95,7 +95,7 @@ class CallGate(grpc.ServerInterceptor):
             return refuse(context, error)
 
     def _admit(self, context: grpc.ServicerContext, size: int = 0) -> AdmittedCaller:
-        """In the thread of the call, before anything is carried out."""
+        """Runs in the thread of the call, before anything is carried out."""
         if not context.is_active():
             raise _CallerGone()
         given = [value for name, value in context.invocation_metadata() if name == "authorization"]
@@ -105,7 +105,7 @@ class CallGate(grpc.ServerInterceptor):
 
 @contextmanager
 def acting_as(admitted: AdmittedCaller) -> Iterator[None]:
-    """Calls made in here are this caller's."""
+    """Calls in this block are made by this caller."""
     before = _caller.set(admitted)
     try:
         yield
@@ -114,14 +114,14 @@ def acting_as(admitted: AdmittedCaller) -> Iterator[None]:
 
 
 def caller() -> AdmittedCaller:
-    """The broker as the caller of this call may use it. A stream asks before it is one: its answers are made
-    outside.
+    """The broker with the rights of the caller of this call. A stream must call this before its first
+    response, because its responses are made outside the block of `acting_as`.
     """
     return _caller.get()
 
 
 def _read(read: Callable[[bytes], Any], raw: bytes) -> Any:
-    """`read` is the `FromString` of a message class. gRPC itself would answer INTERNAL, which says that the
+    """`read` is the `FromString` of a message class. gRPC itself would answer INTERNAL, which means that the
     server failed.
     """
     try:
@@ -139,7 +139,7 @@ def _read_all(read: Callable[[bytes], Any], requests: Iterator[bytes]) -> Iterat
 
 
 class _CallerGone(Exception):
-    """It was cancelled, or its time was up, before a thread was free for it."""
+    """The call was cancelled or reached its deadline before a thread was free for it."""
 
 
 def refuse(context: grpc.ServicerContext, error: Exception) -> Any:

@@ -1,6 +1,6 @@
-"""The runtime configuration as clients of Fila expect it.
+"""The runtime configuration, in the form that clients of Fila expect.
 
-Lists show a throttle as one entry, `throttle.<name>` = `<rate>,<burst>`, and not as the two that are stored,
+Lists show a throttle as one entry, `throttle.<name>` = `<rate>,<burst>`, instead of the two stored entries,
 `throttle:<name>:rate` and `throttle:<name>:burst`. An empty value deletes a throttle or a weight.
 """
 
@@ -15,7 +15,7 @@ MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_LISTED = 10_000
 
-#: Keys that mean something to the engine: an empty value is none, so at this door it deletes.
+#: Keys that the engine interprets. An empty value is invalid for them, so at this door it deletes the key.
 _WITH_MEANING = (THROTTLE, FILA_THROTTLE, WEIGHT)
 
 
@@ -38,7 +38,9 @@ class ConfigKeys:
         return self._config.get(key)
 
     def list(self, prefix: str) -> dict[str, str]:
-        """In order of keys. Throttles are spelled Fila's way, unless the prefix asks for ours."""
+        """Entries in the order of their keys. Throttles have Fila's spelling, unless the prefix has the
+        spelling of fairlead.
+        """
         if len(prefix.encode()) > MAX_KEY_BYTES:
             raise InvalidRequest("prefix", f"at most {MAX_KEY_BYTES} bytes", prefix)
         if prefix.startswith(THROTTLE):
@@ -60,7 +62,7 @@ class ConfigKeys:
         return dict(sorted(found.items()))
 
     def _delete(self, key: str) -> None:
-        """Deleting what is not there is fine, as in Fila."""
+        """A missing key is no error, as in Fila."""
         try:
             self._config.delete(key)
         except ConfigKeyNotFound:
@@ -73,5 +75,5 @@ def _check_key(key: str) -> None:
 
 
 def _throttle_value(rate: str, burst: str | None) -> str:
-    """A rate without a burst has the engine's."""
+    """A rate without a burst has the default burst of the engine."""
     return f"{rate},{burst if burst is not None else f'{default_burst(float(rate)):g}'}"

@@ -1,4 +1,6 @@
-"""One open consume stream: claim a little ahead, write, and give back what was never written."""
+"""One open consume stream: claims a few messages ahead, writes them, and returns messages that were not
+written.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.v1 import messages_pb2, service_pb2
 from fairlead.server.sent_deliveries import SentDeliveries
 
-#: How far a stream reads ahead of its client: so many messages, and about so many bytes.
+#: How far a stream claims ahead of its client: a number of messages, and an approximate number of bytes.
 AHEAD_MESSAGES = 32
 AHEAD_BYTES = 1024 * 1024
-#: How long an idle stream waits before it looks whether its client is still there.
+#: How long an idle stream waits before it checks whether its client is still connected.
 _WAIT = "1s"
 
 _numbers = itertools.count(1)
@@ -32,12 +34,12 @@ _log = logging.getLogger("fairlead.fila")
 
 
 class FilaConsumption:
-    """What waits here to be written is leased but not started, so that losing it costs its message no
-    attempt.
+    """Deliveries that wait to be written are leased but not started, so losing them costs no attempt.
 
-    A message is started when it is handed to gRPC, and from then on counts as seen: a broken stream cannot
-    know better. gRPC takes the next one only when the client's window has room, so that a client that does
-    not read keeps this thread and at most `AHEAD_MESSAGES` leases, and nobody else's.
+    A message is started when it is handed to gRPC, and counts as received from then on, because a broken
+    stream cannot tell whether it was. gRPC takes the next message only when the client's window has room. A
+    client that does not read therefore keeps this thread and at most `AHEAD_MESSAGES` leases, and affects no
+    other client.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class FilaConsumption:
         self._claimed_monotonic_ms = 0
 
     def responses(self) -> Iterator[service_pb2.ConsumeResponse]:
-        """Until the client leaves (then this is closed or runs out), the queue is deleted or the server
-        stops.
+        """Ends when the client leaves (the generator is closed, or ends by itself), when the queue is
+        deleted, or when the server stops.
         """
         try:
             opened = False
@@ -77,13 +79,13 @@ class FilaConsumption:
                 if not self._ahead:
                     self._claim(wait=opened)
                     if not opened:
-                        # The queue is there: tell the client so now, not with the first message. Some wait
-                        # for it. A client that has left meanwhile is noticed by `is_active`.
+                        # Tell the client now that the queue exists, and not only with the first message: some
+                        # clients wait for this. `is_active` detects a client that has left meanwhile.
                         with suppress(grpc.RpcError):
                             self._context.send_initial_metadata(())
                         opened = True
                     continue
-                # What was claimed ahead is not for a key that has been revoked since.
+                # A key that was revoked after the claim must not get the messages that were claimed ahead.
                 self._broker.rights.need(Right.CONSUME, self._queue)
                 delivery = self._ahead[0]
                 if self._make_ready(delivery):
@@ -102,8 +104,8 @@ class FilaConsumption:
             self._give_back()
 
     def _claim(self, *, wait: bool) -> None:
-        """What is there now, unstarted; or, when that is nothing, wait for one message, which is written as
-        it comes.
+        """Claim ready messages as unstarted. If there are none, wait for one message, which is claimed as
+        started and written at once.
         """
         claimed: list[Delivery] = []
         if self._room > 1:
@@ -123,8 +125,8 @@ class FilaConsumption:
             self._room = max(1, min(AHEAD_MESSAGES, AHEAD_BYTES // max(1, largest)))
 
     def _make_ready(self, delivery: Delivery) -> bool:
-        """Started, and with most of its lease ahead of it; False when its lease was lost while it waited
-        here.
+        """Start the delivery, and extend its lease if much of the lease is over. Returns False if the lease
+        was lost while the delivery waited to be written.
         """
         if self._started:
             return True

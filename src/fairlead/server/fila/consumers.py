@@ -1,4 +1,4 @@
-"""How many consume streams each queue has."""
+"""The number of consume streams of each queue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 
 class Consumers:
-    """Thread-safe. A queue without consumers leaves nothing behind here."""
+    """Thread-safe. A queue without consumers takes no memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def enter(self, queue: str) -> Callable[[], None]:
-        """Count one more consumer of a queue; returns the call that takes it back, which may be made twice."""
+        """Count one more consumer of a queue. Returns the call that subtracts it, which is safe to repeat."""
         with self._lock:
             self._counts[queue] += 1
         left = False

@@ -31,22 +31,22 @@ _SERVICES = (
     service_pb2.DESCRIPTOR.services_by_name["FilaService"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"].full_name,
 )
-#: Headers take more room in a request than they do packed.
+#: Headers take more bytes in a request than packed.
 _MAX_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
-#: Calls of one connection at a time, beside its streams.
+#: The largest number of calls of one connection at a time, in addition to its streams.
 _CALLS_PER_CONNECTION = 1000
-#: A stream beyond the limit needs a thread to be told so.
+#: A stream beyond the limit needs a thread to be refused.
 _REFUSING_THREADS = 2
 
 
 class FilaDoor:
-    """Serves Fila's clients at `address`.
+    """Serves clients of Fila at `address`.
 
     An open stream keeps a thread. Single calls have `call_threads` of their own, and up to `max_waiting` of
-    them may wait for one. Beyond that, or beyond the `limits` that it shares with other doors, a call is
-    answered with RESOURCE_EXHAUSTED and nothing is carried out. With `trace_headers` the W3C trace context of
-    an enqueue becomes headers of its message. `stop` lets calls in flight take `grace_s` before it cancels
-    them.
+    them may wait for a thread. Beyond this number, or beyond the `limits` that the door shares with other
+    doors, a call is answered with RESOURCE_EXHAUSTED and nothing is carried out. With `trace_headers`, the
+    W3C trace context of an enqueue becomes headers of its message. `stop` gives calls in flight `grace_s` to
+    end before it cancels them.
     """
 
     name = "grpc"
@@ -118,7 +118,7 @@ class FilaDoor:
         self._limits.close()
 
     def stop(self) -> None:
-        """What a stream had claimed and not written is given back before this returns."""
+        """Deliveries that streams had claimed and not written are returned before this method returns."""
         self.drain()
         self._server.stop(self._grace_s).wait(2 * self._grace_s)
         self._limits.wait_until_no_stream(self._grace_s)
@@ -134,19 +134,19 @@ class FilaDoor:
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", _MAX_BYTES),
-        # Beyond it a client waits for a call of its own to end. A stream too many is told so, and so needs a
-        # place.
+        # Beyond this number a client waits until one of its own calls ends. The number is higher than the
+        # limit of streams, because a stream beyond that limit needs a place to be refused.
         ("grpc.max_concurrent_streams", limits.settings.max_streams_per_connection + _CALLS_PER_CONNECTION),
         ("grpc.server_handshake_timeout_ms", limits.settings.greeting_ms),
-        # A connection with no call on it; its client makes another when it needs one.
+        # Close a connection without calls. Its client opens another one when needed.
         ("grpc.max_connection_idle_ms", limits.settings.idle_ms),
-        # Two servers on one port would share its clients by chance.
+        # Two servers on one port would share its clients at random.
         ("grpc.so_reuseport", 0),
-        # Find out about clients that vanished without a word.
+        # Detect clients that disappeared without closing their connections.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.max_pings_without_data", 0),
-        # Clients may ask the same of us.
+        # Clients may check the server in the same way.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]

@@ -1,4 +1,4 @@
-"""Single calls that come at the same time, carried out together."""
+"""Carry out single calls that arrive at the same time together."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Answer = TypeVar("Answer")
 
 
 class _Ticket(Generic[Item, Answer]):
-    """One caller's item. The caller sleeps until it is answered, or until it is its turn to carry out a
-    batch.
+    """The item of one caller. The caller sleeps until the item is answered, or until the caller must carry
+    out a batch.
     """
 
     __slots__ = ("answer", "item", "leads", "size", "woken")
@@ -27,13 +27,13 @@ class _Ticket(Generic[Item, Answer]):
 
 
 class Gather(Generic[Item, Answer]):
-    """Carries out one batch at a time in each lane: at once when none is under way, else with all that came
-    meanwhile.
+    """Carries out one batch at a time in each lane: at once if none is under way, otherwise with all items
+    that arrived meanwhile.
 
-    No timer and no thread of its own: whoever finds the lane idle carries out its own item there and then;
-    when that is done, the first of those who wait carries out the next batch. So a lone caller pays nothing,
-    and under load batches grow to what came in during the one before. Items of a lane are carried out in the
-    order they came.
+    There is no timer and no extra thread. A caller that finds the lane idle carries out its own item. When
+    this batch is done, the first waiting caller carries out the next batch. So a lone caller has no overhead,
+    and under load a batch grows to the items that arrived during the batch before. Items of a lane are
+    carried out in the order of their arrival.
     """
 
     def __init__(
@@ -49,17 +49,19 @@ class Gather(Generic[Item, Answer]):
         self._most_bytes = most_bytes
         self._size_of = size_of
         self._lock = threading.Lock()
-        #: Who waits in a lane; a lane without work is not here, so that names made up by callers leave
-        #: nothing behind.
+        #: The waiting callers of each lane. A lane without work has no entry, so names that callers invent
+        #: take no memory.
         self._lanes: dict[str, deque[_Ticket[Item, Answer]]] = {}
 
     def waiting(self, lane: str) -> int:
-        """How many items wait for the batch that is under way."""
+        """The number of items that wait for the batch under way."""
         with self._lock:
             return len(self._lanes.get(lane, ()))
 
     def do(self, lane: str, item: Item) -> Answer:
-        """The answer to this item, or its own error; what becomes of the others in its batch changes neither."""
+        """Returns the answer to this item, or raises its error. The other items of the batch have no
+        influence on either.
+        """
         ticket: _Ticket[Item, Answer] = _Ticket(item, self._size_of(item))
         with self._lock:
             waiting = self._lanes.get(lane)

@@ -1,8 +1,8 @@
-"""Fila's keys and access lists, over ours.
+"""Fila's keys and access lists, mapped to fairlead's.
 
-Its superadmin is a flag; ours is what a key with every right on `*` is. Its permissions are three kinds; ours
-are six rights under the same three names and three more, and all six are said here, so that what is set is
-what is shown, and what is shown and set again changes nothing.
+A superadmin of Fila is a flag; in fairlead it is a key with every right on `*`. Fila has three kinds of
+permissions. Fairlead has six rights: three with the same names, and three more. This door shows all six, so a
+client sees exactly the rights that are set, and setting them again changes nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ _SUPERADMIN = {str(grant) for grant in EVERY_RIGHT}
 
 
 class Keys:
-    """As one caller may use them. What it may not change is answered as if it were not there."""
+    """The keys as one caller may use them. A key that the caller may not change is answered as if it did not
+    exist.
+    """
 
     def __init__(self, keys: KeysGroup) -> None:
         self._keys = keys
 
     def create(self, request: pb.CreateApiKeyRequest) -> pb.CreateApiKeyResponse:
-        """Without rights, unless a superadmin is asked for: SetAcl gives them."""
+        """The key has no rights, unless the request asks for a superadmin. SetAcl grants rights."""
         made = self._keys.create(
             request.name,
             EVERY_RIGHT if request.is_superadmin else (),
@@ -62,7 +64,7 @@ class Keys:
 
 
 def _check_id(key_id: str) -> str:
-    """An empty one would be the caller's own key."""
+    """An empty id would mean the caller's own key."""
     if not key_id:
         raise InvalidRequest("key_id", "the id of a key", key_id)
     return key_id

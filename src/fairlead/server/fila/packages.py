@@ -1,5 +1,6 @@
-"""Whether the gRPC door can open here. Its packages are an extra of their own, because the generated classes pin gRPC
-and protobuf, which other programs of the same environment may need in other versions.
+"""Checks whether the gRPC door can open here. Its packages are a separate extra, because the generated
+classes require certain versions of gRPC and protobuf, and other programs in the same environment may need
+other versions.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _NEEDED = (
 
 
 def why_unusable() -> str:
-    """Why the installed packages cannot serve the door; "" when they can. Imports them."""
+    """The reason why the installed packages cannot serve the door; "" if they can. Imports the packages."""
     try:
         for module in _NEEDED:
             import_module(module)
     except Exception as refused:
-        # Not only ImportError: the generated classes refuse packages that are older than the compiler which made
-        # them, each with an error of its own.
+        # Any exception, not only ImportError: the generated classes refuse packages that are older than their
+        # compiler, each with an error of its own.
         return " ".join(str(refused).split())
     return ""
 
 
 def settings_without(loaded: LoadedSettings, why: str) -> ServerSettings:
-    """The settings of a server whose gRPC door cannot open, for the reason `why`: the others open without it.
+    """The settings of a server whose gRPC door cannot open for the reason `why`. The other doors open.
 
-    Raises `SettingInvalid` when somebody asked for the door, or when no other door would be open.
+    Raises `SettingInvalid` if a setting asks for the gRPC door, or if no other door would be open.
     """
     settings, source = loaded.settings, loaded.sources.get("grpc")
     if settings.grpc == "off":

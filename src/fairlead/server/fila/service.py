@@ -32,11 +32,11 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class FilaService(service_pb2_grpc.FilaServiceServicer):
-    """A single call from each of many callers becomes a few batches of the broker, queue by queue.
+    """Combines single calls of many callers into a few batches for the broker, queue by queue.
 
-    Each call passes the layers as the request of its own caller; its batch takes the place of the engine
-    behind them. `enqueues` and `settles` are where calls wait for each other; nothing else in here waits but
-    a consumer for messages.
+    Each call passes the layers as the request of its own caller. Behind the layers, its batch takes the place
+    of the engine. Calls wait for each other in `enqueues` and `settles`. Nothing else waits here, except
+    consumers for messages.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
     ) -> Iterator[pb.ConsumeResponse]:
         leave = self._consumers.enter(queue)
         try:
-            # At once when the stream breaks: the thread itself notices only when its wait is over.
+            # Called as soon as the stream breaks. The thread notices this only when its wait is over.
             context.add_callback(leave)
             yield from FilaConsumption(
                 admitted, self._starter, self._sent, self._clock, self._stopping, queue, context
@@ -108,7 +108,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
                 "message_id", result.error or "a message that can be settled", request.message_id
             )
 
-    # What stands behind the layers in the place of the engine
+    # The handler behind the layers, in the place of the engine
 
     def _gather(self, request: Request[Answer], caller: Caller) -> Answer:
         if isinstance(request, verbs.enqueue.Enqueue):
@@ -117,8 +117,8 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         return cast(Answer, self._settle_sent(request, caller.source))
 
     def _settle_sent(self, request: verbs.settle.Ack | verbs.settle.Nack, connection: str) -> SettleResult:
-        """With the token of what this connection was sent last, or by id alone when it was sent nothing of
-        that message.
+        """Settle under the lease of the last delivery of the message to this connection. Without a delivery,
+        settle by id alone.
         """
         raw_id = _read_id(request.message_id)
         delivery = self._sent.find(connection, request.queue, raw_id)
@@ -129,21 +129,21 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
             fenced = Fail(delivery, request.error)
         result = self.settles.do(request.queue, fenced)
         if result.outcome in ("completed", "dead", "not_found"):
-            # Of anything else the message lives on in this queue, and this connection must stay fenced off
-            # from it.
+            # After any other outcome the message is still in this queue, and the lease must continue to fence
+            # this connection off.
             self._sent.forget(connection, raw_id)
         return result
 
-    # What a batch is
+    # Batches
 
     def _enqueue(self, queue: str, messages: list[NewMessage]) -> list[str | Exception]:
-        """All in one commit; if that is refused, nothing was stored, and each goes alone, so that only the
-        guilty fail.
+        """Enqueue all messages in one commit. If the broker refuses them, nothing was stored, and each
+        message is tried alone, so that only the invalid ones fail.
         """
         try:
             return [*self._broker.enqueue_many(queue, messages)]
         except BrokenInvariant:
-            # It may have been stored, so nothing is tried again.
+            # The messages may have been stored, so nothing is tried again.
             raise
         except FairleadError as error:
             if len(messages) == 1:
@@ -151,14 +151,14 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         return [answer for message in messages for answer in self._enqueue(queue, [message])]
 
     def _settle(self, queue: str, items: list[Settlement]) -> list[SettleResult | Exception]:
-        """The broker answers item by item, so that a bad one spoils nothing. What it refuses as a whole, it
-        refuses each.
+        """The broker answers each item on its own, so an invalid item does not affect the others. An error of
+        the whole batch applies to every item.
         """
         return [*self._broker.settle(items)]
 
 
 def _read_id(text: str) -> bytes:
-    """Any spelling of a UUID, as Fila takes it."""
+    """Accepts any spelling of a UUID, as Fila does."""
     if not text:
         raise InvalidRequest("message_id", "a message id", text)
     raw_id = find_id(text)
@@ -171,7 +171,7 @@ def _read_id(text: str) -> bytes:
 
 
 def _add_trace(headers: dict[str, str], context: grpc.ServicerContext) -> None:
-    """The caller's W3C trace context, unless the message brings its own."""
+    """Add the caller's W3C trace context, unless the message has its own."""
     if "traceparent" not in headers:
         given = dict(context.invocation_metadata())
         headers.update({name: str(given[name]) for name in _TRACE_HEADERS if name in given})

@@ -1,4 +1,4 @@
-"""Says `Start` for what was handed to a connection, without holding up the connection."""
+"""Sends `Start` for messages that were handed to a connection, without blocking the connection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _log = logging.getLogger("fairlead.fila")
 
 
 class Starter:
-    """One thread that tells the broker of all that was posted since it last did: no wait when idle, one
-    commit under load.
+    """One thread sends the broker everything that was posted since its last call: without a wait when idle,
+    and with one commit for many posts under load.
 
-    A `Start` that comes to nothing is not missed: the message was settled meanwhile, or its expiry counts as
+    A `Start` that fails does no harm: the message was settled meanwhile, or the expiry of its lease counts as
     a release.
     """
 
@@ -37,7 +37,7 @@ class Starter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Returns when everything posted before was told."""
+        """Returns after everything that was posted before has been sent to the broker."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -51,11 +51,11 @@ class Starter:
             except FairleadError as error:
                 _log.warning("%d deliveries stay unstarted: %s", len(batch), error)
             except Exception:
-                # This thread must go on: without it everything that is posted would be kept for ever.
+                # This thread must continue: without it, posted deliveries would stay in memory forever.
                 _log.exception("%d deliveries stay unstarted for a reason that nobody foresaw", len(batch))
 
     def _next_batch(self) -> list[Settlement]:
-        """Nothing means that it is closed."""
+        """An empty batch means that the starter is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._posted or self._closed)
             batch: list[Settlement] = [Start(delivery) for delivery in self._posted[:_MAX_AT_ONCE]]

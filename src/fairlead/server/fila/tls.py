@@ -1,4 +1,4 @@
-"""TLS of the gRPC door: each new connection is greeted with the certificates that are current then."""
+"""TLS of the gRPC door: each new connection uses the current certificates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """gRPC asks before every handshake, and speaks nothing older than TLS 1.2."""
+    """gRPC asks for the certificates before every handshake, and accepts nothing older than TLS 1.2."""
     material = certificates.current
     return grpc.dynamic_ssl_server_credentials(
         _configuration(material),
@@ -28,7 +28,7 @@ class _News:
         self._lock = threading.Lock()
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """None: nothing has changed since it was last asked for."""
+        """None: nothing has changed since the last call."""
         with self._lock:
             current = self._certificates.current
             if current is self._known:

@@ -1,1 +1,1 @@
-"""The text of fila.v1 as Protocol Buffers, and how the classes in `fairlead.server.fila.v1` come from it."""
+"""The Protocol Buffers source of fila.v1, and the generator of the classes in `fairlead.server.fila.v1`."""

@@ -1,8 +1,8 @@
-"""Makes the classes of fila.v1 anew: `python -m fairlead.server.fila.proto.generate [FOLDER]`.
+"""Generate the classes of fila.v1: `python -m fairlead.server.fila.proto.generate [FOLDER]`.
 
-Needs grpcio-tools. The file names inside the descriptors stay Fila's own (`fila/v1/...`), so that a program
-may import a published Fila client beside this server: Protocol Buffers take the same file twice, but not two
-files that differ.
+Needs grpcio-tools. The file names inside the descriptors stay those of Fila (`fila/v1/...`), so that a
+program can import a published Fila client next to this server: Protocol Buffers accepts the same file twice,
+but not two files that differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILES = ("fila/v1/messages.proto", "fila/v1/service.proto", "fila/v1/admin.prot
 
 
 def generate(into: Path) -> None:
-    """Write the modules and their stubs into a folder that exists."""
+    """Write the modules and their stubs into an existing folder."""
     with tempfile.TemporaryDirectory() as scratch:
         outputs = [f"--{kind}_out={scratch}" for kind in ("python", "pyi", "grpc_python")]
         subprocess.run(
@@ -26,7 +26,7 @@ def generate(into: Path) -> None:
             check=True,
         )
         for made in sorted((Path(scratch) / "fila" / "v1").iterdir()):
-            # protoc takes a file's path for its Python package.
+            # protoc uses the path of a file as its Python package.
             text = made.read_text().replace("from fila.v1 import", "from fairlead.server.fila.v1 import")
             (into / made.name).write_text(text)
 
