@@ -101,9 +101,13 @@ class Lease:
         self.moment = moment
         self.commit = commit
         self.until_ms = 0
+        #: Which delivery of the message it is.
+        self.deliveries = 0
         #: Of a message that was sent by one; whether it was sent as started, or a start of it was answered.
         self.standing: Standing | None = None
         self.is_started = False
+        #: Whether a request that may have started, extended or ended it has come.
+        self.is_touched = False
         self.is_over = False
         self.is_doubtful = False
         #: Requests that may end it, or have.
@@ -126,6 +130,8 @@ class Account:
         self._counted: set[Asked] = set()
         #: Keys that may be revoked by now; when they were, if that was confirmed.
         self.may_be_revoked: set[str] = set()
+        #: Subscriptions that ended in this life of the server, with a store that is well.
+        self._ended: list[Standing] = []
         self.revoked_at: dict[str, int] = {}
         self.answers = self.repeats = self.deliveries = 0
 
@@ -181,7 +187,10 @@ class Account:
 
     def _settles(self, asked: Asked, item: Any) -> None:
         lease = self._leases.get((item.delivery.id, item.delivery.lease))
-        if lease is None or not isinstance(item, _ENDS):
+        if lease is None:
+            return
+        lease.is_touched = True
+        if not isinstance(item, _ENDS):
             return
         lease.enders.append(asked)
         if not isinstance(item, Release) and (isinstance(item, Complete) or item.dead):
@@ -252,7 +261,7 @@ class Account:
                 standing.acknowledged += request.count
             if isinstance(request, Cancel):
                 # From now on nothing may be pushed.
-                del link.subscriptions[request.subscription]
+                self._end(link.subscriptions.pop(request.subscription))
 
     def pushed(self, link: Link, push: Pushed) -> None:
         """The server has written a push."""
@@ -267,7 +276,7 @@ class Account:
             self.must(
                 is_revoked or isinstance(push.error, Unavailable), f"{push.error} ends {standing.asked}"
             )
-            standing.is_over = True
+            self._end(standing)
             return
         self.must(bool(push.deliveries), "an empty push")
         is_idle = all(map(self._may_be_over, standing.sent))
@@ -378,7 +387,7 @@ class Account:
                 self._check_free(message, asked, delivery.lease)
             self._leases[delivery.id, delivery.lease] = lease
             message.leases.append(lease)
-        lease.link = link
+        lease.link, lease.deliveries = link, delivery.deliveries
         lease.until_ms = max(lease.until_ms, delivery.lease_until)
 
     def _check_free(self, message: Message, asked: Asked, token: str) -> None:
@@ -479,6 +488,35 @@ class Account:
 
     def lost(self, link: Link) -> None:
         """The server has learned that a connection is gone."""
+        for standing in link.subscriptions.values():
+            self._end(standing)
+
+    def trouble(self) -> None:
+        """What is to be given back may not be: the server died, or its store is about to fail."""
+        self._ended.clear()
+
+    def _end(self, standing: Standing) -> None:
+        standing.is_over = True
+        if not self.may_fail():
+            self._ended.append(standing)
+
+    def check_given_back(self, find_leased: Callable[[], dict[str, int]]) -> None:
+        """The server has nothing to do: it has given back what its subscriptions had sent and nobody began. `find_leased`
+        has which delivery each leased message is out in, by its id.
+        """
+        ended, self._ended = self._ended, []
+        left = [
+            lease
+            for standing in ended
+            for lease in standing.sent
+            if not (lease.is_started or lease.is_touched or lease.is_doubtful) and lease.standing is standing
+        ]
+        leased = find_leased() if left else {}
+        for lease in left:
+            self.must(
+                leased.get(lease.message.id) != lease.deliveries or self.now_ms >= lease.until_ms,
+                f"{lease.message} was not given back when {lease.claim} ended",
+            )
 
     def power_cut(self, kept_commit: int, sessions: list[Session]) -> None:
         for session in sessions:

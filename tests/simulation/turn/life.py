@@ -173,6 +173,7 @@ class Life:
     def _rest(self) -> None:
         """Nothing that could go on waits."""
         self.server.run_all()
+        self.account.check_given_back(self._find_leased)
         found = {queue: self.server.broker.stats(queue) for queue in (PLAIN, ORDERED)}
         # Behind a message that is leased, the others of its stream wait.
         ready = {queue: one.ready for queue, one in found.items() if queue == PLAIN or not one.leased}
@@ -185,6 +186,14 @@ class Life:
             claim = asked.parts[0]
             left = {queue: ready[queue] for queue in claim.queues() if ready.get(queue)}
             self.account.must(not left, f"{left} are ready, and a claim waits: {asked}")
+
+    def _find_leased(self) -> dict[str, int]:
+        found = [
+            one
+            for queue in (PLAIN, ORDERED)
+            for one in self.server.broker.peek(queue, where="leased", limit=1000)
+        ]
+        return {one.id: one.deliveries for one in found}
 
     def _check_standing(self, link: Link, ready: dict[str, int]) -> None:
         if link.is_lost or link.is_closing() or link.is_stuck or link.has_ended:
@@ -215,6 +224,7 @@ class Life:
             ]
         )
         self.say(f"the next {method} will {fault}")
+        self.account.trouble()
         store = self.store
         store.arm(self.rng.choice([1, 1, 2]), fault, only=(method,))  # type: ignore[arg-type]
         self.account.may_fail = lambda: self.store is store and not store.struck
@@ -239,6 +249,7 @@ class Life:
 
     def _die(self, *, power: bool) -> None:
         self.crashes += 1
+        self.account.trouble()
         self.server.die()
         for link in self.links:
             link.die()
