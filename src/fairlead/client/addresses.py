@@ -1,5 +1,5 @@
-"""Where a client connects: `host:port`, `fairlead://host:port`, `fairleads://host:port` with TLS, or `unix:///path`. The
-port may be left out.
+"""Addresses of servers: `host:port`, `fairlead://host:port`, `fairleads://host:port` with TLS, or
+`unix:///path`. The port may be left out.
 """
 
 from __future__ import annotations

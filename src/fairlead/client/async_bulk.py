@@ -1,4 +1,4 @@
-"""Bulk verbs of the asyncio client, by Arrow Flight; see `bulk`. Each call waits in a thread."""
+"""Bulk verbs of the asyncio client, over Arrow Flight; see `bulk`. Each call waits in a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class AsyncFlightSide:
-    """Made with the client, and connected by the first bulk verb."""
+    """The Flight part of an asyncio client. The first bulk verb connects it."""
 
     def __init__(
         self, options: Options, identity: Identity, connections: AsyncConnections, traces: Traces
@@ -49,7 +49,7 @@ class AsyncFlightSide:
         return await _in_thread(bulk.core.crew, bulk.do, request)
 
     async def read(self, request: ConsumersRead) -> AsyncIterator[Delivery]:
-        """By the page: a thread waits for the next batch, not one for every delivery."""
+        """Read by page: a thread waits for the next batch, not for each delivery."""
         bulk = self._open(request.verb_name)
         async for page in _in_threads(bulk.core.crew, bulk.read(request)):
             for delivery in page:
@@ -76,7 +76,9 @@ class AsyncFlightSide:
             await asyncio.get_running_loop().run_in_executor(None, self._bulk.close)
 
     def _open(self, verb: str) -> Bulk:
-        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        """The bulk client. Raises `InvalidRequest` if the server has no Flight address or this program no
+        pyarrow. Does not wait.
+        """
         if self._bulk is None:
             told = self._connections.flight_address
             self._bulk = make_bulk(verb, told, self._options, self._identity, self._traces)
@@ -84,7 +86,7 @@ class AsyncFlightSide:
 
 
 class AsyncBulkConsumers(AsyncConsumersGroup):
-    """`client.consumers`: also with columns, by Arrow Flight."""
+    """`client.consumers` with record batches, over Arrow Flight."""
 
     def __init__(self, doer: AsyncDoer, flight: AsyncFlightSide) -> None:
         super().__init__(doer)
@@ -127,7 +129,7 @@ class AsyncBulkConsumers(AsyncConsumersGroup):
 
 
 class AsyncBulkStaging(AsyncStagingGroup):
-    """`client.staging`: also with columns, by Arrow Flight."""
+    """`client.staging` with record batches, over Arrow Flight."""
 
     def __init__(self, doer: AsyncDoer, flight: AsyncFlightSide) -> None:
         super().__init__(doer)
@@ -155,8 +157,8 @@ async def _in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: 
 
 
 async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
-    """Each step of a blocking iterator in a thread. Left early or cancelled, the iterator is closed once its
-    step is over.
+    """Run each step of a blocking iterator in a thread. If the caller leaves early or is cancelled, the
+    iterator is closed after its current step.
     """
     step = None
     try:
@@ -174,7 +176,7 @@ async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
 
 
 def _close(crew: Crew, close: Callable[[], object]) -> None:
-    # A client that is closed has let go of its channels already.
+    # A closed client has already closed its channels.
     with contextlib.suppress(ClientClosed):
         crew.submit(close)
 

@@ -1,7 +1,7 @@
-"""The asyncio client of the Redis protocol: on the event loop alone, without threads.
+"""The asyncio client of the Redis protocol, on the event loop only, without threads.
 
-Cancelling a call does not call back what was already sent: an enqueue may still take effect, a settle too, and a claim's
-deliveries are released as soon as they arrive. What was not sent yet is not sent.
+Cancelling a call does not revoke a request that was sent: an enqueue or a settle may still take effect, and
+the deliveries of a claim are released when they arrive. A request that was not sent yet is not sent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ async def connect(
 
 
 class AsyncClient(AsyncSurface):
-    """Made by `connect`. Its verbs are the broker's, each a coroutine. Belongs to the loop that it was made on."""
+    """The client that `connect` returns. Its verbs are the broker's, each as a coroutine. It belongs to the
+    event loop that it was made on.
+    """
 
     def __init__(self, core: AsyncCore) -> None:
         self._core = core
@@ -83,7 +85,9 @@ class AsyncClient(AsyncSurface):
         return self._core.options.consumer
 
     def do(self, request: Request[Answer]) -> Awaitable[Answer]:
-        """Requests of several tasks travel together. Cancelled, it releases what it has leased meanwhile."""
+        """Send the request; requests of several tasks travel together. A cancelled call releases the messages
+        that it leased meanwhile.
+        """
         return self._core.do(request)
 
     async def once(self, request: Request[Answer], *, session: str, number: int, arrived: int = 0) -> Answer:
@@ -107,20 +111,24 @@ class AsyncClient(AsyncSurface):
     def browse_batches(
         self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
     ) -> AsyncIterator[pa.RecordBatch]:
-        """All pages of `browse` as record batches, by Arrow Flight."""
+        """All pages of `browse` as record batches, over Arrow Flight."""
         request = Browse(queue, view, low, high)  # type: ignore[arg-type]  # the engine says which views there are
         return self._core.flight.browse_batches(request, payloads=payloads)
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
-        """A plain `with`: the span is that of the task around it."""
+        """A span around the work on a delivery, for a plain `with`: it belongs to the surrounding task."""
         return self._core.traces.processing(delivery)
 
     def is_lost(self, delivery: Handle) -> bool:
-        """Whether a heartbeat or a settle has found the lease over. Then the work may be under way elsewhere."""
+        """Whether a heartbeat or a settle found that the lease has ended. Then another consumer may be
+        processing the message.
+        """
         return self._core.heartbeat.is_lost(*read_handle(delivery))
 
     async def close(self, *, goodbye: bool = False) -> None:
-        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer` holds."""
+        """Return the deliveries that loops have fetched ahead. `goodbye` also releases everything else that
+        `consumer` holds.
+        """
         await self._core.close(goodbye=goodbye)
 
     async def __aenter__(self) -> AsyncClient:

@@ -1,4 +1,4 @@
-"""Connections on an event loop: what tasks ask in one turn of the loop leaves as one write."""
+"""Connections on an event loop. Commands that tasks send in one turn of the loop are one write."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from fairlead.errors import ClientClosed, TlsFailed
 
 _MAX_IDLE = 16
 
-#: Gets the reply to a command whose caller has left.
+#: Called with the reply to a command whose caller was cancelled.
 Late = Callable[[Any], None]
 
 
 class _Asked:
-    """A command, and who waits for its reply."""
+    """A command and the future of its reply."""
 
     __slots__ = ("command", "dead_after_s", "future", "late", "sent_s")
 
@@ -48,8 +48,10 @@ class _Asked:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection. Replies come in the order of the commands. A connection that has said nothing for as long as its
-    oldest command may take counts as dead: one timer watches for that.
+    """One connection. Replies come in the order of the commands.
+
+    A connection that received nothing for as long as its oldest command may take counts as dead; one timer
+    checks this.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,14 +64,15 @@ class AsyncConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self.is_lost = False
         self.lost_by: Exception | None = None
-        #: Of a loop: gets what the server pushes, and is told when that ends.
+        #: Set by a consume loop: called with each push of the server. `on_lost` is called when the connection
+        #: is lost.
         self.on_push: Callable[[Any], None] | None = None
         self.on_lost: Callable[[ConnectionBroken], None] | None = None
         self.greeting = Greeting("")
 
     def ask(self, command: bytes, dead_after_s: float, late: Late | None = None) -> asyncio.Future[Any]:
-        """The reply, or `ConnectionBroken`. Cancelled before it was sent, it is not sent; cancelled later, its reply goes
-        to `late`.
+        """The reply, or `ConnectionBroken`. A command that is cancelled before it was sent is not sent; if it
+        is cancelled later, its reply goes to `late`.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.is_lost:
@@ -102,7 +105,9 @@ class AsyncConnection(asyncio.Protocol):
             self._watch = self._loop.call_later(queued[0].dead_after_s, self._look)
 
     def _look(self) -> None:
-        """Sets itself again only while replies are due, so that a call costs no timer."""
+        """Check whether the connection is dead. The timer is set again only while replies are due, so a call
+        costs no timer.
+        """
         self._watch = None
         if not self._sent:
             return
@@ -129,7 +134,7 @@ class AsyncConnection(asyncio.Protocol):
         if self.on_lost is not None:
             self.on_lost(ConnectionBroken(what, sent=True))
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -162,7 +167,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class AsyncConnections:
-    """Those of one client: one for all tasks, and those of calls that wait or take long."""
+    """The connections of one client: one that all tasks share, and those of calls that wait or take long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, identity: Identity, timeout_s: float) -> None:
         self._loop = loop
@@ -175,23 +180,25 @@ class AsyncConnections:
         self._is_closed = False
         #: Whether the server has ever greeted this client.
         self._has_met = False
-        #: Where the server speaks Arrow Flight, as the last connection heard.
+        #: The Flight address from the most recent greeting.
         self.flight_address = ""
 
     @property
     def shared(self) -> AsyncConnection | None:
-        """If it is open."""
+        """The shared connection, if it is open."""
         return None if self._shared is None or self._shared.is_lost else self._shared
 
     async def call(self, command: bytes, within_s: float, late: Late | None = None) -> Any:
-        """On the connection of all tasks. Raises `ConnectionBroken`."""
+        """Send the command on the shared connection. Raises `ConnectionBroken`."""
         ends_s = self._loop.time() + within_s
         shared = self.shared or await self._in_time(self._connect_shared(), within_s)
         return await self._reply(shared.ask(command, self._timeout_s, late), ends_s, self._timeout_s)
 
     async def call_alone(self, command: bytes, within_s: float, late: Late | None = None) -> Any:
-        """On a connection of its own, which others use later. A caller that leaves leaves its reply to `late`; without
-        that its connection is closed, which ends a claim that waits.
+        """Send the command on a connection of its own, which later calls reuse.
+
+        If the caller is cancelled, the reply goes to `late`. Without `late` the connection is closed, which
+        ends a claim that waits.
         """
         ends_s = self._loop.time() + within_s
         connection = await self.take(within_s)
@@ -204,7 +211,7 @@ class AsyncConnections:
             elif late is None:
                 connection.close()
             else:
-                # It goes on until the reply is there, or the time is over.
+                # The connection stays in use until the reply has come or the time is over.
                 connection.ask(PING, within_s).add_done_callback(
                     lambda done: self._after_late(done, connection)
                 )
@@ -223,7 +230,7 @@ class AsyncConnections:
     async def _reply(self, future: asyncio.Future[Any], ends_s: float, usual_s: float) -> Any:
         left_s = ends_s - self._loop.time()
         if left_s > usual_s - 0.1:
-            # The connection watches for that by itself.
+            # The connection watches this limit by itself.
             return await future
         try:
             async with asyncio.timeout(max(0, left_s)):
@@ -234,11 +241,11 @@ class AsyncConnections:
     async def _connect_shared(self) -> AsyncConnection:
         if self._connecting is None:
             self._connecting = self._loop.create_task(self._connect())
-            # All who wait for it may have given up by then.
+            # By then all callers that wait for the connection may have given up.
             self._connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
         connecting = self._connecting
         try:
-            # Others may wait for it too.
+            # Shielded: other callers may wait for this connection too.
             self._shared = await asyncio.shield(connecting)
         finally:
             if connecting.done() and self._connecting is connecting:
@@ -254,7 +261,9 @@ class AsyncConnections:
         return connection
 
     async def take(self, within_s: float) -> AsyncConnection:
-        """One for its caller alone: `give_back` it when all its replies are there, else close it."""
+        """A connection for this caller alone. The caller must `give_back` the connection when all replies
+        have come, else close it.
+        """
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_lost:
@@ -270,7 +279,7 @@ class AsyncConnections:
             self._idle.append(connection)
 
     async def _connect(self) -> AsyncConnection:
-        """Connected and greeted."""
+        """A connected and greeted connection."""
         try:
             connection = await self._connect_once()
         except HOPELESS as hopeless:
@@ -307,7 +316,7 @@ class AsyncConnections:
         return connection
 
     async def _why_hopeless(self, connection: AsyncConnection) -> str:
-        """Why the greeting failed, where only TLS explains that; "" when another attempt may help."""
+        """Why the greeting failed, if TLS explains the failure; "" if another attempt may help."""
         endpoint, tls = self._identity.endpoint, self._identity.tls
         if endpoint.path:
             return ""
@@ -315,16 +324,16 @@ class AsyncConnections:
             name, cause = self._identity.server_name or endpoint.host, connection.lost_by
             if isinstance(cause, ssl.SSLError):
                 return explain(cause, name, tls)
-            # See the blocking client for why.
+            # The blocking client's `_why_refused` has the reason.
             error = await self._shake_hands(self._identity.older_context(), name)
             return say_refused(tls) if isinstance(error, (ssl.SSLError, ConnectionResetError)) else ""
         error = await self._shake_hands(trusting_context(), "")
-        # A server that refuses us in the words of TLS speaks it too.
+        # A server that refuses the handshake with a TLS alert does speak TLS.
         speaks = error is None or (isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""))
         return SPEAKS_TLS if speaks else ""
 
     async def _shake_hands(self, context: ssl.SSLContext, name: str) -> Exception | None:
-        """With a connection that is used for nothing else. What went wrong; None: nothing."""
+        """Try a TLS handshake on a separate connection. Returns the error; None if the handshake succeeded."""
         endpoint = self._identity.endpoint
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -1,4 +1,6 @@
-"""`client.consume` on an event loop: a subscription sends ahead, and a task looks after its connection."""
+"""`client.consume` on an event loop: a subscription sends deliveries ahead, and a task maintains its
+connection.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class AsyncConsumption:
         return await self._fetching.next()
 
     async def aclose(self) -> None:
-        """Gives back what was not handed out. What was, stays leased."""
+        """Return the deliveries that were not handed out. The others stay leased."""
         await self._fetching.close()
 
     async def __aenter__(self) -> AsyncConsumption:
@@ -51,8 +53,8 @@ class AsyncConsumption:
 
 
 class Fetching:
-    """What a loop has, and the task that keeps its subscription. Apart from what users hold, so that a loop that nobody refers to
-    ends.
+    """The deliveries of a loop, and the task that maintains its subscription. Separate from the object that
+    users hold, so that a loop without references ends.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Fetching:
         self._loop = asyncio.get_running_loop()
         self._subscribing: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
-        #: Gets what ends the subscription.
+        #: Receives the error that ends the subscription.
         self._ended: asyncio.Future[None]
         self._waiters: list[asyncio.Future[None]] = []
         self._error: FairleadError | None = None
@@ -120,13 +122,13 @@ class Fetching:
         await self._give_back()
 
     def abandon(self) -> None:
-        """From a destructor, in any thread."""
+        """Close the loop; called from a destructor, in any thread."""
         if not self._is_closed and not self._core.is_closed:
-            # A loop that was closed meanwhile has nobody left to tell.
+            # The event loop may already be closed.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(lambda: self._core.in_background(self.close()))
 
-    # For settles
+    # Called by settles
 
     def take_ahead(self) -> Delivery | None:
         return None if self._is_closed else self._prefetched.take_ahead()
@@ -150,7 +152,7 @@ class Fetching:
         if left:
             await self._core.give_back(left)
 
-    # What is sent
+    # The subscription
 
     def _go_on(self) -> None:
         if self._subscribing is None:
@@ -159,14 +161,14 @@ class Fetching:
             self._send(self._connection, credit)
 
     async def _subscribe(self) -> None:
-        """Until nobody wants it, or trouble lasts."""
+        """Maintain the subscription until the loop is closed or an error lasts."""
         attempts = self._attempts()
         try:
             while True:
                 try:
                     await self._begin(attempts)
                     while True:
-                        # It is there: what happens from now on is another trouble.
+                        # The server has answered: a later failure is a new one, with attempts of its own.
                         attempts = self._attempts()
                         await self._listen()
                 except TROUBLES as trouble:
@@ -175,7 +177,7 @@ class Fetching:
                     await self._core.pause(attempts, trouble)
         except FairleadError as error:
             self._drop_connection()
-            # Without anybody who waits it is met again by the next who does, if it lasts.
+            # If no call waits now, drop the error: the next call meets it again if it lasts.
             self._error = error if self._waiters else None
         finally:
             self._subscribing = None
@@ -199,7 +201,7 @@ class Fetching:
         self._core.outage_is_over()
 
     async def _listen(self) -> None:
-        """For a while. Raises what ended the subscription."""
+        """Wait for a while, then check the connection. Raises the error that ended the subscription."""
         connection = self._connection
         assert connection is not None
         await asyncio.wait([self._ended], timeout=LOOP_WAIT_MS / 1000)
@@ -221,7 +223,7 @@ class Fetching:
             self._ended.set_exception(error)
 
     def _send(self, connection: AsyncConnection, request: Request[Any]) -> None:
-        """Nobody needs the reply."""
+        """Send a request whose reply is ignored."""
         reply = connection.ask(command_of(request), self._core.options.timeout_ms / 1000)
         reply.add_done_callback(_ignore)
 
@@ -233,7 +235,9 @@ class Fetching:
             connection.close()
 
     async def _end_subscription(self) -> None:
-        """What was not started is the server's own again. It ends by itself when its connection is closed."""
+        """Cancel the subscription: the server takes back deliveries that were not started. Closing the
+        connection has the same effect.
+        """
         connection, cancel = self._connection, self._subscription.end()
         if connection is not None and cancel is not None:
             with suppress(ConnectionBroken, TimeoutError):
@@ -244,7 +248,9 @@ class Fetching:
         self._drop_connection()
 
     async def _wait(self) -> None:
-        """Until there may be something. Raises what ended the subscription; the next call begins anew."""
+        """Wait until there may be a delivery. Raises the error that ended the subscription; the next call
+        starts a new one.
+        """
         if self._error is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
@@ -261,6 +267,6 @@ class Fetching:
 
 
 def _ignore(done: asyncio.Future[Any]) -> None:
-    """Its error is told elsewhere."""
+    """Mark the exception as retrieved; another place reports the error."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,4 @@
-"""The asyncio core: one request with all its attempts, what is held, and how it ends."""
+"""The asyncio core: one request with all its attempts, the held leases, and the close."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 
 class AsyncCore(CoreState):
-    """What the client and its loops share: connections, the heartbeat, and one request with all its attempts. Belongs to
-    the loop that it was made on.
+    """The state that the client and its loops share: connections, the heartbeat, and the requests with all
+    their attempts. It belongs to the event loop that it was made on.
     """
 
     def __init__(self, options: Options, identity: Identity, traces: Traces) -> None:
@@ -80,7 +80,7 @@ class AsyncCore(CoreState):
         }
 
     def do(self, request: Request[Answer], place: Numbered | None = None) -> Awaitable[Answer]:
-        """`place`: in a session of the caller's own."""
+        """Carry out the request. `place`: in a session that the caller manages."""
         self.check()
         send = self._senders.get(type(request))
         if type(request) in BULK:
@@ -109,13 +109,13 @@ class AsyncCore(CoreState):
             await self.flight.close()
 
     async def _close_sessions(self) -> None:
-        """As far as the server answers: others end by their time."""
+        """Close the sessions if the server answers. The others expire."""
         commands = [command_of(CloseSession(name)) for name in self._sessions.end()]
         if self.connections.shared is not None and commands:
             closing = [self.connections.call(command, self.closing_s()) for command in commands]
             await asyncio.gather(*closing, return_exceptions=True)
 
-    # Requests of some kinds
+    # Verbs with preparation
 
     async def _plain(self, request: Request[Any], place: Numbered | None) -> Any:
         asking = self._ask_waiting(request, place) if is_waiting(request) else self.ask(request, place=place)
@@ -123,7 +123,8 @@ class AsyncCore(CoreState):
 
     async def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
         settling = PreparedSettle(request.items, self.heartbeat)
-        # A repeat of the caller's must be the same request, so nothing goes with it.
+        # The caller may repeat a numbered settle, and the repeat must be the same request: so no starts
+        # travel with it.
         starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
         if not settling.rows:
@@ -139,7 +140,9 @@ class AsyncCore(CoreState):
         return settled
 
     async def _claim(self, request: Claim, place: Numbered | None) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
+        """The claimed deliveries. A repeat after a lost answer returns the same ones, because the claim has a
+        token or a number.
+        """
         claim = named(request, self.options.consumer, self.tokens, place)
         found, now_ms = await (
             self._ask_waiting(claim, place) if is_waiting(claim) else self.ask(claim, place=place)
@@ -164,7 +167,7 @@ class AsyncCore(CoreState):
             return (await self._ask_once(traced(request, carried), place))[0]
 
     def _send_extends(self, extends: Sequence[Extend]) -> Awaitable[tuple[list[SettleResult], int]]:
-        """In line at once, where there is a connection: before what its caller says next."""
+        """Queue the extensions at once if there is a connection, before any later command of the caller."""
         request = Settle(extends)
         shared = self.connections.shared
         if shared is None:
@@ -179,7 +182,7 @@ class AsyncCore(CoreState):
 
         return answer()
 
-    # What goes on without a caller
+    # Background work
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         if self.is_closed:
@@ -190,13 +193,15 @@ class AsyncCore(CoreState):
         task.add_done_callback(self._background.discard)
 
     async def give_back(self, items: Sequence[Release]) -> None:
-        """What cannot be given back runs out by itself, which for deliveries that were never started is the same."""
+        """Release deliveries of a loop. If the release fails, their leases expire, which has the same effect
+        for deliveries that were never started.
+        """
         settling = PreparedSettle(items, self.heartbeat)
         with suppress(FairleadError):
             await self._call(command_of(settling.request()), self.attempts_to_give_back())
 
     def _late_of(self, request: Request[Any]) -> Late | None:
-        """What becomes of an answer whose caller has left: deliveries go back."""
+        """The handler for an answer whose caller was cancelled: it releases the deliveries."""
         if not isinstance(request, (Claim, Exchange)):
             return None
 
@@ -215,8 +220,11 @@ class AsyncCore(CoreState):
         await self._call(PING, self.attempts_to_greet())
 
     async def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
-        """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
-        room for a session it has no number, so that what frees space goes on.
+        """Ask in a session of this client, unless the caller has one, so that the request may be repeated
+        after a lost answer.
+
+        If the disk has no room for a session, the request is sent without a number, so that requests that
+        free space still work.
         """
         if place is not None or repeatable(request):
             return await self.ask(request, place=place)
@@ -226,7 +234,7 @@ class AsyncCore(CoreState):
             try:
                 return await self.ask(request, place=own, ends_ms=ends_ms)
             except SessionExpired:
-                # Of the only copy that was sent: nothing was carried out.
+                # The only copy that was sent met the expired session, so nothing was carried out.
                 if own is None:
                     raise
                 self._sessions.forget(own)
@@ -236,7 +244,9 @@ class AsyncCore(CoreState):
             self._sessions.give_back(own)
 
     async def _find_session(self, ends_ms: int) -> Numbered | None:
-        """A place in another session. One call at a time opens one; others share those that are open, or wait for it."""
+        """A place in another session. One call at a time opens a session; the others share open ones, or wait
+        for the new one.
+        """
         if self._opening.locked() and (place := self._sessions.take(is_opening=True)):
             return place
         try:
@@ -265,7 +275,7 @@ class AsyncCore(CoreState):
         place: Numbered | None = None,
         ends_ms: int | None = None,
     ) -> tuple[Answer, int]:
-        """The answer, and the clock of the server where leases are in it."""
+        """The answer, and the server's clock if the answer has leases."""
         command = command_of(request, place)
         attempts = self.attempts(request, wait_ms, is_numbered=place is not None, ends_ms=ends_ms)
         alone = travels_alone(request, command)
@@ -282,7 +292,7 @@ class AsyncCore(CoreState):
                 await self.pause(attempts, trouble)
 
     async def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
-        """A long wait as several requests. The first answer that has something, or the last one."""
+        """Split a long wait into several requests. Returns the first answer with deliveries, or the last."""
         until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
         while True:
             began_ms = self.clock.monotonic_ms()
@@ -303,7 +313,7 @@ class AsyncCore(CoreState):
         alone: bool = False,
         late: Late | None = None,
     ) -> Any:
-        """The reply, after as many attempts as it takes."""
+        """The reply, after as many attempts as needed."""
         send = self.connections.call_alone if alone else self.connections.call
         most_ms = wait_ms + self.options.timeout_ms
         while True:
@@ -323,7 +333,7 @@ class AsyncCore(CoreState):
 
 
 def _deliveries_in(answer: object) -> list[Delivery]:
-    """Those of a claim, alone or in an exchange."""
+    """The deliveries in the answer of a claim, alone or in an exchange."""
     if isinstance(answer, Delivery):
         return [answer]
     return [found for part in answer for found in _deliveries_in(part)] if isinstance(answer, list) else []

@@ -1,4 +1,4 @@
-"""Held leases are kept alive on an event loop: the rules of `heartbeat`, with a timer instead of a thread."""
+"""The heartbeat on an event loop: the rules of `heartbeat`, with a timer instead of a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.model.settle import Extend, SettleResult
 
 
 class AsyncHeartbeat(Heartbeat):
-    """`extend` is a coroutine function here. Used on the loop alone."""
+    """Here `extend` is a coroutine function. Used on the event loop only."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AsyncHeartbeat(Heartbeat):
             self._beats.add(beat)
             beat.add_done_callback(self._beats.discard)
         for group in due:
-            # Until it is answered; then it is due anew.
+            # Not due again until the answer sets a new time.
             group.due_ms = NEVER
         self._wake_again()
 

@@ -1,4 +1,4 @@
-"""What follows a failed attempt of a call: a pause and another attempt, or an error. Without I/O."""
+"""The decision after a failed attempt: a pause and another attempt, or an error. Without I/O."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fairlead.errors import (
     SessionExpired,
 )
 
-#: What another attempt may help with.
+#: Failures after which another attempt may succeed.
 TROUBLES = (ConnectionBroken, ServerStopping, BrokerClosed, Overloaded)
 
 
 class Attempts:
-    """Of one call."""
+    """The attempts of one call."""
 
     def __init__(
         self,
@@ -35,18 +35,19 @@ class Attempts:
         self._verb = verb
         self._outage = outage
         self._repeatable = repeatable or is_numbered
-        #: Only in its session may it be repeated: when it is given up, nobody knows what became of it.
+        #: The call may be repeated only in its session. If the client gives up, the outcome is unknown.
         self._is_numbered = is_numbered and not repeatable
         #: A copy may have been carried out, because its answer did not come.
         self._was_sent = False
 
     def within_ms(self, most_ms: int) -> int:
-        """How long the next attempt may take."""
+        """The time limit of the next attempt."""
         return min(most_ms, self.patience.left_ms())
 
     def pause_ms(self, trouble: Exception) -> int:
-        """How long to wait before the next attempt. Raises what the call ends with: `AnswerLost` when it may have been
-        carried out and must not be carried out twice, `ServerUnreachable` or `Overloaded` when time is over.
+        """The pause before the next attempt. Raises the error with which the call ends: `AnswerLost` if the
+        request may have been carried out and must not be carried out twice, `ServerUnreachable` or
+        `Overloaded` when the time is over.
         """
         if isinstance(trouble, ConnectionBroken) and trouble.sent:
             self._was_sent = True
@@ -60,7 +61,9 @@ class Attempts:
         return pause_ms
 
     def check_forgotten(self, expired: SessionExpired | RequestExpired) -> None:
-        """The server knows the session or the number no longer: was an earlier copy carried out?"""
+        """Raise `AnswerLost` if an earlier copy may have been carried out: the server no longer knows the
+        session or the number.
+        """
         if self._was_sent:
             raise AnswerLost(self._verb) from expired
 

@@ -1,5 +1,5 @@
-"""Bulk verbs of the blocking client: staging, reading numbered claims, record batches. They travel by Arrow Flight, at the
-address that the server told, with pyarrow; every other verb never does.
+"""Bulk verbs of the blocking client: staging, reading numbered claims, record batches. They use Arrow Flight,
+with pyarrow, at the address from the server's greeting. No other verb uses Flight.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from fairlead.client.connections import BlockingConnections
     from fairlead.client.flight.bulk import Bulk
 
-#: Requests with pages or columns of messages. `consumers.record` is like a settle, and travels as one.
+#: Requests with pages or columns of messages. `consumers.record` resembles a settle and is sent as one.
 BULK: tuple[type[Request[Any]], ...] = (ConsumersRead, StagingStage)
 
 _ANY_HOST = ("0.0.0.0", "::")
 
 
 class FlightSide:
-    """Made with the client, and connected by the first bulk verb."""
+    """The Flight part of a client. The first bulk verb connects it."""
 
     def __init__(
         self, options: Options, identity: Identity, connections: BlockingConnections, traces: Traces
@@ -53,7 +53,9 @@ class FlightSide:
         return self.bulk(request.verb_name).do(request)
 
     def bulk(self, verb: str) -> Bulk:
-        """Raises `InvalidRequest` when the server has no Flight address or this program no pyarrow. Waits for nothing."""
+        """The bulk client. Raises `InvalidRequest` if the server has no Flight address or this program no
+        pyarrow. Does not wait.
+        """
         with self._lock:
             if self._bulk is None:
                 told = self._connections.flight_address
@@ -67,7 +69,9 @@ class FlightSide:
 
 
 def make_bulk(verb: str, told: str, options: Options, identity: Identity, traces: Traces) -> Bulk:
-    """At the address that was given to `connect`, or else the one that the server told."""
+    """A bulk client for the address that was passed to `connect`, else for the address from the server's
+    greeting.
+    """
     if not (options.flight or told):
         raise InvalidRequest(
             "verb", f"a server that has an address for Arrow Flight, which {verb} needs", "none"
@@ -79,15 +83,16 @@ def make_bulk(verb: str, told: str, options: Options, identity: Identity, traces
 
     host, tls = identity.endpoint.host, identity.tls
     if tls is not None and tls.server_name is None:
-        # One certificate for all doors, and the server's own word for its address need not be in it.
+        # All doors have one certificate, and it need not include the name that the server uses for its Flight
+        # address.
         tls = replace(tls, server_name=host)
     address = options.flight or _reachable(told, host)
     return open_bulk(msgspec.structs.replace(options, address=address), tls, identity.api_key, traces)
 
 
 def _reachable(told: str, host: str) -> str:
-    """A server that listens everywhere, or behind something that forwards connections, does not know by which name it
-    is reached.
+    """The address that this client can reach. A server that listens on all addresses, or behind a port
+    forward, does not know under which name clients reach it.
     """
     own, port = split_address(told)
     if own in _ANY_HOST:
@@ -96,7 +101,7 @@ def _reachable(told: str, host: str) -> str:
 
 
 class BulkConsumers(ConsumersGroup):
-    """`client.consumers`: also with columns, by Arrow Flight."""
+    """`client.consumers` with record batches, over Arrow Flight."""
 
     def __init__(self, doer: Doer, flight: FlightSide) -> None:
         super().__init__(doer)
@@ -117,8 +122,8 @@ class BulkConsumers(ConsumersGroup):
         """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every
         column of `wire.schemas.DELIVERIES`.
 
-        Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows
-        that have none, and all payloads with `payloads=False`.
+        Defaults are filled in. Headers, stream, seq, carry, failures, dead_since and source are null in rows
+        that have none, and all payloads are null with `payloads=False`.
         """
         request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
         return self._flight.bulk(request.verb_name).read_batches(request, payloads=payloads)
@@ -126,13 +131,13 @@ class BulkConsumers(ConsumersGroup):
     def record_batch(
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
-        """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
+        """`record` with columns of `wire.schemas.SETTLEMENTS`; unneeded columns may be left out."""
         request = ConsumersRecord(name, queue, generation, number, (), part)
         self._flight.bulk(request.verb_name).record_batch(request, batch)
 
 
 class BulkStaging(StagingGroup):
-    """`client.staging`: also with columns, by Arrow Flight."""
+    """`client.staging` with record batches, over Arrow Flight."""
 
     def __init__(self, doer: Doer, flight: FlightSide) -> None:
         super().__init__(doer)
@@ -149,8 +154,6 @@ class BulkStaging(StagingGroup):
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are
-        needed.
-        """
+        """`stage` with columns of `wire.schemas.MESSAGES`: `payload`, and any of the others."""
         request = StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead)
         return self._flight.bulk(request.verb_name).stage_batch(request, batch)

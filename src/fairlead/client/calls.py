@@ -1,4 +1,4 @@
-"""What both clients do with a request before it is sent, and with its answer. Without I/O."""
+"""The preparation of requests and the completion of answers, for both clients. Without I/O."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from fairlead.verbs.settle import Settle
 from fairlead.wire.numbered import Numbered
 from fairlead.wire.settlement_rows import EXTEND
 
-#: A long wait is several requests, so that a connection that is dead without a sign is noticed after one of them.
+#: The longest wait of one request. A long wait is several requests, so that a silently dead connection is
+#: noticed after one of them.
 POLL_MS = 20_000
-#: A server that is about to stop ends all waits at once.
+#: The pause after a wait that ended too early: a server that is about to stop ends all waits at once.
 SHORT_POLL_MS = 25
-#: A larger command would hold up the commands of others.
+#: A larger command has a connection of its own, because on a shared one it would delay other commands.
 MAX_SHARED_BYTES = 1024 * 1024
 
 
 class Tokens:
-    """Names for claims: repeated after a lost answer, a claim gives the same deliveries. Thread-safe."""
+    """Tokens for claims: a claim that is repeated after a lost answer returns the same deliveries.
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._client = secrets.token_hex(8)
@@ -44,14 +47,18 @@ class Tokens:
 
 
 def travels_alone(request: Request[Any], command: bytes) -> bool:
-    """Whether it needs a connection of its own: it waits, or takes so long that others behind it would wait."""
+    """Whether the request needs a connection of its own: it waits, or takes so long that requests behind it
+    would wait.
+    """
     kind = type(request)
     is_long = kind.slow or kind.audited or kind.shows_messages
     return is_long or len(command) > MAX_SHARED_BYTES or (kind.waits and bool(request.patience_ms()))
 
 
 def repeatable(request: Request[Any]) -> bool:
-    """A claim of this client has a token. An extension and a start end alike however often they are carried out."""
+    """Whether the request may be repeated. A claim of this client has a token. Extensions and starts have the
+    same result however often they are carried out.
+    """
     kind = type(request)
     if kind is Settle:
         actions = [getattr(item, "action", EXTEND) for item in request.items]  # type: ignore[attr-defined]
@@ -60,7 +67,9 @@ def repeatable(request: Request[Any]) -> bool:
 
 
 def named(request: Claim, consumer: str, tokens: Tokens, place: Numbered | None) -> Claim:
-    """In a session a claim is known by its number, without a token."""
+    """The claim with its consumer, and with a token. In a session the claim needs no token, because its
+    number identifies it.
+    """
     return replace(
         request,
         consumer=consumer if request.consumer == "" else request.consumer,
@@ -69,7 +78,9 @@ def named(request: Claim, consumer: str, tokens: Tokens, place: Numbered | None)
 
 
 def check_bulk_once(request: Request[Any]) -> None:
-    """Bulk verbs have many steps; those that may be repeated simply run."""
+    """Check that a session accepts this bulk verb. Bulk verbs have many steps; repeatable ones run without a
+    number.
+    """
     check_accepted(request, session_rule(type(request), is_one_transaction=False))
 
 
@@ -86,7 +97,7 @@ def is_waiting(request: Request[Any]) -> bool:
 
 
 def traced(request: Request[Any], messages: Sequence[Any]) -> Request[Any]:
-    """An enqueue whose messages carry the span that is current."""
+    """The enqueue with messages that have the current span in their headers."""
     if isinstance(request, Enqueue):
         (message,) = messages
         return replace(request, headers=message.headers)
@@ -94,7 +105,7 @@ def traced(request: Request[Any], messages: Sequence[Any]) -> Request[Any]:
 
 
 class PreparedExchange:
-    """An exchange, and what it does to the leases that are held."""
+    """An exchange and its effects on the held leases."""
 
     def __init__(self, request: Exchange, heartbeat: Heartbeat, traces: Traces, consumer: str) -> None:
         requests = check_requests(request.requests)
@@ -130,7 +141,7 @@ class PreparedExchange:
 
 
 class PreparedSettle:
-    """A settle, and the starts of loops that go with it; see `prefetch`."""
+    """A settle, and the starts of loops that travel with it; see `prefetch`."""
 
     def __init__(self, items: Sequence[Any], heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat

@@ -61,7 +61,9 @@ def connect(
 
 
 class Client(Surface):
-    """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
+    """The client that `connect` returns. `close` ends calls under way; leases remain, and are no longer
+    extended.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -76,14 +78,16 @@ class Client(Surface):
 
     @property
     def consumer(self) -> str:
-        """The name under which it claims unless a call says otherwise."""
+        """The default consumer name of its claims."""
         return self._core.options.consumer
 
     def do(self, request: Request[Answer]) -> Answer:
-        """Threads that call at the same time share a connection, and their requests travel together.
+        """Send the request. Threads that call at the same time share a connection, and their requests travel
+        together.
 
-        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles and exchanges are repeated
-        in a session, claims under a token, and take effect once. Every other one raises `AnswerLost`.
+        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles and exchanges are
+        repeated in a session, claims under a token, and take effect once. Every other request raises
+        `AnswerLost`.
         """
         return self._core.do(request)
 
@@ -98,7 +102,9 @@ class Client(Surface):
         max_per_stream: int = 1,
         consumer: str = "",
     ) -> Consumption:
-        """An endless loop of deliveries, up to `prefetch` of them fetched ahead; settle each yourself."""
+        """An endless loop of deliveries, with up to `prefetch` of them fetched ahead. The caller settles each
+        delivery.
+        """
         self._core.check()
         return Consumption(
             self._core,
@@ -109,29 +115,31 @@ class Client(Surface):
         )
 
     def is_lost(self, delivery: Handle) -> bool:
-        """Whether a heartbeat or a settle has found the lease over. Then the work may be under way elsewhere."""
+        """Whether a heartbeat or a settle found that the lease has ended. Then another consumer may be
+        processing the message.
+        """
         return self._core.heartbeat.is_lost(*read_handle(delivery))
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
-        """`with client.process_span(delivery):` around the work: a span in the producer's trace. Without
-        tracing, nothing.
+        """A span in the producer's trace, for `with client.process_span(delivery):` around the work. Does
+        nothing without tracing.
         """
         return self._core.traces.processing(delivery)
 
     def browse_batches(
         self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """All pages of `browse` as record batches with every column of `wire.schemas.BROWSED`, defaults
-        filled in; by Arrow Flight.
+        """All pages of `browse` as record batches with every column of `wire.schemas.BROWSED`, with defaults
+        filled in, over Arrow Flight.
         """
         request = Browse(queue, view, low, high)  # type: ignore[arg-type]  # the engine says which views there are
         return self._core.flight.bulk(request.verb_name).browse_batches(request, payloads=payloads)
 
     def close(self, *, goodbye: bool = False) -> None:
-        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer`
-        holds.
+        """Return the deliveries that loops have fetched ahead. `goodbye` also releases everything else that
+        `consumer` holds.
 
-        Waits at most a few seconds for a server that does not answer. Closing twice is fine.
+        Waits at most a few seconds for a server that does not answer. A second close has no effect.
         """
         self._core.close(goodbye=goodbye)
 

@@ -1,4 +1,4 @@
-"""Commands as bytes, and replies as answers: what both clients say and hear, without I/O."""
+"""Encoding of commands and decoding of replies, for both clients, without I/O."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fairlead.wire.packed import decode_answer, encode_request
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
-#: What the reader gives while a reply is not whole; no reply is this.
+#: The reader's value for an incomplete reply. No reply equals it.
 NOTHING = object()
 
 _API_KEY = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?")
 _WANTED = "fairlead's Redis protocol"
 
 
-#: What hiredis raises for bytes that are no replies.
+#: The errors of hiredis for bytes that are no replies.
 NOT_REDIS = (hiredis.ProtocolError, UnicodeDecodeError)
 
 
 class Greeting(NamedTuple):
-    """What the server says of itself."""
+    """The server's answer to the first command of a connection."""
 
-    #: Where Arrow Flight is spoken; "" when nowhere.
+    #: The address of the Flight door; "" if there is none.
     flight_address: str
 
 
@@ -40,12 +40,12 @@ def make_reader() -> hiredis.Reader:
 
 
 def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
-    """Raises `InvalidRequest` for values that cannot travel."""
+    """The command in bytes. Raises `InvalidRequest` for values that cannot be encoded."""
     try:
         fields = encode_request(request)
     except InvalidRequest:
         if isinstance(queue := getattr(request, "queue", None), str):
-            # In the engine's words, which name the argument.
+            # The engine's error names the argument.
             check_queue_name(queue)
         raise
     if once is None:
@@ -56,7 +56,7 @@ def command_of(request: Request[Any], once: Numbered | None = None) -> bytes:
 
 @cache
 def _name_of(kind: type[Request[Any]]) -> bytes:
-    """As a word of a command."""
+    """The encoded name of the command."""
     return _pack_words([_command_name(kind).encode()])
 
 
@@ -82,7 +82,7 @@ def greeting_command(api_key: str | None) -> bytes:
 
 
 def check_api_key(given: object) -> str | None:
-    """Shown nowhere, also not when it is refused: a key with one wrong character is nearly a key."""
+    """The key if it is valid. No error shows the key: a key with one wrong character is nearly a key."""
     if given is None:
         return None
     if not isinstance(given, str) or not _API_KEY.fullmatch(given):
@@ -101,14 +101,14 @@ def read_greeting(reply: object) -> Greeting:
 
 
 def another_protocol() -> ProtocolMismatch:
-    """The server's first bytes were no reply."""
+    """The error for a server whose first bytes were no reply."""
     return ProtocolMismatch(
         _WANTED, "another one; is this the address of a `resp` door, by default port 5554?"
     )
 
 
 def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
-    """The answer, and the clock of the server where leases are in it. Raises what the server raised."""
+    """The answer, and the server's clock if the answer has leases. Raises the server's error."""
     if type(reply) is bytes:
         return decode_answer(request, reply)
     if isinstance(reply, hiredis.ReplyError):
@@ -117,7 +117,7 @@ def answer_of(request: Request[Answer], reply: object) -> tuple[Answer, int]:
 
 
 def number_of(request: Request[int], reply: object) -> int:
-    """The answer where it is a plain number. Raises what the server raised."""
+    """The answer, where it is a plain number. Raises the server's error."""
     if isinstance(reply, int):
         return reply
     if isinstance(reply, hiredis.ReplyError):

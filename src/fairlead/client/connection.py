@@ -1,4 +1,6 @@
-"""One blocking connection: bytes out, replies in, each within its time. Used by one thread at a time."""
+"""One blocking connection: it sends bytes and receives replies, each within a time limit. Used by one thread
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,17 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 _LARGE_CHUNK_BYTES = 1 << 20
-#: Setting the timeout of a socket is a call of the system: one that is nearly right stays.
+#: The tolerated difference to a socket's timeout. Setting the timeout is a system call, so one that is nearly
+#: right stays.
 _NEARLY_S = 0.05
 
 
-#: Another attempt would find the same.
+#: Errors that another attempt would meet again.
 HOPELESS = (TlsFailed, ProtocolMismatch)
 
 
 class NoAnswerInTime(ConnectionBroken):
-    """It may yet come."""
+    """The answer did not come in time. It may still come."""
 
     def __init__(self, *, sent: bool = True) -> None:
         super().__init__("no answer in time", sent=sent)
@@ -50,7 +53,7 @@ class NotRedis(ConnectionBroken):
 
 
 class BlockingConnection:
-    """Whatever goes wrong breaks it for good."""
+    """Any failure makes the connection unusable for ever."""
 
     def __init__(self, opened: socket.socket, within_s: float) -> None:
         self._socket = opened
@@ -60,7 +63,7 @@ class BlockingConnection:
         self._set_timeout(within_s)
         self._poll = select.poll()
         self._poll.register(opened, select.POLLIN)
-        #: When bytes came last.
+        #: When bytes were last received.
         self.heard_s = time.monotonic()
         self.greeting = Greeting("")
 
@@ -72,7 +75,7 @@ class BlockingConnection:
             raise _broken(error) from None
 
     def receive(self, within_s: float) -> list[Any]:
-        """Waits for bytes, and gives the replies that they complete: maybe none."""
+        """Wait for bytes, and return the replies that they complete: possibly none."""
         self._set_timeout(within_s)
         try:
             data = self._socket.recv(self._chunk)
@@ -92,12 +95,12 @@ class BlockingConnection:
         return replies
 
     def exchange(self, command: bytes, within_s: float) -> Any:
-        """One command and its reply."""
+        """The reply to one command."""
         ends_s = time.monotonic() + within_s
         try:
             self.send(command, within_s)
         except ConnectionBroken as broken:
-            # Its last bytes did not leave, so nothing of it was carried out.
+            # The last bytes of the command were not sent, so nothing was carried out.
             raise ConnectionBroken(str(broken), sent=False) from None
         while True:
             replies = self.receive(ends_s - time.monotonic())
@@ -105,16 +108,16 @@ class BlockingConnection:
                 return replies[0]
 
     def is_stale(self) -> bool:
-        """With nothing under way: the server has closed it, or said what nobody asked for."""
+        """Whether an idle connection was closed by the server, or received bytes without a request."""
         return bool(self._poll.poll(0))
 
     @property
     def has_replies(self) -> bool:
-        """Whether `receive` would not wait."""
+        """Whether `receive` would return without waiting."""
         return bool(self._poll.poll(0))
 
     def wake(self) -> None:
-        """From any thread: end what is under way."""
+        """End the operation under way. Any thread may call it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -123,7 +126,7 @@ class BlockingConnection:
             self._socket.close()
 
     def _set_timeout(self, within_s: float) -> None:
-        # Never 0, which would mean: do not wait at all.
+        # Never 0, which would make the socket non-blocking.
         within_s = max(within_s, 0.001)
         if abs(within_s - self._timeout_s) > min(_NEARLY_S, within_s / 10):
             self._socket.settimeout(within_s)
@@ -131,8 +134,8 @@ class BlockingConnection:
 
 
 def open_connection(identity: Identity, within_s: float) -> BlockingConnection:
-    """Connected and greeted. Raises `ConnectionBroken` with nothing sent, `TlsFailed` when another attempt cannot help,
-    and the error of a server that does not like the API key.
+    """A connected and greeted connection. Raises `ConnectionBroken` with nothing sent, `TlsFailed` if another
+    attempt cannot help, and the server's error if it refuses the API key.
     """
     ends_s = time.monotonic() + within_s
     endpoint = identity.endpoint
@@ -171,7 +174,9 @@ def _connect(endpoint: Endpoint, within_s: float) -> socket.socket:
 
 
 def _connect_to_one_of(addresses: list[Any], within_s: float) -> socket.socket:
-    """The first that answers. A name may have an address of each family, and a server on one of them only."""
+    """Connect to the first address that answers. A name may have an address of each family, and a server may
+    listen on only one.
+    """
     ends_s = time.monotonic() + within_s
     trouble: OSError = OSError("the name has no address")
     for at, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -194,7 +199,7 @@ def _connect_to_one_of(addresses: list[Any], within_s: float) -> socket.socket:
 def _resolve(endpoint: Endpoint, within_s: float) -> list[Any]:
     host, port = endpoint.host, endpoint.port
     with contextlib.suppress(OSError):
-        # Without a question to anybody, so it does not wait.
+        # A numeric address needs no name server, so this does not wait.
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     found: list[Any] = []
 
@@ -204,7 +209,7 @@ def _resolve(endpoint: Endpoint, within_s: float) -> list[Any]:
         except (OSError, UnicodeError) as error:
             found.append(error)
 
-    # The system takes as long as it likes for a name; this thread ends with its answer.
+    # Name resolution has no time limit, so it runs in a thread that ends with the system's answer.
     asking = threading.Thread(target=ask, name="fairlead-resolve", daemon=True)
     asking.start()
     asking.join(within_s)
@@ -217,7 +222,7 @@ def _resolve(endpoint: Endpoint, within_s: float) -> list[Any]:
 
 
 def _why_hopeless(broken: ConnectionBroken, identity: Identity, ends_s: float) -> str:
-    """Why the greeting failed, where only TLS explains that; "" when another attempt may help."""
+    """Why the greeting failed, if TLS explains the failure; "" if another attempt may help."""
     endpoint, cause = identity.endpoint, broken.__cause__
     if isinstance(broken, NoAnswerInTime) or endpoint.path:
         return ""
@@ -233,8 +238,11 @@ def _why_hopeless(broken: ConnectionBroken, identity: Identity, ends_s: float) -
 
 
 def _why_refused(cause: BaseException | None, identity: Identity, ends_s: float) -> str:
-    """Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not like it may
-    just close. In TLS 1.2 a handshake that ends well says that the certificate was not the reason.
+    """Why the TLS connection failed; "" if another attempt may help.
+
+    In TLS 1.3 the client's handshake ends before the server has seen the certificate, and a server that
+    refuses it may just close. In TLS 1.2 a successful handshake shows that the certificate was not the
+    reason.
     """
     import ssl
 

@@ -1,4 +1,6 @@
-"""All connections of a blocking client: the one that threads share, and those of calls that wait or take long."""
+"""All connections of a blocking client: the one that threads share, and those of calls that wait or take
+long.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class BlockingConnections:
         #: Whether the server has ever greeted this client.
         self._has_met = False
         self.shared = SharedConnection(self.connect, self.forget, timeout_s)
-        #: Where the server speaks Arrow Flight, as the last connection heard.
+        #: The Flight address from the most recent greeting.
         self.flight_address = ""
 
     def connect(self, within_s: float) -> BlockingConnection:
@@ -52,7 +54,9 @@ class BlockingConnections:
         connection.close()
 
     def take(self, within_s: float) -> BlockingConnection:
-        """One for its caller alone: `give_back` it when all its replies are there, else `forget` it."""
+        """A connection for this caller alone. The caller must `give_back` the connection when all replies
+        have come, else `forget` it.
+        """
         while True:
             with self._lock:
                 if not self._idle:
@@ -82,12 +86,14 @@ class BlockingConnections:
         return reply
 
     def check(self, broken: ConnectionBroken) -> None:
-        """A connection that `close` ended is no trouble of the network."""
+        """Raise `ClientClosed` if the client is closed: a connection that `close` ended is no network
+        failure.
+        """
         if self._is_closed:
             raise ClientClosed() from broken
 
     def close(self) -> None:
-        """Ends what is under way. Who reads closes."""
+        """End all operations under way. A thread that is reading closes its connection itself."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []

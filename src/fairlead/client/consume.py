@@ -1,8 +1,8 @@
 """`client.consume`: a loop whose next deliveries are sent ahead, without a thread.
 
-A subscription on a connection of the loop's own sends them as they become ready; what has come is read when the loop needs
-it, or is asked for the next delivery, and credit for more goes out as soon as half of the buffer is free. Leaving the loop
-gives the rest back, in order.
+A subscription on a connection of the loop's own sends deliveries as they become ready. The loop reads them
+when it needs one or is asked for the next delivery, and sends credit for more as soon as half of the buffer
+is free. Leaving the loop returns the rest, in order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class Consumption:
-    """An endless iterator of started deliveries; several threads may take from it. Settle each of them yourself.
+    """An endless iterator of started deliveries. Several threads may take from it. The caller settles each
+    delivery.
 
-    Ends with `close`, with the `with` block, or when nothing refers to it any longer, as after a `break`.
+    It ends with `close`, with the `with` block, or when no reference to it remains, as after a `break`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Consumption:
         #: One thread reads for all.
         self._is_reading = False
         self._connection: BlockingConnection | None = None
-        #: Replies that are due on it, of which none is of interest but that which begins the subscription.
+        #: The number of replies due on the connection. Only the reply that begins the subscription matters.
         self._due = 0
         self._is_beginning = False
         self._due_ends_s = 0.0
@@ -83,7 +84,7 @@ class Consumption:
             return delivery
 
     def close(self) -> None:
-        """Gives back what was not handed out. What was, stays leased."""
+        """Return the deliveries that were not handed out. The others stay leased."""
         with self._changed:
             if self._is_closed:
                 return
@@ -108,10 +109,10 @@ class Consumption:
     def __del__(self) -> None:
         if getattr(self, "_is_closed", True) or self._core.is_closed or sys.is_finalizing():
             return
-        # A destructor may run at any point of any thread, also inside one of our locks.
+        # A destructor may run at any point of any thread, also while that thread holds one of our locks.
         _thread.start_new_thread(self.close, ())
 
-    # For settles
+    # Called by settles
 
     def take_ahead(self) -> Delivery | None:
         with self._changed:
@@ -134,13 +135,13 @@ class Consumption:
         self._give_back_late()
 
     def _give_back_late(self) -> None:
-        """What came back after the loop was left."""
+        """Return deliveries that came back after the loop was closed."""
         with self._changed:
             left = self._prefetched.take_all() if self._is_closed else []
         if left:
             self._core.give_back(left)
 
-    # What is sent
+    # The subscription
 
     def _take(self) -> tuple[Delivery, bool]:
         """The next delivery, and whether its start is confirmed."""
@@ -162,11 +163,13 @@ class Consumption:
             self._fetch()
 
     def _look_ahead(self) -> None:
-        """Without waiting: take what has come, and give credit if there is room. Trouble is met again by who waits."""
+        """Take the deliveries that have arrived, and send credit if there is room, without waiting. The next
+        waiting call meets a failure again.
+        """
         if self._is_reading or self._connection is None:
             return
         try:
-            # To look is a call of the system, and this is done for each message.
+            # Checking for replies is a system call, and this code runs for each message.
             if (self._prefetched.expects_some or self._due) and self._connection.has_replies:
                 self._receive(0)
             self._ask_for_more()
@@ -180,19 +183,19 @@ class Consumption:
             while not self._is_closed:
                 try:
                     if self._listen():
-                        # It is there: what happens from now on is another trouble.
+                        # The server has answered: a later failure is a new one, with attempts of its own.
                         attempts = self._attempts()
                         if self._prefetched.has_some:
                             break
                 except TROUBLES as trouble:
                     self._drop_connection()
-                    # First, because a client that is closed has closed its loops before: they end without an error.
+                    # Checked first: closing a client closes its loops before, and they end without an error.
                     if self._is_closed:
                         break
                     self._core.check()
                     self._core.pause(attempts, trouble)
         except BaseException:
-            # Interrupted, or refused. The server gives back what was on its way.
+            # Interrupted or refused. The server takes back the deliveries under way.
             self._drop_connection()
             raise
         finally:
@@ -207,7 +210,7 @@ class Consumption:
         return self._core.attempts(self._subscription.request, LOOP_WAIT_MS)
 
     def _listen(self) -> bool:
-        """Wait for a while. Whether the server said anything."""
+        """Wait for a while. Returns whether the server sent anything."""
         if self._connection is None and not self._begin():
             return False
         self._ask_for_more()
@@ -229,7 +232,7 @@ class Consumption:
         with self._changed:
             self._connection = connection
             if self._is_closed:
-                # Nobody could end a subscription that begins now.
+                # After a close, nothing would end a subscription that begins now.
                 return False
             request, stale = self._subscription.begin(), self._prefetched.stale
         self._is_beginning = True
@@ -254,7 +257,7 @@ class Consumption:
         assert self._connection is not None
         for reply in self._connection.receive(within_s):
             if is_push(reply):
-                # The reader is alone with the connection, and the buffer is everybody's.
+                # Only one thread reads the connection, but all threads use the buffer.
                 self._core.hold(*self._subscription.hear(reply))
                 continue
             self._due -= 1
@@ -273,8 +276,10 @@ class Consumption:
             self._core.connections.forget(connection)
 
     def _end_subscription(self) -> None:
-        """Under the lock, with nobody reading: what the server has sent is read, and what was not started is its own
-        again. It ends by itself when its connection is closed.
+        """Cancel the subscription. Called under the lock, while no thread reads.
+
+        All pushes that were sent are read, and the server takes back deliveries that were not started.
+        Closing the connection also ends the subscription.
         """
         if self._connection is None:
             return

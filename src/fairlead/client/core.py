@@ -1,4 +1,4 @@
-"""The blocking core: one request with all its attempts, what is held, and how it ends. Thread-safe."""
+"""The blocking core: one request with all its attempts, the held leases, and the close. Thread-safe."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ if TYPE_CHECKING:
 
 
 class Core(CoreState):
-    """What the client and its loops share: connections, the heartbeat, and one request with all its attempts."""
+    """The state that the client and its loops share: connections, the heartbeat, and the requests with all
+    their attempts.
+    """
 
     def __init__(
         self, options: Options, identity: Identity, traces: Traces, clock: Clock | None = None
@@ -82,7 +84,7 @@ class Core(CoreState):
         watch(self)
 
     def do(self, request: Request[Answer], place: Numbered | None = None) -> Answer:
-        """`place`: in a session of the caller's own."""
+        """Carry out the request. `place`: in a session that the caller manages."""
         self.check()
         if type(request) in BULK:
             if place is not None:
@@ -113,7 +115,7 @@ class Core(CoreState):
             self.flight.close()
 
     def _close_sessions(self) -> None:
-        """As far as the server answers: others end by their time."""
+        """Close the sessions if the server answers. The others expire."""
         shared = self.connections.shared
         commands = [command_of(CloseSession(name)) for name in self._sessions.end()]
         for pending in [shared.queue(command, self.closing_s()) for command in commands]:
@@ -121,17 +123,20 @@ class Core(CoreState):
                 shared.wait(pending)
 
     def join(self) -> None:
-        """Nothing is left to wait for after `close`."""
+        """Nothing remains to wait for after `close`."""
 
     def disown(self) -> None:
-        """In a forked child: its connections belong to the parent, and its locks may be held by nobody."""
+        """Make the core unusable in a forked child: the connections belong to the parent, and its locks may
+        never be released.
+        """
         self._unusable = ClientForked
 
-    # Requests of some kinds
+    # Verbs with preparation
 
     def _settle(self, request: Settle, place: Numbered | None) -> list[SettleResult]:
         settling = PreparedSettle(request.items, self.heartbeat)
-        # A repeat of the caller's must be the same request, so nothing goes with it.
+        # The caller may repeat a numbered settle, and the repeat must be the same request: so no starts
+        # travel with it.
         starts = self.handed_out.starts_for(settling.rows) if place is None else []
         settling.take_along(items_of(starts))
         if not settling.rows:
@@ -147,7 +152,9 @@ class Core(CoreState):
         return settled
 
     def _claim(self, request: Claim, place: Numbered | None) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it has a token or a number."""
+        """The claimed deliveries. A repeat after a lost answer returns the same ones, because the claim has a
+        token or a number.
+        """
         claim = named(request, self.options.consumer, self.tokens, place)
         found, now_ms = self._ask_waiting(claim, place) if is_waiting(claim) else self.ask(claim, place=place)
         self.hold(found, now_ms)
@@ -170,7 +177,7 @@ class Core(CoreState):
             return self._ask_once(traced(request, carried), place)[0]
 
     def _send_extends(self, extends: Sequence[Extend]) -> Answers:
-        """One attempt; the heartbeat tries again by itself."""
+        """One attempt. The heartbeat itself tries again."""
         request = Settle(extends)
         shared = self.connections.shared
         pending = shared.queue(command_of(request), self.options.timeout_ms / 1000)
@@ -190,8 +197,11 @@ class Core(CoreState):
         self._call(PING, self.attempts_to_greet())
 
     def _ask_once(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
-        """In a session of ours unless its caller has one, so that it may be repeated after a lost answer. On a disk with no
-        room for a session it has no number, so that what frees space goes on.
+        """Ask in a session of this client, unless the caller has one, so that the request may be repeated
+        after a lost answer.
+
+        If the disk has no room for a session, the request is sent without a number, so that requests that
+        free space still work.
         """
         if place is not None or repeatable(request):
             return self.ask(request, place=place)
@@ -201,7 +211,7 @@ class Core(CoreState):
             try:
                 return self.ask(request, place=own, ends_ms=ends_ms)
             except SessionExpired:
-                # Of the only copy that was sent: nothing was carried out.
+                # The only copy that was sent met the expired session, so nothing was carried out.
                 if own is None:
                     raise
                 self._sessions.forget(own)
@@ -211,7 +221,9 @@ class Core(CoreState):
             self._sessions.give_back(own)
 
     def _find_session(self, ends_ms: int) -> Numbered | None:
-        """A place in another session. One call at a time opens one; others share those that are open, or wait for it."""
+        """A place in another session. One call at a time opens a session; the others share open ones, or wait
+        for the new one.
+        """
         if self._opening.locked() and (place := self._sessions.take(is_opening=True)):
             return place
         left_s = max(0, ends_ms - self.clock.monotonic_ms()) / 1000
@@ -238,7 +250,7 @@ class Core(CoreState):
         place: Numbered | None = None,
         ends_ms: int | None = None,
     ) -> tuple[Answer, int]:
-        """The answer, and the clock of the server where leases are in it."""
+        """The answer, and the server's clock if the answer has leases."""
         command = command_of(request, place)
         attempts = self.attempts(request, wait_ms, is_numbered=place is not None, ends_ms=ends_ms)
         alone = travels_alone(request, command)
@@ -253,7 +265,7 @@ class Core(CoreState):
                 self.pause(attempts, trouble)
 
     def _ask_waiting(self, request: Request[Any], place: Numbered | None) -> tuple[Any, int]:
-        """A long wait as several requests. The first answer that has something, or the last one."""
+        """Split a long wait into several requests. Returns the first answer with deliveries, or the last."""
         until_ms = self.clock.monotonic_ms() + (request.patience_ms() or 0)
         while True:
             began_ms = self.clock.monotonic_ms()
@@ -266,7 +278,7 @@ class Core(CoreState):
                 self._pauses.wait(SHORT_POLL_MS)
 
     def _call(self, command: bytes, attempts: Attempts, *, wait_ms: int = 0, alone: bool = False) -> Any:
-        """The reply, after as many attempts as it takes."""
+        """The reply, after as many attempts as needed."""
         send = self.connections.call_alone if alone else self.connections.shared.call
         most_ms = wait_ms + self.options.timeout_ms
         while True:
@@ -285,8 +297,8 @@ class Core(CoreState):
         self._pauses.wait(attempts.pause_ms(trouble))
 
     def give_back(self, items: Sequence[Release]) -> None:
-        """Of a loop that was left. What cannot be given back runs out by itself, which for deliveries that were never
-        started is the same.
+        """Release deliveries of a closed loop. If the release fails, their leases expire, which has the same
+        effect for deliveries that were never started.
         """
         settling = PreparedSettle(items, self.heartbeat)
         with suppress(FairleadError):

@@ -1,5 +1,5 @@
-"""What the blocking and the asyncio core have in common, without I/O: what a client holds, how long its calls may take, and
-which of them it may repeat.
+"""The common part of the blocking and the asyncio core, without I/O: the held leases, the time limits of
+calls, and which calls may be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairlead.request import Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.settle import Settle
 
-#: How long a close may wait for the server, so that a dead one does not keep a program from ending.
+#: How long a close may wait for the server, so that a dead server does not keep a program from ending.
 CLOSING_MS = 2000
 
 
@@ -42,7 +42,7 @@ class CoreState:
         self._pauses = Pauses(clock)
         self._outage = Outage(str(identity.endpoint), clock)
         self._unusable: type[ClientClosed | ClientForked] | None = None
-        #: Set by `begin_close`: no call may take longer than until then.
+        #: Set by `begin_close`: no call may take longer than until this time.
         self._closing_ends_ms: int | None = None
 
     @property
@@ -54,24 +54,24 @@ class CoreState:
             raise self._unusable()
 
     def begin_close(self) -> bool:
-        """False if it is closed, or about to be."""
+        """Begin to close. False if the client is closed or is being closed."""
         if self._unusable is not None or self._closing_ends_ms is not None:
             return False
         self._closing_ends_ms = self.clock.monotonic_ms() + self._closing_ms()
         return True
 
-    # What is held
+    # Held leases
 
     def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
-        """From now on they are kept alive."""
+        """Extend the leases of these deliveries from now on."""
         if deliveries:
             self.heartbeat.hold(deliveries, server_now_ms)
 
     def letting_go(self, items: Sequence[Release]) -> Settle:
-        """The request that gives back what a loop had from a connection that is lost."""
+        """The request that releases the deliveries that a loop received on a lost connection."""
         return PreparedSettle(items, self.heartbeat).request()
 
-    # Attempts, and the time for them
+    # Attempts and their time limits
 
     def attempts(
         self,
@@ -110,7 +110,7 @@ class CoreState:
         )
 
     def _ends_ms(self, wait_ms: int = 0) -> int:
-        """When a call that begins now ends at the latest."""
+        """The latest end of a call that begins now."""
         options = self.options
         return self.clock.monotonic_ms() + wait_ms + options.timeout_ms + options.retry_for_ms
 

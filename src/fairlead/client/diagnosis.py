@@ -1,7 +1,7 @@
-"""Why there is no connection, when that can be told: gRPC often says no more than that a socket was closed.
+"""Diagnosis of a failed connection. gRPC often reports only that a socket was closed.
 
-A connection of our own is tried, with Python's TLS, which says more. What it finds will not pass by itself: a
-wrong authority stays wrong. So whoever connects need not be kept waiting.
+A separate connection is tried with Python's TLS, which reports more. The causes it finds do not pass by
+themselves: a wrong authority stays wrong. So the caller need not wait for more attempts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONNECT_S = 1.0
 _SHAKE_S = 3.0
 _LEAVING_S = 0.1
 
-#: OpenSSL's numbers of what is wrong with a certificate, which stay while its words change.
+#: OpenSSL's numbers of certificate errors. They are stable, its texts are not.
 _NOT_YET = 9
 _EXPIRED = 10
 _NAMES = (62, 64)
@@ -33,8 +33,8 @@ _WANTS_CERTIFICATE = (
 
 
 class Diagnosis(NamedTuple):
-    """`hopeless`: what is wrong, "" when another attempt may help. `silent`: the server did not answer, and
-    asking again costs time.
+    """`hopeless`: the cause of the failure, "" if another attempt may help. `silent`: the server did not
+    answer, and another diagnosis costs time.
     """
 
     hopeless: str = ""
@@ -57,7 +57,7 @@ def diagnose(host: str, port: int, tls: Tls | None, files: TlsFiles | None) -> D
 
 
 def trusting_context() -> ssl.SSLContext:
-    """To ask whether a server speaks TLS, and for nothing else: it believes every certificate."""
+    """A context that accepts every certificate. Use it only to test whether a server speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -70,7 +70,7 @@ def answers_in_tls(connection: socket.socket) -> bool:
         with trusting_context().wrap_socket(connection):
             return True
     except ssl.SSLError as error:
-        # A server that refuses us in the words of TLS speaks it too.
+        # A server that refuses the handshake with a TLS alert does speak TLS.
         return "ALERT" in (error.reason or "")
     except TimeoutError:
         raise
@@ -91,14 +91,14 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
         raise
     except OSError:
         return ""
-    # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not
-    # like it, or is stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate
+    # In TLS 1.3 the client's handshake ends before the server has seen the certificate, and a server that
+    # refuses it, or is stopping, just closes. In TLS 1.2 a successful handshake shows that the certificate
     # was not the reason.
     return say_refused(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
 
 
 def explain(error: ssl.SSLError, name: str, tls: Tls) -> str:
-    """What a failed handshake, or a refusal right after it, says; "" when another attempt may help."""
+    """The cause of a failed handshake, or of a refusal right after it; "" if another attempt may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, name, tls)
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
@@ -107,7 +107,7 @@ def explain(error: ssl.SSLError, name: str, tls: Tls) -> str:
 
 
 def _ends_at_once(secure: ssl.SSLSocket) -> bool:
-    """A gRPC server speaks first, as soon as the handshake is over."""
+    """Whether the server closes right after the handshake. A gRPC server otherwise sends first."""
     try:
         return secure.version() == "TLSv1.3" and not secure.recv(1)
     except (ssl.SSLError, ConnectionResetError):
@@ -115,7 +115,7 @@ def _ends_at_once(secure: ssl.SSLSocket) -> bool:
 
 
 def _is_refused_in_older_tls(host: str, port: int, name: str, files: TlsFiles) -> bool:
-    # A server that is leaving, or changing its certificates, will have done so.
+    # By then a server that is stopping, or changing its certificates, will have finished.
     time.sleep(_LEAVING_S)
     newest = files.context.maximum_version
     files.context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""The `connect` of either client, and what to install where it cannot be imported."""
+"""Imports the `connect` of either client, or reports which package to install."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_async_connect() -> Callable[..., Awaitable[AsyncClient]]:
 
 
 def _load(module: str) -> Callable[..., Any]:
-    """Raises `ModuleNotFoundError` that says what to install."""
+    """Import `connect` from the module. Raises `ModuleNotFoundError` that names the package to install."""
     try:
         found: Callable[..., Any] = import_module(module).connect
     except ModuleNotFoundError as missing:

@@ -1,8 +1,8 @@
-"""Held leases are kept alive while their work goes on, up to a cap.
+"""The heartbeat: it extends held leases while their work continues, up to a cap.
 
-A lease is extended when a third of it has passed, all that are due in one request. How long it lasts is told
-by the server's clock alone: its end minus the server's now, both from one answer. So the two clocks need not
-agree.
+A lease is extended after a third of its time, and all due leases share one request. The time left is computed
+from the server's clock alone: the lease's end minus the server's now, both from one answer. So the clocks of
+client and server need not agree.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fairlead.model.settle import Extend, LeaseRef, SettleResult
 
 _log = logging.getLogger("fairlead.client")
 
-#: Asked at most so often, however short a lease is.
+#: The shortest time between two extensions, however short a lease is.
 _SHORTEST_MS = 20
-#: So many in one request: a broker takes no more than a certain number, and settles of others wait behind it.
+#: The most leases in one request: a broker limits the number, and settles of other threads wait behind it.
 AT_ONCE = 10_000
-#: After an answer that did not come: the lease may still be there.
+#: The time until the next try after a failed one: the lease may still be valid.
 _AGAIN_MS = 1000
 _MAX_LOST = 100_000
 NEVER = 1 << 62
 
 #: Raw message ids by claim.
 Held = dict[int, set[bytes]]
-#: Results of extensions and the server's now, once they are there.
+#: Returns the results of extensions and the server's now, once they have arrived.
 Answers = Callable[[], tuple[Sequence[SettleResult], int]]
 
 
 class Leases:
-    """Deliveries of one claim that end together."""
+    """Deliveries of one claim that expire at the same time."""
 
     __slots__ = ("cap_ms", "claim_id", "due_ms", "duration", "ids")
 
@@ -46,23 +46,23 @@ class Leases:
         self.claim_id = claim_id
         self.ids = ids
         self.due_ms = due_ms
-        #: When it is given up, by the monotonic clock of this process.
+        #: When the heartbeat gives up, by the monotonic clock of this process.
         self.cap_ms = cap_ms
-        #: What each heartbeat asks for; None: the queue's own.
+        #: The duration that each heartbeat asks for; None: the queue's own.
         self.duration = duration
 
 
-#: Leases, and which of their messages.
+#: Leases, each with the messages to extend.
 Asked = list[tuple[Leases, bytes]]
 
 
 class Heartbeat:
-    """`extend` puts extensions in line, and gives what waits for their results and the server's now; that may
-    raise.
+    """Extends leases through `extend`, which queues extensions and returns a function that waits for their
+    results and the server's now. Both may raise.
 
-    They are put there under the lock: what is dropped before the caller extends a lease himself is in line
-    before him, or not at all, and so cannot cut short what he was granted. With a cap of None nothing is kept
-    alive, and nothing is ever known to be lost.
+    Extensions are queued under the lock. So when a caller drops a lease in order to extend it, the
+    heartbeat's extension is ahead of the caller's, or is not sent at all, and cannot shorten what the caller
+    was granted. With a cap of None no lease is extended, and no lease is ever known to be lost.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
-        """From now on until each is settled, lost, or the cap is over."""
+        """Extend the leases until each is settled or lost, or the cap is over."""
         if self._cap_ms is None or not deliveries:
             return
         now_ms = self._clock.monotonic_ms()
@@ -97,13 +97,15 @@ class Heartbeat:
                 groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.raw_id)
         with self._changed:
             for (claim_id, lease_until), ids in groups.items():
-                # A claim that is repeated under its token hands out the same again.
+                # A claim that is repeated under its token returns the same deliveries again.
                 self._drop(claim_id, ids)
                 due_ms = now_ms + _third(lease_until - server_now_ms)
                 self._add(Leases(claim_id, ids, due_ms=due_ms, cap_ms=now_ms + self._cap_ms))
 
     def drop(self, leases: Held) -> Held:
-        """They are being settled. Gives those that were held, for `keep` if it comes to nothing."""
+        """Stop extending leases that are being settled. Returns those that were held, to `keep` if the settle
+        fails.
+        """
         dropped: Held = {}
         if self._held:
             with self._changed:
@@ -114,9 +116,7 @@ class Heartbeat:
         return dropped
 
     def keep(self, leases: Held, *, lease_ms: int | None = None, asked: timedelta | None = None) -> None:
-        """Hold by what names them: after an extension by the caller, a start, or a settle that did not
-        happen.
-        """
+        """Extend leases by their ids: after the caller's extension, a start, or a settle that failed."""
         if self._cap_ms is None:
             return
         now_ms = self._clock.monotonic_ms()
@@ -172,10 +172,10 @@ class Heartbeat:
         if not groups:
             self._held.pop(group.claim_id, None)
 
-    # With a thread; `AsyncHeartbeat` has timers of a loop instead
+    # With a thread; `AsyncHeartbeat` uses a timer of the event loop instead
 
     def _wake_at(self, due_ms: int) -> None:
-        """Under the lock: something is due then."""
+        """Wake the thread at this time. Called under the lock."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fairlead-heartbeat", daemon=True)
             self._thread.start()
@@ -191,8 +191,8 @@ class Heartbeat:
                 now_ms = self._clock.monotonic_ms()
                 due = self._take_due(now_ms)
                 if not due:
-                    # With nothing held the old time stands: what is held next is due later, and need not wake
-                    # this thread.
+                    # With nothing held, keep the old time: the next held lease is due later than it and need
+                    # not wake this thread.
                     nothing_ms = self._wakes_ms if self._wakes_ms > now_ms else NEVER
                     self._wakes_ms = self._find_next_ms(nothing_ms)
                     self._clock.wait(
@@ -240,12 +240,12 @@ class Heartbeat:
             self.close()
             return
         if isinstance(trouble, (Unauthenticated, Forbidden)):
-            # The key is over, or may no longer consume here: no later beat would be answered otherwise.
+            # The key has expired or may no longer consume here, so every later heartbeat would fail too.
             for group, raw_id in asked:
                 self._lose(group, raw_id)
             return
         if not isinstance(trouble, FairleadError):
-            # Nobody else would hear of it, and every lease would run out in silence.
+            # Log the error: no caller would learn of it, and every lease would silently expire.
             _log.error("a heartbeat failed in a way it should not, and is tried again", exc_info=trouble)
         with self._changed:
             for group, _ in asked:
@@ -260,14 +260,14 @@ class Heartbeat:
                 self._lose(group, raw_id)
 
     def _lose(self, group: Leases, raw_id: bytes) -> None:
-        """What was settled meanwhile is not lost: it is held no longer."""
+        """Mark the lease as lost, unless it was settled meanwhile and is no longer held."""
         if raw_id in group.ids:
             self.mark_lost(raw_id, group.claim_id)
             self.drop({group.claim_id: {raw_id}})
 
 
 def parts_of(due: list[Leases]) -> list[Asked]:
-    """As many of them as go in one request each."""
+    """The due leases, divided into requests of at most `AT_ONCE`."""
     asked = [(group, raw_id) for group in due for raw_id in group.ids]
     return [asked[start : start + AT_ONCE] for start in range(0, len(asked), AT_ONCE)]
 

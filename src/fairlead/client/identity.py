@@ -1,4 +1,4 @@
-"""Who a client is to its server, and whom it trusts: the API key and TLS, for each new connection."""
+"""The API key and the TLS settings of a client, for each new connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("fairlead.client")
 
 
 class Identity:
-    """The API key is not shown to whoever prints it."""
+    """The API key is not in its repr."""
 
     def __init__(self, endpoint: Endpoint, tls: TlsChoice, api_key: str | None) -> None:
         self.endpoint = endpoint
@@ -40,7 +40,7 @@ class Identity:
         return None if self.tls is None else self.tls.server_name
 
     def context(self) -> ssl.SSLContext | None:
-        """A certificate that was renewed is used from the next connection on."""
+        """The TLS context. A renewed certificate is used from the next connection on."""
         if self.tls is not None and (found := files_identity(self.tls)) != self._files:
             self._files = found
             try:
@@ -50,7 +50,7 @@ class Identity:
         return self._context
 
     def older_context(self) -> ssl.SSLContext:
-        """In which a server says during the handshake that it does not accept the certificate of a client."""
+        """A context for TLS 1.2, in which a server refuses a client's certificate during the handshake."""
         import ssl
 
         assert self.tls is not None

@@ -1,4 +1,4 @@
-"""What ends a client besides its `close`: the end of the process, and a fork."""
+"""The end of clients without `close`: at the end of the process, and after a fork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ending(Protocol):
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Kept for good: letting go of a connection would close it, and gRPC does not work in a child.
+#: Kept for ever: freeing a connection would close it, and gRPC does not work in a child.
 _inherited: list[Ending] = []
 
 
@@ -26,7 +26,7 @@ def watch(core: Ending) -> None:
 
 
 def _close_all() -> None:
-    """Threads that are inside pyarrow when the interpreter goes away would take the process down with them."""
+    """Close all clients. A thread inside pyarrow would crash the process when the interpreter exits."""
     cores = list(_open)
     for core in cores:
         core.close()

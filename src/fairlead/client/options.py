@@ -1,4 +1,4 @@
-"""What a client is told when it is made. Without pyarrow."""
+"""The options of a client. Works without pyarrow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Options(msgspec.Struct, frozen=True):
     retry_for_ms: int = 30_000
     timeout_ms: int = 30_000
     heartbeat_cap_ms: int | None = 600_000
-    #: Of Arrow Flight, instead of the one that the server tells.
+    #: The Flight address, instead of the one from the server's greeting.
     flight: str | None = None
 
 
 def default_consumer() -> str:
-    """Says where to look for it, and differs from every other."""
+    """A unique name that shows the host and the process."""
     return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
@@ -38,7 +38,7 @@ def read_options(
     heartbeat_cap: Duration | None,
     flight: str | None = None,
 ) -> Options:
-    """From the arguments of `connect`."""
+    """The checked arguments of `connect`."""
     return Options(
         address,
         _check_consumer(default_consumer() if consumer is None else consumer),

@@ -1,5 +1,5 @@
-"""Says in the log when a server has not answered for a while, and when it does again: else a program that
-waits looks hung.
+"""Log messages when a server has not answered for a while, and when it answers again. Without them a program
+that waits seems to hang.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import threading
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, Overloaded
 
-#: A connection that breaks and is made again at once is not worth a word.
+#: Shorter outages are not logged, such as a connection that breaks and is made again at once.
 QUIET_MS = 1000
 
 _log = logging.getLogger("fairlead.client")
 
 
 class ConnectionBroken(Exception):
-    """Inside the client only. `sent`: the request may have arrived, so it may have been carried out."""
+    """Used inside the client only. `sent`: the request may have arrived, so it may have been carried out."""
 
     def __init__(self, what: str, *, sent: bool) -> None:
         super().__init__(what)
         self.sent = sent
 
     def for_another(self) -> ConnectionBroken:
-        """The same, for a call of which nothing was sent: each thread raises one of its own."""
+        """The same failure for a call of which nothing was sent: each thread raises an error of its own."""
         return ConnectionBroken(str(self), sent=False)
 
 
 class MayBeMended(ConnectionBroken):
-    """No attempt will succeed as things are. They were otherwise before, so they may be again."""
+    """No attempt succeeds in the present situation. An earlier one succeeded, so a later one may succeed
+    again.
+    """
 
     def __init__(self, error: FairleadError) -> None:
         super().__init__(error.message, sent=False)
@@ -40,7 +42,7 @@ class MayBeMended(ConnectionBroken):
 
 
 class Outage:
-    """Of one server, met by many threads and told of once."""
+    """The outage of one server, met by many threads and logged once."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         self.address = address
@@ -50,7 +52,9 @@ class Outage:
         self._said = False
 
     def met(self, trouble: Exception) -> None:
-        """A try has failed, and another will follow. One that was overloaded did answer."""
+        """Note a failed attempt that another will follow. An overloaded server did answer, so this is no
+        outage.
+        """
         if isinstance(trouble, Overloaded):
             return
         now_ms = self._clock.monotonic_ms()
@@ -63,7 +67,9 @@ class Outage:
         _log.warning("no answer from the fairlead server at %s, trying again: %s", self.address, trouble)
 
     def over(self) -> None:
-        """It has answered. Said as loudly as the beginning, for those who saw that."""
+        """Note that the server has answered. Logged at the same level as the beginning, for readers who saw
+        that.
+        """
         if self._since_ms is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""How long one call may take, and how long it pauses between two attempts."""
+"""The time limit of one call, and the pauses between its attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_MS = 1000
 
 
 class Pauses:
-    """Waits that closing the client ends."""
+    """Pauses that end when the client is closed."""
 
     def __init__(self, clock: Clock, chance: Callable[[], float] = random.random) -> None:
         self.clock = clock
@@ -41,9 +41,9 @@ class Pauses:
 class Patience:
     """The time limits of one call.
 
-    The call ends at `ends_ms` at the latest. Within that, attempts go on for `retry_for_ms` from the first
-    trouble, and not from the beginning: a connection that died silently is noticed only when the first
-    attempt has used up its whole timeout.
+    The call ends at `ends_ms` at the latest. Within this time, attempts continue for `retry_for_ms` from the
+    first failure, not from the beginning: a silently dead connection is noticed only when the first attempt
+    has used its whole timeout.
     """
 
     def __init__(self, pauses: Pauses, retry_for_ms: int, ends_ms: int) -> None:
@@ -58,7 +58,7 @@ class Patience:
         return max(0, self.ends_ms - self._pauses.clock.monotonic_ms())
 
     def wait(self, at_least_ms: int = 0) -> bool:
-        """Pause before the next attempt. False when the time allowed is over: give up."""
+        """Pause before the next attempt. False when the time is over: give up."""
         pause_ms = self.next_pause_ms(at_least_ms)
         if pause_ms is None:
             return False
@@ -66,10 +66,10 @@ class Patience:
         return self.left_ms() > 0
 
     def next_pause_ms(self, at_least_ms: int = 0) -> int | None:
-        """How long to pause before the next attempt; None when the time allowed is over.
+        """The pause before the next attempt; None when the time is over.
 
-        Pauses double up to a second, and half of each is random, so that a thousand clients do not come back
-        in step.
+        Pauses double up to a second, and half of each is random, so that a thousand clients do not retry at
+        the same time.
         """
         now_ms = self._pauses.clock.monotonic_ms()
         if self._retries_end_ms is None:

@@ -1,8 +1,10 @@
-"""What a loop was sent ahead, and its subscription, without I/O: which delivery is the next, and when to ask for more.
+"""The deliveries that a loop received ahead, and its subscription, without I/O: which delivery is next, and
+when to ask for more.
 
-Deliveries in the buffer are not started: if this process dies, they count as not delivered. Before one is handed out its
-start is confirmed. The start of the next one travels with the settle of one that was handed out, so a loop that settles
-one message at a time needs one request for each. A loop that holds nothing is sent its next delivery as started.
+Deliveries in the buffer are not started: if this process dies, they count as not delivered. A delivery is
+handed out only after its start is confirmed. The start of the next delivery travels with the settle of one
+that was handed out, so a loop that settles one message at a time needs one request per message. A loop that
+holds nothing receives its next delivery as started.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fairlead.model.settle import Release, SettleResult, Start
 from fairlead.wire.settlement_rows import EXTEND, SettlementRow
 from fairlead.wire.subscriptions import Cancel, Consume, Credit, read_push
 
-#: A connection of a loop that waits, and that has said nothing for so long, is asked whether it is there.
+#: How long a waiting loop's connection may be silent before the client checks that it is alive.
 LOOP_WAIT_MS = 10_000
 
 
@@ -41,9 +43,9 @@ class Prefetched:
         self._buffer: deque[Delivery] = deque()
         #: Started, and not handed out yet.
         self._started: deque[Delivery] = deque()
-        #: Of connections that are lost: the server gave it back, or does so when it notices.
+        #: From lost connections: the server took them back, or does so when it notices the loss.
         self._stale: list[Delivery] = []
-        #: How many more the server may send.
+        #: How many more deliveries the server may send.
         self._credit = 0
 
     @property
@@ -56,7 +58,9 @@ class Prefetched:
         return self._credit > 0
 
     def take_credit(self) -> int:
-        """How many more the server may send from now on; 0 while half of the buffer is full or on its way."""
+        """How many more deliveries the server may send from now on; 0 while half of the buffer is full or on
+        its way.
+        """
         count = len(self._buffer) + self._credit
         more = self._prefetch - count if count <= self._prefetch // 2 else 0
         self._credit += more
@@ -74,7 +78,7 @@ class Prefetched:
         return self._buffer.popleft() if self._buffer else None
 
     def take_ahead(self) -> Delivery | None:
-        """One to start before anybody asks for it; none while such a one is there."""
+        """A delivery to start ahead of demand; None while a started one is there."""
         return None if self._started else self.next_to_start()
 
     def was_started(self, delivery: Delivery, result: SettleResult) -> None:
@@ -85,21 +89,21 @@ class Prefetched:
         self._buffer.appendleft(delivery)
 
     def lose(self) -> None:
-        """The subscription is over. What was started stays."""
+        """The subscription has ended. Started deliveries stay."""
         self._credit = 0
         self._stale.extend(self._buffer)
         self._buffer.clear()
 
     @property
     def stale(self) -> list[Release]:
-        """What must be let go of before the next subscription; then `forget_stale`."""
+        """The releases to send before the next subscription; then call `forget_stale`."""
         return _releases(self._stale)
 
     def forget_stale(self) -> None:
         self._stale.clear()
 
     def take_all(self) -> list[Release]:
-        """What to give back, in order."""
+        """The releases of all deliveries, in order."""
         left = [*self._stale, *self._started, *self._buffer]
         self._stale.clear()
         self._started.clear()
@@ -112,7 +116,7 @@ def _releases(deliveries: Sequence[Delivery]) -> list[Release]:
 
 
 class Loop(Protocol):
-    """What a settle needs of a loop: the blocking one or that on asyncio."""
+    """The part of a loop, blocking or asyncio, that a settle needs."""
 
     def take_ahead(self) -> Delivery | None: ...
 
@@ -122,7 +126,7 @@ class Loop(Protocol):
 
 
 class HandedOut:
-    """Which loop handed out a delivery, so that its settle can take along the start of the next."""
+    """Remembers which loop handed out a delivery, so that the next start can travel with its settle."""
 
     def __init__(self) -> None:
         self._loops: dict[tuple[bytes, int], weakref.ref[Loop]] = {}
@@ -156,13 +160,13 @@ def finish_starts(starts: Sequence[tuple[Loop, Delivery]], results: Sequence[Set
 
 
 def undo_starts(starts: Sequence[tuple[Loop, Delivery]]) -> None:
-    """Nobody knows whether they were started: to start one again does no harm."""
+    """Put the deliveries back. They may have been started; starting one again is harmless."""
     for loop, delivery in reversed(starts):
         loop.put_back(delivery)
 
 
 class LoopSubscription:
-    """The subscription of one loop, on one connection after the other."""
+    """The subscription of one loop, on one connection after another."""
 
     def __init__(
         self,
@@ -176,29 +180,33 @@ class LoopSubscription:
         queues = queue if isinstance(queue, str) else list(queue)
         self.request = Consume(queues, 1, consumer, max_per_stream, tokens.next())
         self._prefetched = prefetched
-        #: On the connection, once it has begun.
+        #: The subscription's number on its connection, once it has begun.
         self._number: int | None = None
-        #: The last delivery that the server started: after a connection was lost, it sends this again.
+        #: The last delivery that the server started. The server sends it again after a lost connection.
         self._last_started: tuple[bytes, int] | None = None
 
     def begin(self) -> Consume:
-        """The request that begins it on a new connection, behind the release of what is stale."""
+        """The request that begins the subscription on a new connection. It follows the release of stale
+        deliveries.
+        """
         self._prefetched.lose()
         self._number = None
         return replace(self.request, credit=self._prefetched.take_credit())
 
     def begun(self, reply: object) -> None:
-        """Raises what the server raised."""
+        """Take the reply. Raises the server's error."""
         self._number = number_of(self.request, reply)
         self._prefetched.forget_stale()
 
     def lose(self) -> None:
-        """Its connection is lost, or it has ended."""
+        """The connection is lost, or the subscription has ended."""
         self._number = None
         self._prefetched.lose()
 
     def hear(self, push: Sequence[Any]) -> tuple[Sequence[Delivery], int]:
-        """What has come and is to be kept alive, with the clock of the server. Raises what ended the subscription."""
+        """The new deliveries, whose leases must be extended, and the server's clock. Raises the error that
+        ended the subscription.
+        """
         pushed = read_push(push)
         if pushed.error is not None:
             raise pushed.error
@@ -208,7 +216,7 @@ class LoopSubscription:
         return [*started, *others], pushed.now_ms
 
     def more(self) -> Credit | None:
-        """What to ask for, if there is room."""
+        """The credit to send, if there is room."""
         if self._number is None:
             return None
         count = self._prefetched.take_credit()

@@ -1,5 +1,5 @@
-"""Sessions of a client, without I/O: each request that changes something gets a number, so that it takes effect once,
-however often it is sent.
+"""Sessions of a client, without I/O. Each request that changes something gets a number, so that it takes
+effect once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import threading
 from fairlead.decide.sessions import check_numbers, check_session
 from fairlead.wire.numbered import Numbered
 
-#: Of one client. Usually a session has one request under way; more calls at a time than this share sessions.
+#: The most sessions of one client. Usually a session has one request under way; more concurrent calls than
+#: this share sessions.
 MAX_SESSIONS = 64
-#: How far the numbers of a shared session may be ahead of its oldest request. The server remembers 1,024 answers.
+#: How far the numbers of a shared session may be ahead of its oldest request. The server remembers 1,024
+#: answers.
 _MAX_AHEAD = 512
 
 
 class ClientSession:
-    """A request says that all before the oldest one under way were answered, or given up."""
+    """A session of a client. Each request states that all before the oldest one under way were answered or
+    given up.
+    """
 
     __slots__ = ("_last", "name", "under_way")
 
@@ -38,20 +42,20 @@ class ClientSession:
 
 
 class Sessions:
-    """Those that the server has opened for this client. Thread-safe."""
+    """The sessions that the server has opened for this client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, ClientSession] = {}
         self._idle: list[ClientSession] = []
         self._shared = 0
-        #: Whether a copy of a request may still be on its way. Such a copy must find its session, or be refused because
-        #: there was none.
+        #: Whether a copy of a request may still be under way. If so, sessions are left to expire, so that the
+        #: copy finds its session or is refused because there was none.
         self.has_copies = False
 
     def take(self, *, is_opening: bool = False) -> Numbered | None:
-        """A place for a request; None: open a session for it. `is_opening`: another call does that already, so that a
-        session in use is better than waiting.
+        """A place for a request; None: open a session for it. `is_opening`: another call is opening a
+        session, so a session in use is better than waiting.
         """
         with self._lock:
             if self._idle:
@@ -67,7 +71,7 @@ class Sessions:
             return session.next()
 
     def give_back(self, place: Numbered | None) -> None:
-        """Its request was answered or given up."""
+        """The request at this place was answered or given up."""
         if place is None:
             return
         with self._lock:
@@ -78,17 +82,17 @@ class Sessions:
                     self._idle.append(session)
 
     def forget(self, place: Numbered) -> None:
-        """The server does not know this session, so it will not know it again."""
+        """The server does not know this session, and will not know it again."""
         with self._lock:
             self._open.pop(place.session, None)
 
     def end(self) -> list[str]:
-        """The sessions that the server may forget. Others end by their time."""
+        """The sessions that the server may forget. The others expire."""
         with self._lock:
             return [] if self.has_copies else [session.name for session in self._idle]
 
     def _find_shared(self) -> ClientSession | None:
-        """In turn, because a search for the best one would cost each call."""
+        """A session in use, by rotation: a search for the best one would cost time in each call."""
         sessions = list(self._open.values())
         for _ in sessions:
             self._shared = (self._shared + 1) % len(sessions)
@@ -98,7 +102,7 @@ class Sessions:
 
 
 def place_of(session: object, number: object, arrived: object) -> Numbered:
-    """In a session of the caller's own. Raises what the engine would raise."""
+    """A place in a session that the caller manages. Raises the errors that the engine would raise."""
     check_session(session)
     check_numbers(number, arrived)
     return Numbered(session=session, number=number, arrived=arrived)

@@ -1,4 +1,4 @@
-"""One settle of a client: its rows, and what it does to the leases that are held."""
+"""One settle of a client: its rows, and its effects on the held leases."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ Results = tuple[Sequence[SettleResult], int]
 
 
 class SettleCall:
-    """One call of `settle`: what was refused before it was sent, and what its leases become."""
+    """One call of `settle`: the items that were refused before sending, and the new state of its leases."""
 
     def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
-        #: Those that can be sent.
+        #: The rows that can be sent.
         self.rows, self.refused = settlement_rows(check_items(items))
         self._heartbeat = heartbeat
         self._dropped = heartbeat.drop(_ending(self.rows))
-        #: Those that the caller extends himself: until that is answered nobody else does, who would undo it.
+        #: Leases that the caller extends. The heartbeat pauses until the answer comes, because its own
+        #: extension would undo the caller's.
         self._paused = heartbeat.drop(_prolonged(self.rows))
 
     def undo(self) -> None:
-        """It did not happen, as far as is known: what was held is held on."""
+        """The settle failed, as far as the client knows: keep the leases that were held."""
         self._heartbeat.keep(self._dropped)
         self._heartbeat.keep(self._paused)
 
     def finish(self, answered: Results) -> list[SettleResult]:
         results, server_now_ms = answered
-        #: Those that go on together are held as one group, or each later call would look through as many as
-        #: there are.
+        #: Leases with the same end become one group; otherwise each later call would search as many groups as
+        #: there are leases.
         going_on: dict[tuple[int, int | None], Held] = {}
         for row, result in zip(self.rows, results, strict=True):
             if result.outcome != "completed" and self._goes_on(row, result):
@@ -56,7 +57,7 @@ class SettleCall:
         ]
 
     def _goes_on(self, row: SettlementRow, result: SettleResult) -> bool:
-        """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
+        """Whether to hold the lease until the end in the result. Otherwise updates the heartbeat itself."""
         if result.outcome in ("invalid", "store_full"):
             if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
                 self._heartbeat.keep({row.lease: {row.id}})

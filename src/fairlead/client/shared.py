@@ -1,12 +1,14 @@
-"""Threads share one connection: commands that come while others are under way go out together, as the next ones.
+"""A connection that threads share: commands that come while others are under way are sent together, as the
+next ones.
 
-There is no thread in between. A thread that finds nothing under way leads: it sends its own command and reads replies,
-for all who wait. Commands of others are queued meanwhile; when the leader has its reply, the next one that waits leads,
-sends all that is queued with one call of the system, and so on. So a lone thread pays nothing, and a crowd a fraction.
+There is no thread in between. A thread that finds nothing under way becomes the leader: it sends its own
+command and reads replies for all that wait. Commands of other threads are queued meanwhile. When the leader
+has its reply, the next waiting thread leads, sends all queued commands with one system call, and so on. So a
+lone thread has no overhead, and many threads share the cost.
 
-A caller that gives up leaves its place in the line, whose reply nobody reads. A connection that has said nothing for
-`timeout` while replies are due counts as dead: everybody who waits for it is told so. What was not sent is sent on
-the next connection.
+A caller that gives up leaves its place in the line, and its reply is dropped. A connection that received
+nothing for `timeout` while replies are due counts as dead, and every caller that waits for it gets an error.
+Commands that were not sent are sent on the next connection.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from fairlead.client.connection import BlockingConnection, NoAnswerInTime
 from fairlead.client.outage import ConnectionBroken
 from fairlead.errors import FairleadError
 
-#: So much goes out together; a server starts no more commands of a connection before it has answered some.
+#: The most bytes that are sent together. A server starts no more commands of a connection before it has
+#: answered some.
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_COMMANDS = 500
 
 
 class PendingCommand:
-    """One command, and its reply or what became of it."""
+    """One command, and its reply or error."""
 
     __slots__ = ("_gate", "command", "ends_s", "error", "has_left", "is_over", "leads", "reply")
 
@@ -38,7 +41,7 @@ class PendingCommand:
         self.error: Exception | None = None
         self.is_over = False
         self.leads = leads
-        #: Its caller has given up.
+        #: The caller has given up.
         self.has_left = False
         if not leads:
             # A bare lock wakes a thread several times faster than an Event.
@@ -46,7 +49,7 @@ class PendingCommand:
             self._gate.acquire()
 
     def wait(self) -> bool:
-        """True when it is over, or must lead; False when time was over before."""
+        """True when the command is over, or its thread must lead; False when the time was over before."""
         left_s = self.ends_s - time.monotonic()
         return self._gate.acquire(timeout=min(max(0.0, left_s), threading.TIMEOUT_MAX))
 
@@ -61,7 +64,7 @@ class PendingCommand:
 
 
 class SharedConnection:
-    """`connect` opens a connection within so many seconds."""
+    """`connect` opens a connection within the given number of seconds."""
 
     def __init__(
         self,
@@ -75,17 +78,17 @@ class SharedConnection:
         self._lock = threading.Lock()
         self._queued: deque[PendingCommand] = deque()
         self._has_leader = False
-        # Only the leader touches what follows.
+        # Only the leader uses the following attributes.
         self._connection: BlockingConnection | None = None
         self._unanswered: deque[PendingCommand] = deque()
         self._sent_s = 0.0
 
     def call(self, command: bytes, within_s: float) -> Any:
-        """The reply. Raises `ConnectionBroken`, and what `connect` raises."""
+        """The reply. Raises `ConnectionBroken` and the errors of `connect`."""
         return self.wait(self.queue(command, within_s))
 
     def queue(self, command: bytes, within_s: float) -> PendingCommand:
-        """Put a command in line, behind those that are there; `wait` must follow."""
+        """Queue a command behind the others; the caller must then `wait`."""
         ends_s = time.monotonic() + within_s
         with self._lock:
             pending = PendingCommand(command, ends_s, leads=not self._has_leader)
@@ -94,7 +97,7 @@ class SharedConnection:
         return pending
 
     def close(self) -> None:
-        """A thread that reads closes the connection itself."""
+        """Close the connection, unless a thread is reading: that thread closes the connection itself."""
         with self._lock:
             if not self._has_leader:
                 self._break("the client was closed")
@@ -113,7 +116,7 @@ class SharedConnection:
         return pending.reply
 
     def _wait_in_line(self, pending: PendingCommand) -> None:
-        """Until it is over, or must lead."""
+        """Wait until the command is over, or its thread must lead."""
         if pending.wait() or pending.is_over:
             return
         was_sent = self._leave(pending)
@@ -121,14 +124,14 @@ class SharedConnection:
             raise NoAnswerInTime(sent=was_sent)
 
     def _leave(self, pending: PendingCommand) -> bool:
-        """Whether its command was sent."""
+        """Give up the command. Returns whether it was sent."""
         with self._lock:
             was_queued = pending in self._queued
             if was_queued:
                 self._queued.remove(pending)
             pending.has_left = True
             if pending.leads:
-                # Whoever handed over to it would have handed over to nobody.
+                # The leadership was handed to a caller that has left, so hand it on.
                 self._hand_over(pending)
         return not was_queued
 
@@ -144,7 +147,7 @@ class SharedConnection:
         except FairleadError as refused:
             own.finish(None, refused)
         except BaseException:
-            # Interrupted in the middle of something: nobody knows how far it went.
+            # Interrupted at an unknown point, so the connection is unusable.
             self._break("the thread that used the connection was interrupted")
             raise
         with self._lock:
@@ -154,7 +157,7 @@ class SharedConnection:
         try:
             connection = self._find_usable(own)
         except ConnectionBroken as broken:
-            # The others would fare no better.
+            # The other queued commands would fail in the same way.
             for pending in self._take_queued(_MAX_COMMANDS):
                 pending.finish(None, broken.for_another())
             return
@@ -172,7 +175,7 @@ class SharedConnection:
             data = taken[0].command if len(taken) == 1 else b"".join([one.command for one in taken])
             connection.send(data, left_s)
         except ConnectionBroken as broken:
-            # The end of the last command did not leave, so it was not carried out.
+            # The end of the last command was not sent, so that command was not carried out.
             self._unanswered.pop().finish(None, broken.for_another())
             self._break(str(broken))
 
@@ -205,7 +208,7 @@ class SharedConnection:
             if now_s >= dead_s:
                 self._break(str(late))
             elif now_s >= own.ends_s:
-                # Its own time is over; others may still be answered.
+                # The time of the leader's own command is over; the others may still be answered.
                 own.has_left = True
                 own.finish(None, late)
             return
@@ -219,7 +222,7 @@ class SharedConnection:
             self._unanswered.popleft().finish(reply)
 
     def _break(self, what: str) -> None:
-        """Everybody whose command was sent is told."""
+        """Close the connection; every command that was sent fails."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._forget(connection)
@@ -227,7 +230,9 @@ class SharedConnection:
             self._unanswered.popleft().finish(None, ConnectionBroken(what, sent=True))
 
     def _hand_over(self, leader: PendingCommand) -> None:
-        """Under the lock: to the first who waits for a reply, or to the first who waits to be sent."""
+        """Make the first caller that waits for a reply the leader, else the first whose command is queued.
+        Called under the lock.
+        """
         leader.leads = False
         following = next((one for one in self._unanswered if not one.has_left), None)
         if following is None and self._queued:

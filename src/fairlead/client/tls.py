@@ -1,4 +1,4 @@
-"""What a client needs for TLS: whom it trusts, who it is itself, and the files that say so."""
+"""The TLS settings of a client: trusted authorities, its own certificate, and their files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from fairlead.errors import InvalidRequest
 if TYPE_CHECKING:
     import ssl
 
-#: A certificate has a few kilobytes, and a device never ends.
+#: The most bytes of a file. A certificate has a few kilobytes, and a device file never ends.
 _MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of files in PEM, read when a client connects, and again when they change and it connects anew.
+    """Paths of PEM files. They are read when a client connects, and again when they have changed and the
+    client connects anew.
 
-    `ca` has the authorities whose servers are trusted; without it those that the system trusts. `cert` and
-    `key`, which has no passphrase, are this client's own, for a server that asks for them. `server_name` is
-    the name that the server's certificate must have, where that is not the host of the address.
+    `ca` has the authorities whose servers are trusted; the default is those that the system trusts. `cert`
+    and `key` are this client's own, for a server that asks for a certificate; the key has no passphrase.
+    `server_name` is the name that the server's certificate must have, if it is not the host of the address.
     """
 
     ca: str | Path | None = None
@@ -45,12 +46,12 @@ class Tls:
             raise InvalidRequest("tls.server_name", "a host name", self.server_name)
 
 
-#: True: the authorities that the system trusts. A path: that of an authority's certificate.
+#: True: the authorities that the system trusts. A path: an authority's certificate.
 TlsChoice: TypeAlias = "Tls | str | Path | bool | None"
 
 
 class TlsFiles(NamedTuple):
-    """What was in the files. Not shown: one of them is a secret."""
+    """The contents of the files. Not in its repr: one of them is a secret."""
 
     ca: bytes | None
     cert: bytes | None
@@ -74,10 +75,12 @@ def chosen_tls(given: TlsChoice) -> Tls | None:
 
 
 def read_files(tls: Tls, *, protocols: Sequence[str] = ("h2",)) -> TlsFiles:
-    """Raises `InvalidRequest` for what gRPC would only say on stderr. gRPC servers accept nobody who does not say that
-    he speaks h2.
+    """The contents and the TLS context. Raises `InvalidRequest` for errors that gRPC would only write to
+    stderr.
+
+    gRPC servers refuse clients that do not offer h2.
     """
-    # Where nobody uses TLS, its import would be a large part of the time that a client takes to start.
+    # Imported here: without TLS this import would be a large part of a client's start time.
     import ssl
 
     ca = _read("tls.ca", tls.ca) if tls.ca is not None else _system_roots()
@@ -98,7 +101,7 @@ def read_files(tls: Tls, *, protocols: Sequence[str] = ("h2",)) -> TlsFiles:
         ) from None
     if tls.cert is not None and tls.key is not None:
         try:
-            # A passphrase that is wrong, so that OpenSSL does not ask for one at the terminal.
+            # An empty passphrase, so that OpenSSL does not ask for one at the terminal.
             context.load_cert_chain(tls.cert, tls.key, password="")
         except (OSError, ValueError) as wrong:
             expected = f"a certificate in PEM and, in {tls.key}, its own private key without a passphrase"
@@ -109,7 +112,7 @@ def read_files(tls: Tls, *, protocols: Sequence[str] = ("h2",)) -> TlsFiles:
 
 
 def files_identity(tls: Tls) -> tuple[tuple[int, ...], ...]:
-    """Differs when one of the files was replaced."""
+    """A value that differs after one of the files was replaced."""
     found: list[tuple[int, ...]] = []
     for path in (tls.ca, tls.cert, tls.key):
         if path is not None:
@@ -133,7 +136,9 @@ def _read(field: str, path: str | Path) -> bytes:
 
 
 def _system_roots() -> bytes | None:
-    """Those that Python trusts, `SSL_CERT_FILE` included; None leaves it to gRPC, which has its own."""
+    """The authorities that Python trusts, `SSL_CERT_FILE` included; None leaves the choice to gRPC, which has
+    its own.
+    """
     import ssl
 
     path = ssl.get_default_verify_paths().cafile

@@ -1,4 +1,4 @@
-"""Traces of a client, where `connect(tracing=True)` asked for them."""
+"""Traces of a client, for `connect(tracing=True)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Traces:
-    """Does nothing unless there is a `Tracing`."""
+    """Does nothing without a `Tracing`."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
@@ -28,8 +28,8 @@ class Traces:
     def enqueuing(
         self, queue: str, messages: Sequence[NewMessage]
     ) -> AbstractContextManager[Sequence[NewMessage]]:
-        """A span around an enqueue, and the messages that carry it. What is no list of messages is left for
-        the checks to refuse.
+        """A span around an enqueue, and the messages with the span in their headers. An argument that is no
+        list of messages stays unchanged, so that the later checks refuse it.
         """
         if self._tracing is None or not _are_messages(messages):
             return nullcontext(messages)
@@ -38,7 +38,7 @@ class Traces:
     def carried(
         self, enqueues: list[tuple[str, Sequence[NewMessage]]]
     ) -> list[tuple[str, Sequence[NewMessage]]]:
-        """The messages of an exchange, by queue, which carry the span that is current."""
+        """The messages of an exchange, by queue, with the current span in their headers."""
         tracing = self._tracing
         if tracing is None or not all(_are_messages(messages) for _, messages in enqueues):
             return enqueues

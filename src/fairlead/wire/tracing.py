@@ -88,7 +88,7 @@ class Tracing:
 
     @contextmanager
     def enqueue_span(self, queue: str, messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
-        """A producer's span around an enqueue. Yields the messages to send, with the span in their headers."""
+        """A producer's span around an enqueue. Yields the messages, with the span in their headers."""
         with self._span(self._trace.SpanKind.PRODUCER, "enqueue", "send", queue, len(messages)):
             carried = self._current()
             yield [

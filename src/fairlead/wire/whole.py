@@ -64,7 +64,7 @@ def _filled(column: pa.Array, name: str) -> pa.Array:
 
 
 def _is_packed(column: pa.ListArray) -> bool:
-    """Whether the null lists have no values of their own, so that they are empty lists without the null bits."""
+    """Whether the null lists have no values, so that without the null bits they are empty lists."""
     import pyarrow.compute as pc  # imported here: seldom needed, and a tenth of the time of a short command
 
     lengths = pc.subtract(column.offsets[1:], column.offsets[:-1])

@@ -1,4 +1,4 @@
-"""Requests whose messages travel in columns: staging, and reading what is claimed or in a queue."""
+"""Requests whose messages travel in columns: staging, and reading messages of a claim or a queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fairlead.wire.writes import decode_result, encode_write
 
 
 def open_bulk(options: Options, tls: Tls | None, api_key: str | None, traces: Traces) -> Bulk:
-    """Connects with its first call, not before."""
+    """A bulk client. Its first call connects."""
     transport = FlightTransport(options.address, tls=tls, api_key=api_key, timeout_ms=options.timeout_ms)
     return Bulk(FlightCore(options, transport), traces)
 
@@ -47,7 +47,7 @@ class Bulk:
         self._traces = traces
 
     def do(self, request: Request[Answer]) -> Answer:
-        """One of those that the table of verbs calls bulk."""
+        """Carry out a request that the table of verbs marks as bulk."""
         if isinstance(request, ConsumersRead):
             return cast(Answer, self.read(request))
         assert isinstance(request, StagingStage)
@@ -65,7 +65,9 @@ class Bulk:
         self.ask(request, fit(batch, SETTLEMENTS))
 
     def stage(self, request: StagingStage) -> StageResult:
-        """A bad message is refused before anything is sent, or left out and listed by its row."""
+        """Stage messages. An invalid message is refused before anything is sent, or is left out and listed by
+        its row.
+        """
         with self._traces.enqueuing(request.queue, request.messages) as messages:
             if request.skip_invalid is not True:
                 return self.ask(request, encode_messages(check_messages(messages)))
@@ -96,7 +98,7 @@ class Bulk:
             yield found
 
     def ask(self, request: Request[Answer], batch: pa.RecordBatch) -> Answer:
-        """A request with its rows beside it. It may be sent twice."""
+        """The answer to a request with its rows beside it. The request may be sent twice."""
         answer = self.core.ask("write", encode_write(request), batch)
         try:
             result: Answer = decode_result(request.verb_name, answer.result)
@@ -105,7 +107,7 @@ class Bulk:
         return result
 
     def greet(self) -> None:
-        """Raises unless a Flight door answers, which it does by refusing a request without a verb."""
+        """Raise unless a Flight door answers. The door answers by refusing a request without a verb."""
         with suppress(InvalidRequest):
             self.core.ask("write", encode(WriteCall("")), None)
 
@@ -116,7 +118,7 @@ class Bulk:
         after = request.after
 
         def rest() -> bytes:
-            # Not a count of what has come: with `unsettled` there may be fewer before it by now.
+            # An id, not a count of received rows: with `unsettled` there may be fewer rows before it by now.
             return _pages(msgspec.structs.replace(request, after=after), payloads)
 
         for answer, batch in ask_for_batches(self.core, "read", rest):
@@ -125,7 +127,9 @@ class Bulk:
 
 
 def _dead_of(dead: Any, rows: Sequence[int], count: int) -> Any:
-    """Of a reason for each of `count` messages those of these rows; anything else as it is."""
+    """The reasons of these rows, if `dead` has one reason for each of `count` messages; any other value
+    unchanged.
+    """
     told: Any = plain(dead)
     is_for_each = isinstance(told, list) and len(told) == count and all(isinstance(one, list) for one in told)
     return [told[row] for row in rows] if is_for_each else dead

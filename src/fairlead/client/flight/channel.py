@@ -1,4 +1,4 @@
-"""A channel is one open stream of one verb: requests on it are answered in order, one at a time."""
+"""A channel is one open stream of one verb: its requests are answered in order, one at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fairlead.clock import Clock
 Reply = tuple[bytes, pa.RecordBatch | None]
 
 _NEVER = 1 << 62
-#: A server holds a request in memory until the next one comes on the same channel: a large one's channel is
-#: not kept open.
+#: A server holds a request in memory until the next one comes on the same channel, so the channel of a large
+#: request is closed.
 _LARGE_BYTES = 4 * 1024 * 1024
 
 
 class Channel:
-    """Used by one thread at a time. Whatever goes wrong breaks it for good."""
+    """Used by one thread at a time. Any failure makes the channel unusable for ever."""
 
     def __init__(self, stream: ExchangeStream, watchdog: Watchdog) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class Channel:
         watchdog.add(self)
 
     def call(self, metadata: bytes, batch: pa.RecordBatch | None, *, within_ms: int) -> Reply:
-        # Both are watched: a write waits as well, for a server that reads nothing.
+        # The deadline covers both steps: the write also waits if the server does not read.
         self.expect(within_ms)
         self.send(metadata, batch)
         return self.receive()
@@ -43,8 +43,8 @@ class Channel:
         try:
             self._stream.write(metadata, batch)
         except BaseException as error:
-            # What gRPC does not write to a stream that is dead has not left. Only if we cut it off ourselves
-            # it may have.
+            # A write to a dead stream sends nothing. Only if this client cancelled the stream may the request
+            # have been sent.
             self._fail(error, sent=self.broken)
             raise
 
@@ -58,27 +58,29 @@ class Channel:
         return reply
 
     def expect(self, within_ms: int) -> None:
-        """From any thread: what is under way on this channel must be over in so many milliseconds, or it
-        breaks.
+        """Set the deadline of the operation under way; the channel breaks if it is missed. Any thread may
+        call it.
         """
         self._watchdog.watch(self, within_ms)
 
     def rest(self) -> None:
-        """Nothing is under way any longer."""
+        """No operation is under way."""
         self.deadline_ms = _NEVER
 
     def cancel(self) -> None:
-        """From any thread: whoever waits on it gets `ConnectionBroken`."""
+        """Break the channel: a thread that waits for it gets `ConnectionBroken`. Any thread may call it."""
         self.broken = True
         self._stream.cancel()
 
     def abandon_if_late(self) -> None:
-        """The connection may be dead and not know it: new channels had better use another."""
+        """After a missed deadline, open new channels on another connection: this one may be dead without
+        knowing.
+        """
         if self.late:
             self._stream.abandon()
 
     def close(self) -> None:
-        """By the thread that uses it."""
+        """Close the channel. Only the thread that uses it may call this."""
         self.broken = True
         self.deadline_ms = _NEVER
         with contextlib.suppress(*BROKEN):
@@ -86,8 +88,9 @@ class Channel:
         self._watchdog.remove(self)
 
     def _fail(self, error: BaseException, *, sent: bool) -> None:
-        """Also when it was interrupted: an answer that nobody read would be taken for that of the next
-        request.
+        """Close the channel and raise the error in the client's terms.
+
+        Also after an interrupt: the unread answer would be taken for the answer to the next request.
         """
         self.close()
         if not isinstance(error, BROKEN):
@@ -99,10 +102,10 @@ class Channel:
 
 
 class Watchdog:
-    """Cancels channels whose time is up: a read of pyarrow has no timeout of its own.
+    """Cancels channels whose deadline has passed: a pyarrow read has no timeout.
 
-    One thread for all channels of a client. It sleeps until the earliest deadline it knows; a call costs it
-    nothing, because its deadline is nearly always later than that.
+    One thread serves all channels of a client. It sleeps until the earliest known deadline; a call costs it
+    nothing, because its deadline is nearly always later.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -113,7 +116,7 @@ class Watchdog:
         self._closed = False
         self._ended = False
         self._thread: threading.Thread | None = None
-        #: Calls that had no answer in time, so far.
+        #: The number of calls that had no answer in time.
         self.late = 0
 
     def add(self, channel: Channel) -> None:
@@ -140,7 +143,7 @@ class Watchdog:
                 self._changed.notify()
 
     def cancel_all(self) -> None:
-        """Ends every call that is under way, or begins later."""
+        """End every call under way, and every later one."""
         with self._changed:
             self._ended = True
             channels = list(self._channels)
@@ -148,7 +151,7 @@ class Watchdog:
             channel.cancel()
 
     def wait_until_unused(self, timeout_s: float) -> None:
-        """After `cancel_all`: until the threads that waited on channels have left them."""
+        """After `cancel_all`: wait until the threads that used channels have left them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._channels, timeout_s)
 
@@ -167,7 +170,8 @@ class Watchdog:
                 now_ms = self._clock.monotonic_ms()
                 late = [channel for channel in self._channels if channel.deadline_ms <= now_ms]
                 if not late:
-                    # First never: a deadline that is set behind this look must find a reason to notify.
+                    # Set to never first, so that a deadline that another thread sets after this check is
+                    # earlier and notifies.
                     self._wakes_ms = _NEVER
                     self._wakes_ms = wakes_ms = min(
                         [channel.deadline_ms for channel in self._channels], default=_NEVER
@@ -182,10 +186,9 @@ class Watchdog:
 
 
 class Pool:
-    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept
-    open.
+    """The channels of one verb: one per concurrent call, of which up to `most_idle` stay open.
 
-    `open_stream` gets the milliseconds it may take.
+    `open_stream` gets its time limit in milliseconds.
     """
 
     def __init__(
@@ -197,7 +200,7 @@ class Pool:
         self._idle: list[Channel] = []
 
     def take(self, within_ms: int) -> Channel:
-        """Raises `ConnectionBroken`, with nothing sent."""
+        """An idle or a new channel. Raises `ConnectionBroken`, with nothing sent."""
         while self._idle:
             try:
                 channel = self._idle.pop()
@@ -218,7 +221,7 @@ class Pool:
             self._idle.append(channel)
 
     def forget(self) -> None:
-        """Close those that are idle."""
+        """Close the idle channels."""
         idle, self._idle = self._idle, []
         for channel in idle:
             channel.close()

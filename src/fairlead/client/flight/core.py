@@ -1,4 +1,4 @@
-"""Channels to one server, and one request with all its attempts. Every request may be repeated: bulk verbs are made for it."""
+"""Channels to one server, and one request with all its attempts. Every bulk verb is safe to repeat."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from fairlead.wire.faults import error_of
 
 #: The channels that a client uses.
 _CHANNELS = ("write", "read", "browse")
-#: How long a close waits for threads whose calls it cancelled; they need no answer of the server.
+#: How long a close waits for threads whose calls it cancelled. They need no answer from the server.
 _LEAVING_S = 1.0
-#: Longer than gRPC tries to connect, see transport.py.
+#: Longer than gRPC's own attempt to connect; see transport.py.
 _CONNECTING_S = 3.0
 _MAX_IDLE_CHANNELS = 16
 _MAX_THREADS = 1024
 _MAX_CONNECTING_THREADS = 256
 
-#: After these another attempt may help.
+#: Failures after which another attempt may succeed.
 TROUBLES = (ConnectionBroken, ServerStopping, BrokerClosed, Overloaded)
 
 
@@ -49,7 +49,7 @@ class FlightCore:
     def __init__(self, options: Options, transport: Transport, clock: Clock | None = None) -> None:
         self.options = options
         self.clock = clock or SystemClock()
-        #: For the asyncio client, whose calls run in threads here.
+        #: For the asyncio client, whose calls run in these threads.
         self.crew = Crew(_MAX_THREADS)
         #: Separate, because the threads of `crew` wait for these.
         self._connecting = Crew(_MAX_CONNECTING_THREADS)
@@ -61,7 +61,7 @@ class FlightCore:
             verb: Pool(self._opener(verb), self._watchdog, _MAX_IDLE_CHANNELS) for verb in _CHANNELS
         }
         self._unusable: type[ClientClosed | ClientForked] | None = None
-        #: It has answered, so what keeps a connection from being made now was not so before, and may pass.
+        #: Whether the server has ever answered. If so, the cause of a failed connection is new and may pass.
         self._met = False
         self._close_lock = threading.Lock()
         watch(self)
@@ -71,7 +71,7 @@ class FlightCore:
             raise self._unusable()
 
     def take_channel(self, verb: str, within_ms: int) -> Channel:
-        """Raises `ConnectionBroken`, with nothing sent."""
+        """A channel of the verb. Raises `ConnectionBroken`, with nothing sent."""
         try:
             return self._pools[verb].take(within_ms)
         except ConnectionBroken:
@@ -82,18 +82,19 @@ class FlightCore:
         self._pools[verb].give_back(channel)
 
     def broke(self, channel: Channel) -> None:
-        """After a connection broke, what else is open on it is no good either."""
+        """After a broken connection, close its other channels too: they are unusable."""
         channel.abandon_if_late()
         self.let_go()
 
     def patience(self) -> Patience:
-        """Of a call, or of a batch of many, that begins now."""
+        """The time limits of a call, or of one batch of a streamed answer, that begins now."""
         options = self.options
         ends_ms = self.clock.monotonic_ms() + options.timeout_ms + options.retry_for_ms
         return Patience(self.pauses, options.retry_for_ms, ends_ms)
 
     def ask(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None) -> Answer:
-        """One request, sent again after every trouble that may pass, until `retry_for` is over.
+        """Carry out one request. It is sent again after each failure that may pass, until `retry_for` is
+        over.
 
         Raises the engine's own errors, and `ServerUnreachable` or `Overloaded` when the time is over.
         """
@@ -106,7 +107,7 @@ class FlightCore:
                 self.wait_after(trouble, patience)
 
     def wait_after(self, trouble: Exception, patience: Patience) -> None:
-        """Until the next attempt. Raises what the call ends with when there is none."""
+        """Wait until the next attempt. If there is none, raise the error with which the call ends."""
         at_least_ms = 0
         if isinstance(trouble, Overloaded):
             at_least_ms = int(trouble.retry_after_ms)
@@ -121,7 +122,7 @@ class FlightCore:
             self._give_up(trouble, patience.left_ms())
 
     def let_go(self) -> None:
-        """Close every idle channel. A server that is stopping waits for those who keep one open."""
+        """Close every idle channel: a server that is stopping waits for clients with open channels."""
         for pool in self._pools.values():
             pool.forget()
 
@@ -129,7 +130,7 @@ class FlightCore:
         if isinstance(trouble, Overloaded):
             raise trouble
         self._give_up_if_hopeless(within_ms)
-        # What broke is in the text; pyarrow's own account of it would only bury that.
+        # The message has the cause; pyarrow's own traceback would only hide it.
         raise ServerUnreachable(self.options.address, str(trouble)) from None
 
     def _give_up_if_hopeless(self, within_ms: int) -> None:
@@ -159,8 +160,8 @@ class FlightCore:
         return answer
 
     def _opener(self, verb: str) -> Callable[[int], ExchangeStream]:
-        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may
-        be left behind.
+        """A function that opens a stream in another thread. gRPC blocks without a limit while it connects, so
+        the caller may leave that thread behind.
         """
 
         def open_within(within_ms: int) -> ExchangeStream:
@@ -178,7 +179,7 @@ class FlightCore:
         return open_within
 
     def close(self) -> None:
-        """Ends every call under way with `ClientClosed`."""
+        """End every call under way with `ClientClosed`."""
         with self._close_lock:
             if self._unusable is not None:
                 return
@@ -188,7 +189,7 @@ class FlightCore:
         self._connecting.close()
         self._watchdog.cancel_all()
         self.let_go()
-        # A thread that is still inside pyarrow when the interpreter goes away takes the process down with it.
+        # A thread that is still inside pyarrow when the interpreter exits crashes the process.
         self._watchdog.wait_until_unused(_LEAVING_S)
         self._watchdog.close()
         self._transport.close()
@@ -198,12 +199,14 @@ class FlightCore:
         self._connecting.join(_CONNECTING_S)
 
     def disown(self) -> None:
-        """In a forked child: its threads are not here, and its locks may be held by nobody."""
+        """Make the core unusable in a forked child: its threads do not exist there, and its locks may never
+        be released.
+        """
         self._unusable = ClientForked
 
 
 def _close_late(opening: Future[ExchangeStream]) -> None:
-    """Nobody waits for this stream any longer."""
+    """Close a stream whose caller has left."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 

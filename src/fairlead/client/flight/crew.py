@@ -1,7 +1,7 @@
-"""Daemon threads for calls that block: made when they are needed, gone when they are idle.
+"""Daemon threads for blocking calls. They start on demand and end when idle.
 
-Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, and one of ours may wait an hour for
-a message.
+This is no ThreadPoolExecutor: the interpreter waits for its threads at exit, and a thread here may wait an
+hour for a message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IDLE_S = 10.0
 
 
 class Crew:
-    """Up to `most` threads; more jobs than that wait for one to be free."""
+    """Up to `most` threads. Further jobs wait for a free thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class Crew:
         return future
 
     def close(self) -> None:
-        """Jobs that no thread has taken up get `ClientClosed`; those under way go on."""
+        """Fail the jobs that no thread has taken with `ClientClosed`; jobs under way continue."""
         with self._changed:
             self._closed = True
             jobs, self._jobs = self._jobs, deque()
@@ -55,7 +55,7 @@ class Crew:
                 future.set_exception(ClientClosed())
 
     def join(self, timeout_s: float) -> None:
-        """After `close`: until the last job under way is over, or the time is."""
+        """After `close`: wait until the last job under way is over, or until the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: not self._threads, timeout_s)
 
@@ -75,5 +75,5 @@ class Crew:
                     future.set_result(job())
                 except BaseException as error:
                     future.set_exception(error)
-            # Not kept until the next job comes: it holds what the caller got.
+            # Freed before the next job comes: they refer to the caller's result.
             del future, job

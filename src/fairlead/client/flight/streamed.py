@@ -1,6 +1,4 @@
-"""Answers of many batches, read to their end whatever happens on the way: after trouble the rest is asked
-for, not all of it.
-"""
+"""Answers of many batches, read to the end despite failures: after a failure only the rest is asked for."""
 
 from __future__ import annotations
 
@@ -20,10 +18,11 @@ Piece = tuple[Answer, pa.RecordBatch]
 
 
 def ask_for_batches(core: FlightCore, verb: str, rest: Callable[[], bytes]) -> Iterator[Piece]:
-    """`rest` asks for what has not been given out yet, and is called again after each trouble that may pass.
+    """The batches of an answer. `rest` returns the request for the batches that were not yielded yet, and is
+    called again after each failure that may pass.
 
-    The deadline is that of one batch, and counts anew when the next one is asked for. Left early, it lets go
-    of its channel.
+    Each batch has its own deadline, which begins when the caller asks for the batch. If the caller stops
+    early, the channel is closed.
     """
     pace = _Pace(core)
     while True:
@@ -39,7 +38,7 @@ def ask_for_batches(core: FlightCore, verb: str, rest: Callable[[], bytes]) -> I
 
 
 class _Pace:
-    """How long the next batch may take."""
+    """The time limit of the next batch."""
 
     def __init__(self, core: FlightCore) -> None:
         self._core = core
@@ -73,7 +72,7 @@ def _pieces(core: FlightCore, verb: str, metadata: bytes, pace: _Pace) -> Iterat
         core.broke(channel)
         raise
     finally:
-        # What is still on its way would be taken for the answer to the next request.
+        # The rest of the answer would be taken for the answer to the next request.
         if whole:
             core.give_back(verb, channel)
         else:

@@ -1,4 +1,4 @@
-"""Streams of Arrow Flight: the only file of this folder that talks to the network."""
+"""Streams of Arrow Flight. This is the only file of the folder that uses the network."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from fairlead.wire.faults import error_of
 from fairlead.wire.requests import pack
 from fairlead.wire.schemas import NOTHING, VERSION
 
-#: What a broken stream raises; StopIteration is a stream that the server ended.
+#: The errors of a broken stream. StopIteration: the server ended the stream.
 BROKEN = (pa.ArrowException, OSError, StopIteration)
 
-#: gRPC's own reconnecting must be quicker than ours, or it fails our attempts without trying. The one called
-#: "min" is how long an attempt may take: long enough for a far network and a busy server. A pool of its own
-#: keeps a second client in this process from sharing the socket.
+#: gRPC must reconnect faster than this client retries, or it fails the attempts without trying. The option
+#: with "min" in its name is the time limit of an attempt: long enough for a distant network and a busy
+#: server. A separate pool keeps a second client in this process from sharing the socket.
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # A ping every ten minutes, as often as a Flight server accepts. What matters is the timeout that goes
-    # with it, see below.
+    # A ping every ten minutes, the highest rate that a Flight server accepts. The timeout that comes with
+    # keepalive is what matters, see below.
     ("grpc.keepalive_time_ms", 600_000),
 ]
-#: TCP sends a lost packet again after 200 ms: a connection that lost one is not dead.
+#: TCP sends a lost packet again after 200 ms: a connection that lost one packet is not dead.
 _MIN_TCP_TIMEOUT_MS = 200
 
 
@@ -43,10 +43,10 @@ _log = logging.getLogger("fairlead.client")
 
 
 class ExchangeStream(Protocol):
-    """One open exchange. One thread writes and reads at a time; `cancel` may come from any other, and makes a
-    read raise.
+    """One open exchange. One thread writes and reads at a time. Another thread may call `cancel`, which makes
+    a read raise.
 
-    `abandon` says that its connection gives no answers: streams opened from now on do not share it.
+    `abandon` reports that the connection gives no answers: streams that are opened later use another one.
     """
 
     def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None: ...
@@ -62,24 +62,25 @@ class ExchangeStream(Protocol):
 
 class Transport(Protocol):
     def open(self, verb: str) -> ExchangeStream:
-        """Raises one of `BROKEN` when there is no connection; then nothing was sent."""
+        """Open a stream. Raises one of `BROKEN` if there is no connection; then nothing was sent."""
         ...
 
     def why_hopeless(self) -> str:
-        """After a try that failed: why all others will; "" when one may succeed, or nobody knows."""
+        """After a failed attempt: why all others will fail; "" if another may succeed, or the cause is
+        unknown.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class FlightTransport:
-    """One connection that all streams of a client share; gRPC makes it anew when it broke.
+    """One connection that all streams of a client share. gRPC opens it again after it broke.
 
-    A network that went away without a word breaks nothing: gRPC would go on for many minutes with a
-    connection that leads nowhere. So who waited in vain abandons it. A read that waits can be cancelled; a
-    write of more than the socket takes cannot, while the peer does not read. So the system ends a connection
-    that delivers nothing for `timeout_ms` (TCP_USER_TIMEOUT, which gRPC sets together with its keepalive, on
-    Linux).
+    A network that silently disappears breaks nothing: gRPC would use the dead connection for many minutes. So
+    a call without an answer abandons it. A waiting read can be cancelled. A write larger than the socket's
+    buffer cannot, while the peer does not read; so the system ends a connection that delivers nothing for
+    `timeout_ms` (TCP_USER_TIMEOUT, which gRPC sets together with its keepalive, on Linux).
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class FlightTransport:
 
     def why_hopeless(self) -> str:
         if self._silent:
-            # Nobody answers there at all; to ask again takes time that a try could use.
+            # The host does not answer at all; another diagnosis takes time that an attempt could use.
             return ""
         found = diagnose(self._host, self._port, self._tls, self._files)
         self._silent = found.silent
@@ -118,13 +119,15 @@ class FlightTransport:
             self._client.close()
 
     def _abandon(self, client: flight.FlightClient) -> None:
-        """Not closed: other calls may still be under way on it. It goes with the last of its streams."""
+        """Open a new connection. The old one is not closed, because other calls may still use it: it ends
+        with its last stream.
+        """
         with self._lock:
             if self._client is client:
                 self._client = self._connect()
 
     def _renew_files(self) -> None:
-        """A certificate that was renewed is used from the next stream on."""
+        """Use a renewed certificate from the next stream on."""
         if self._tls is None or (found := files_identity(self._tls)) == self._identity:
             return
         with self._lock:
@@ -153,13 +156,13 @@ class FlightTransport:
 
 
 class ApiKey:
-    """Shown nowhere."""
+    """The key is not in its repr."""
 
     def __init__(self, key: str) -> None:
         self._header = (b"authorization", b"Bearer " + key.encode("ascii"))
 
     def options(self) -> flight.FlightCallOptions:
-        """Made for each call, because pyarrow shows what is in them to whoever prints them."""
+        """Options made for each call: pyarrow shows their contents in its repr, so none are kept."""
         return flight.FlightCallOptions(headers=[self._header])
 
 
@@ -190,15 +193,15 @@ class FlightStream:
             self._writer.close()
 
     def __del__(self) -> None:
-        """An interrupt may leave a stream that nobody closes. If its server is gone by then, the destructor
-        of Arrow's writer would print a line to stderr, unless the writer is closed before.
+        """Close a stream that an interrupt left open. If its server is gone by then, the destructor of
+        Arrow's writer prints a line to stderr, unless the writer was closed before.
         """
         self.close()
 
 
 def refusal_of(error: BaseException) -> FairleadError | None:
-    """What the server said when it ended a stream on purpose: it took no request from it. None: it said
-    nothing.
+    """The error with which the server ended the stream on purpose, so it took no request from it. None: the
+    server gave no reason.
     """
     if isinstance(error, pa.ArrowNotImplementedError):
         return ProtocolMismatch(
@@ -214,6 +217,6 @@ def refusal_of(error: BaseException) -> FairleadError | None:
 
 
 def describe(error: BaseException) -> str:
-    """Without gRPC's own account of it, which says the same again at length."""
+    """The error's text without gRPC's debug context, which repeats it at length."""
     text = str(error).partition(". gRPC client debug context")[0].partition("with message: ")
     return text[2] or text[0] or "the server ended the stream"
