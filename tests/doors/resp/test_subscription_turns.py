@@ -15,10 +15,9 @@ from fairlead.model.access import Right
 from fairlead.request import LOCAL, Caller, Request
 from fairlead.server.subscriptions import PUSH_BYTES, GivingBack, Standing, Subscription
 from fairlead.server.turn import Call, Turns
-from fairlead.store.kv.dictionary import DictionaryStore
 from fairlead.testing import ManualClock, laws
 from fairlead.testing.engine import engine_of, is_started, waiting_claims
-from fairlead.testing.faulty import FaultyStore, faulty_in_memory
+from fairlead.testing.faulty import faulty_in_memory
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.settle import Settle
@@ -530,7 +529,7 @@ class Written(asyncio.Transport):
 
 def test_messages_that_go_back_because_their_consumer_left_at_once_are_not_pushed() -> None:
     """They are claimed in a turn behind the end of what the consumer sends, and another may have them at once."""
-    server = Server(FaultyStore(DictionaryStore()), ManualClock(), random.Random(1))
+    server = Server(faulty_in_memory(), ManualClock(), random.Random(1))
     server.broker.create_queue("q")
     server.broker.enqueue_many("q", [NewMessage(b"1"), NewMessage(b"2")])
     connection, transport = server.door._new_connection(), Written()
