@@ -230,7 +230,6 @@ WHEN = {
     "StoreFull": "the disk is below its reserve (requests that can grow the store) or full (any write)",
     "StoreLocked": "another process has the directory open",
     "HookHostUnavailable": "a hook script is to be checked and the process that runs them does not start",
-    "EpochStale": "another broker took the queue over; never with RocksDB",
     "StaleEpoch": "a broker writes after another one has taken over its shard; nothing was stored",
     "HookInvalid": "a hook script does not compile, does not load within its limits, or lacks its function",
     "RunbookInvalid": "a runbook has mistakes; all of them are named at once, and nothing was changed",

@@ -690,15 +690,6 @@ class HookHostUnavailable(Unavailable):
         super().__init__(f"{what}; hooks cannot be checked or run until it does", what=what)
 
 
-class EpochStale(Unavailable):
-    """Another broker has taken over the queue. This never happens with RocksDB."""
-
-    code = "epoch_stale"
-
-    def __init__(self, queue_id: int) -> None:
-        super().__init__(f"queue id {queue_id} was acquired by another broker", queue_id=queue_id)
-
-
 class StaleEpoch(Unavailable):
     """Another broker owns the shard now, so this broker may no longer write. Nothing was stored.
 

@@ -19,7 +19,7 @@ _WATCHED = (
     "fairlead.wire",
     "fairlead.decide.error_pattern",
     "fairlead.decide.redact",
-    "fairlead.decide.access",
+    "fairlead.decide.rights",
     "fairlead.decide.dead_filter",
     "fairlead.config.reading",
     "fairlead.config.server",

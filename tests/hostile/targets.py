@@ -20,9 +20,9 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from fairlead.config.load import SETTINGS
-from fairlead.decide.access import covers, matches
 from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.decide.redact import Redaction
+from fairlead.decide.rights import covers, matches
 from fairlead.errors import BrokenInvariant, FairleadError
 from fairlead.hooks.results import is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
 from fairlead.hooks.wire import FromHost, ResultRows

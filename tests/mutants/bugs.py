@@ -220,7 +220,7 @@ BUGS = (
     ),
     Bug(
         "a remembered answer has a second effect",
-        "engine/work/numbered.py",
+        "engine/work/remembered.py",
         "    if number in session.rows:\n",
         "    if number in session.rows and not isinstance(request, Settle):\n",
     ),
@@ -270,7 +270,7 @@ BUGS = (
     ),
     Bug(
         "an answer is not remembered in the transaction of its effect",
-        "engine/work/numbered.py",
+        "engine/work/remembered.py",
         "            tx.add(fact)\n",
         "            pass\n",
         "turn",
@@ -284,14 +284,14 @@ BUGS = (
     ),
     Bug(
         "a number is carried out again",
-        "engine/work/numbered.py",
+        "engine/work/remembered.py",
         "    if number in session.rows:\n        return _recall(tx, answer_key(key, session.rows[number]), request)\n",
         "",
         "turn",
     ),
     Bug(
         "a late copy of an answered request is carried out",
-        "engine/work/numbered.py",
+        "engine/work/remembered.py",
         "    if number <= session.arrived:\n        raise RequestExpired(name, number, session.arrived)\n",
         "",
         "turn",

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fairlead.decide.access import allows, covers, matches, may_change, may_grant, rights_on
+from fairlead.decide.rights import allows, covers, matches, may_change, may_grant, rights_on
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import EVERY_RIGHT, Grant, KeyRecord, Right, check_pattern

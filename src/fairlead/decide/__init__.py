@@ -7,7 +7,7 @@ next (`fronts.py`), the outcome of a release (`release.py`) and of a failure (`r
 
 The rules of calls are arguments (`arguments.py`), exchanges (`exchange.py`), sessions (`sessions.py`),
 numbered claims (`numbered_claims.py`, `claim_outcomes.py`, `slices.py`), staged writes (`staging.py`), rights
-(`access.py`), audit entries (`audit.py`) and redaction (`redact.py`). `holds.py` bounds the work of one hold
+(`rights.py`), audit entries (`audit.py`) and redaction (`redact.py`). `holds.py` bounds the work of one hold
 of the lock, and `time_over_restarts.py` continues a store's time after a restart.
 
 Guarantees: the same arguments give the same answer; no clock, no I/O, no threads, no logging. Imports only

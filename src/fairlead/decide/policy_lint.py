@@ -51,8 +51,10 @@ def lint_policy(policy: RetryPolicy | dict[str, object] | str, *, max_attempts: 
     read = read_policy(policy)
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 0:
         raise InvalidRequest("max_attempts", "a whole number from 0", max_attempts)
-    deaths = [limit for limit in (read.attempts, max_attempts or None) if limit is not None]
-    failures = 1 if read.kind == "none" else max(1, min(deaths)) if deaths else None
+    limits = [limit for limit in (read.attempts, max_attempts or None) if limit is not None]
+    failures = max(1, min(limits)) if limits else None
+    if read.kind == "none":
+        failures = 1
     longest = None if failures is None else _waited_ms(read, failures - 1)
     return PolicyLint(longest, _tries_per_hour(read, failures), longest, tuple(_warnings(read, failures)))
 

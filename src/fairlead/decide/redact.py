@@ -300,4 +300,6 @@ class _Paths:
 
 
 def _inside(value: Any) -> Iterable[tuple[Any, Any]] | Iterator[tuple[Any, Any]]:
-    return value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()

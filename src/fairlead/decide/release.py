@@ -13,7 +13,7 @@ from fairlead.model.queue import QueueConfig
 @dataclass(frozen=True, slots=True)
 class GiveBack:
     """`asks_to_pass`: the message may pass earlier messages of its stream that wait, if there are any and
-    their number is within the limit.
+    their number is within the limit. `rule` is empty if nothing but the release decided.
     """
 
     rule: str

@@ -60,18 +60,22 @@ def after_failure(
 
     The caller draws `jitter` from [0, 1), so that a decision can be replayed.
     """
+    # 1: the ceiling.
     if config.max_attempts and failure.attempts >= config.max_attempts:
         why = f"failed {show_times(failure.attempts)}, the ceiling is {config.max_attempts}"
         return DeadLetter(why, "max_attempts", FailureReason.POISON_MESSAGE)
+    # 2: an instruction of the settle call.
     if failure.dead:
         return DeadLetter("the consumer said so", "instruction")
     if failure.retry_in_ms is not None:
         return _again_in(failure.retry_in_ms, "instruction", now_ms)
+    # 3: the hook.
     if failure.hook is not None:
         note = f" ({failure.hook.note})" if failure.hook.note else ""
         if failure.hook.action == "dlq":
             return DeadLetter("the on_failure hook said so", "on_failure" + note)
         return _again_in(failure.hook.delay_ms, "on_failure" + note, now_ms)
+    # 4 and 5: a policy for the reason, else the queue's.
     policy, name = policy_for(failure, config)
     return _by_policy(policy, f"{name}.{policy.kind}", failure.attempts, now_ms, jitter)
 

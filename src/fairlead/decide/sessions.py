@@ -1,4 +1,6 @@
-"""Valid session names and request numbers, and how long the broker remembers a session."""
+"""Valid session names and request numbers, and how long the broker remembers a session. The rule itself, one
+effect and the first answer, is in `engine/work/remembered.py`.
+"""
 
 from __future__ import annotations
 

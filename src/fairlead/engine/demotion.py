@@ -1,8 +1,9 @@
 """Makes room for hot chunks: chunks whose messages cannot be claimed become cold, newest first.
 
-Otherwise, messages of paused queues, of lanes that wait for tokens or of blocked streams would eventually
-fill memory, and every new chunk of active queues would be stored cold. A chunk becomes cold once and never
-hot again, so nothing moves back and forth.
+When memory is full, a new chunk is stored cold at once (`reduce/hot_room.py`); this search then frees room
+for later ones. Otherwise, messages of paused queues, of lanes that wait for tokens or of blocked streams
+would eventually fill memory, and every new chunk of active queues would be stored cold. A chunk becomes cold
+once and never hot again, so nothing moves back and forth.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class DemotionSearch:
         self._block = chunk.block + 1
 
     def next_chunk(self, memory: Memory) -> Chunk | None:
-        """The next chunk: newest first, in the queue with the most messages first; None at the end."""
+        """The next chunk: newest first, in the queue with the most ready messages first; None at the end."""
         if not self._queue_ids and self._block == _LAST_BLOCK:
             queues = [queue for queue in memory.by_id.values() if len(queue.blocks)]
             queues.sort(key=lambda queue: queue.counts.ready)

@@ -49,8 +49,8 @@ from fairlead.engine.work import WORK, WORK_IN_STEPS
 from fairlead.engine.work.ahead import is_large_payload, stored_ahead
 from fairlead.engine.work.config import forget_full_buckets
 from fairlead.engine.work.large import IN_PARTS, is_large
-from fairlead.engine.work.numbered import facts_at, find_place, run_numbered
 from fairlead.engine.work.publish_steps import run_staging_due
+from fairlead.engine.work.remembered import facts_at, find_place, run_numbered
 from fairlead.errors import (
     BrokenInvariant,
     BrokerClosed,
@@ -197,8 +197,8 @@ class Engine:
         if is_large_one and not self.lock.is_owned and id(request) not in self.stored_ahead:
             with stored_ahead(self, cast(Any, request)):
                 return self.do(request, caller, gathered=gathered)
-        is_numbered = caller is not LOCAL and caller.session is not None
-        if type(request) in IN_PARTS and is_large(request) and not is_numbered and not self.lock.is_owned:
+        in_session = caller is not LOCAL and caller.session is not None
+        if type(request) in IN_PARTS and is_large(request) and not in_session and not self.lock.is_owned:
             in_parts = IN_PARTS[type(request)](self, request, caller)
             if in_parts is not None:
                 return cast(Answer, in_parts)
@@ -442,16 +442,16 @@ class Engine:
         memory, now_ms = self.memory, self.time.now_ms()
         if self.hooking.is_used or now_ms >= self.time.next_mark_ms:
             return None
-        is_numbered = caller is not LOCAL and caller.session is not None
-        place = find_place(memory, caller) if is_numbered else None
-        if is_numbered and place is None:
+        in_session = caller is not LOCAL and caller.session is not None
+        place = find_place(memory, caller) if in_session else None
+        if in_session and place is None:
             return None
         if now_ms > self._id_ms:
             self._id_ms = now_ms
         commit = self._commit + 1
         facts: tuple[StateFact, ...] = ()
         try:
-            token = caller.claim_token if is_numbered and type(request) is Claim else None
+            token = caller.claim_token if in_session and type(request) is Claim else None
             found = short_way(self, request, commit, now_ms, self._id_ms, token)
             if found is None:
                 return None

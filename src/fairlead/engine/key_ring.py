@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fairlead.decide.access import allows
+from fairlead.decide.rights import allows
 from fairlead.engine.memory import Memory
 from fairlead.errors import KeyNotFound, Unavailable
 from fairlead.model.access import Grant, KeyInfo, KeyRecord, Right, read_grants

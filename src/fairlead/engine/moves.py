@@ -85,10 +85,10 @@ def add_all(tx: Transaction, moves: Iterable[Moved]) -> None:
 
 def release(tx: Transaction, number: int, *, keep_order: bool = True, is_delivery: bool = True) -> Moved:
     """Return a message to its place, with one delivery more; or make it dead if it was delivered too often.
-    Without `is_delivery` no consumer had started it, and its deliveries stay.
 
-    In a stream, without `keep_order`, the message asks to pass earlier messages that wait: `let_pass` decides
-    that once all moves are known.
+    `is_delivery=False`: it was only a member of a numbered claim, which no worker started; it does not count
+    towards `max_deliveries`. No release counts as an attempt. In a stream, without `keep_order`, the message
+    asks to pass earlier messages that wait: `let_pass` decides that once all moves are known.
     """
     state = tx.memory.state_of(number)
     queue = tx.memory.by_id[state.queue_id]
@@ -106,12 +106,15 @@ def release(tx: Transaction, number: int, *, keep_order: bool = True, is_deliver
     kept = msgspec.structs.replace(state, deliveries=deliveries)
     if is_over(tx, number):
         return expire(tx, number, kept, queue)
+    # Without `place`: a released message keeps its place.
     fact = _move(tx, number, "released", kept)
     return Moved("released", decision.rule, fact, asks_to_pass=decision.asks_to_pass)
 
 
 def let_pass(tx: Transaction, number: int) -> str:
-    """Release as a switch: the message may pass messages that wait before it. Returns the rule that applied."""
+    """After a release, let the message pass earlier messages of its stream that wait. Returns the rule that
+    applied.
+    """
     memory = tx.memory
     queue_id = memory.state_of(number).queue_id
     name = memory.stream_of(number, queue_id)

@@ -1,4 +1,5 @@
-"""Sessions as they are stored, and when they are forgotten.
+"""Sessions as they are stored, and when they are forgotten. The rule itself, one effect and the first answer,
+is in `work/remembered.py`.
 
 The rows of a session are its remembered answers; the row that was written last also holds everything else
 about the session (`records/session.py`). A request takes the row of an answer that has arrived, so it writes

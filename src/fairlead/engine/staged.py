@@ -73,8 +73,8 @@ class StagedIndex:
                 self.look_by(expires_ms([*chunks.values()]))
 
     def to_come(self, queue_id: int) -> tuple[int, int]:
-        """Published messages and bytes on their way into a queue: its bounds must leave room for them. The
-        bytes of a chunk count until its last message exists.
+        """The number and the bytes of published messages that are not in the queue yet. They count towards
+        the queue's bounds. The bytes of a chunk count until its last message exists.
         """
         messages = size = 0
         for write, record in self.publishing.items():

@@ -38,7 +38,7 @@ class Credentials:
 
 
 class Authenticate:
-    """A channel outlives many requests. A key that was revoked or has expired since it was opened is refused
+    """A connection serves many requests. A key that was revoked or has expired since it was opened is refused
     with `Unauthenticated`, even where no right is needed.
     """
 

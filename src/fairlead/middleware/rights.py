@@ -1,4 +1,5 @@
-"""The rights of one caller, as verbs ask for them.
+"""The rights of one caller. `authorize` asks the verb (`request.py`), the verb asks this module, and this
+module asks `decide/rights.py`.
 
 Checks read only the caller's grants and the names in the request, so that a refusal does not reveal whether a
 queue exists. Messages of other callers' queues are answered as if they did not exist.
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.decide.access import rights_on
+from fairlead.decide.rights import rights_on
 from fairlead.errors import Forbidden, InvalidRequest
 from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, KeyRecord, Right
 from fairlead.model.checks import check_text

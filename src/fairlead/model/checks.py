@@ -472,7 +472,7 @@ def _check(message: object, at: str) -> CheckedMessage:
         raise InvalidRequest(f"{at}weight", f"a whole number from 1 to {MAX_WEIGHT}", weight)
     # A weight out of range is corrected to the bound, not refused. The delivery shows the weight that
     # counted.
-    weight = 1 if weight < 1 else MAX_WEIGHT if weight > MAX_WEIGHT else weight
+    weight = min(max(weight, 1), MAX_WEIGHT)
     throttle_keys = _throttle_keys(message.throttle_keys, at) if message.throttle_keys else ()
     key = check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES)
     lane = pack_lane(key, throttle_keys)

@@ -51,7 +51,10 @@ def read_json_path(given: object) -> tuple[Step, ...]:
         if found is None or (found["below"] and steps):
             raise InvalidRequest("redact.json_paths", _EXPECTED, given)
         below, member = found["below"], found["member"]
-        steps.append(Below(below) if below else Member(member) if member else Each())
+        if below:
+            steps.append(Below(below))
+        else:
+            steps.append(Member(member) if member else Each())
         at = found.end()
     return tuple(steps)
 

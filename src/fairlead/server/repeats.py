@@ -88,7 +88,9 @@ def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
 
 
 def _arguments(args: object) -> Hashable:
-    values = args.values() if isinstance(args, Mapping) else args if isinstance(args, tuple) else ()
+    values = args if isinstance(args, tuple) else ()
+    if isinstance(args, Mapping):
+        values = tuple(args.values())
     return tuple(_kind(value) for value in values if not isinstance(value, (int, float)))
 
 

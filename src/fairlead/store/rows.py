@@ -423,7 +423,9 @@ def _write_records(batch: Batch, changes: Changes) -> None:
 
 
 def _write_queues(batch: Batch, changes: Changes) -> None:
-    """Deleted queues, and new or changed ones. A deletion stores the highest id that a queue ever had."""
+    """Write the rows of deleted, new and changed queues. A deletion stores the highest id that a queue ever
+    had.
+    """
     for deleted in changes.deleted_queues:
         _delete_queue(batch, deleted)
     if changes.last_queue_id:
@@ -605,10 +607,8 @@ def read_records(store: KeyValueStore, changes: Changes, table: Table, keys: Seq
     changed = changes.records_of(table, keys)
     unknown = [key for key in keys if key not in changed]
     stored = dict(zip(unknown, store.get_many(table, unknown) if unknown else (), strict=True))
-    return [
-        changed[key] if key in changed else None if (raw := stored[key]) is None else decode(raw)
-        for key in keys
-    ]
+    found = {key: None if raw is None else decode(raw) for key, raw in stored.items()}
+    return [changed[key] if key in changed else found[key] for key in keys]
 
 
 def scan_records(

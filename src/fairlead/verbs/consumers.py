@@ -113,8 +113,8 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
     """The messages of the open claim, in its order, page by page; with `slices`, only those of one slice. A
     whole stream is in one slice.
 
-    Every reading of an open claim returns the same messages. After the claim has ended, its bodies are gone:
-    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`,
+    Every reading of an open claim returns the same messages. A read after the end of the claim raises
+    `ClaimClosed` or `ClaimReleased`. `unsettled`, for consumers registered with `default_outcome="release"`,
     leaves out messages with an outcome, and in a stream all messages behind one that failed or was released.
     `after` is the id of the last message read before.
     """

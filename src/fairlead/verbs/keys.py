@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from fairlead.decide.access import covers, may_change, may_grant
+from fairlead.decide.rights import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
 from fairlead.fields import Grants, KeyId, lasting
 from fairlead.model.access import EVERYTHING, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from fairlead.decide.access import covers
+from fairlead.decide.rights import covers
 from fairlead.errors import Forbidden
 from fairlead.fields import Project
 from fairlead.model.access import EVERYTHING, Grant, Right

@@ -76,7 +76,6 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.AnswerLost: _UNAVAILABLE,
     errors.StoreLocked: _UNAVAILABLE,
     errors.HookHostUnavailable: _UNAVAILABLE,
-    errors.EpochStale: _UNAVAILABLE,
     errors.StaleEpoch: _UNAVAILABLE,
     errors.Overloaded: _EXHAUSTED,
     errors.SessionFull: _EXHAUSTED,

@@ -3,6 +3,7 @@
 `WORK` lists the verbs that are one transaction: `(tx, request) -> answer`. A function in it reads and checks
 first and adds facts last. `WORK_IN_STEPS` lists the verbs that scan, wait or change more than one transaction
 may: `(engine, request, caller) -> answer`; a function in it opens a short transaction for each step.
+`remembered.py` is no verb: it carries out the requests of sessions, so that a repeat has no second effect.
 
 The record of a verb, with its fields and rights, is in `fairlead.verbs`: a client has all records and no
 engine.

@@ -339,8 +339,8 @@ def to_columns(
     joins_streams: bool = True,
     sizes: Sequence[int] | None = None,
 ) -> Columns:
-    """The columns of a chunk. Staged messages come without their payloads, whose sizes are `sizes`; their
-    times count from their publication.
+    """The columns of a chunk. For staged messages the payloads are absent and `sizes` gives their sizes;
+    their delays and lives start at publication.
     """
     keys, weights, streams, config = messages.keys, messages.weights, messages.streams, queue.record.config
     if streams is not None and joins_streams and queue.is_ordered:

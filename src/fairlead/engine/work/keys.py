@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from fairlead.decide.access import may_change
+from fairlead.decide.rights import may_change
 from fairlead.engine.key_ring import all_keys, find_key, keys_changed, load_key
 from fairlead.engine.transaction import Transaction, WorkTable
 from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from fairlead.decide.access import rights_on
 from fairlead.decide.arguments import check_bool
+from fairlead.decide.rights import rights_on
 from fairlead.decide.staging import (
     OWN_TOKENS,
     check_chunk_names,

@@ -40,7 +40,7 @@ _ITEMS: dict[str, dict[str, type]] = {
     "messages": {"MESSAGE": NewMessage},
     "items": {kind.__name__.upper(): kind for kind in (Complete, Fail, Release, Extend, Start)},
 }
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class _Grammar(NamedTuple):
@@ -191,7 +191,7 @@ def _value(field: Field, word: bytes) -> Any:
     if is_json(field):
         return from_text(field, text)
     if kinds == (bool,):
-        return True if text.lower() in _TRUE else False if text.lower() in _FALSE else text
+        return _BOOLEANS.get(text.lower(), text)
     if int in kinds and (str not in kinds or text.isdigit()):
         return _number(text)
     return text

@@ -1,4 +1,8 @@
-"""The owner of a store and its last commit: the rule that all backends share."""
+"""The owner of a store and its last commit: the rule that all backends share.
+
+Between processes on RocksDB the lock of the directory decides first (`store/rocks/marks.py`). The fence
+catches a second owner of the same data, as with `DictionaryData` or a remote backend.
+"""
 
 from __future__ import annotations
 

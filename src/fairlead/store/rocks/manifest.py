@@ -130,8 +130,8 @@ def _apply(manifest: Manifest, edit: bytes) -> None:
 
 
 def packed_manifest(manifest: Manifest, table_sizes: dict[int, int]) -> Iterator[bytes]:
-    """The bytes of a manifest for a database that is only read: all tables on the first level, whatever their
-    keys.
+    """Encode a manifest for a read-only database. It lists all tables on the first level, even if their key
+    ranges overlap.
     """
     next_file = max([*table_sizes, *manifest.family_logs.values(), 1]) + 1_000_000
     numbers = {

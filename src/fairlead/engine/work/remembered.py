@@ -37,7 +37,9 @@ _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def run_numbered(tx: Transaction, request: Request[Any], work: Work) -> Any:
-    """Carry out a request with a number, or return its remembered answer if it was carried out."""
+    """Carry out a request with a number, or return its remembered answer if it was carried out. A repeated
+    claim returns the messages that are still leased, not its first answer.
+    """
     caller, name = tx.caller, str(tx.caller.session)
     number, arrived = caller.number, caller.arrived
     key = session_key(caller.key_id, name)
