@@ -105,7 +105,7 @@ class Forbidden(Rejected):
 
     def __init__(self, right: str, queue: str) -> None:
         super().__init__(
-            f"expected a key with {right} on {queue!r}; whoever has admin there can grant {right}:{queue}",
+            f"expected a key with {right} on {queue!r}; a key with admin on it can grant {right}:{queue}",
             right=right,
             queue=queue,
         )
@@ -118,7 +118,8 @@ class KeyNotFound(Rejected):
 
     def __init__(self, key_id: str) -> None:
         super().__init__(
-            f"expected a key with id {key_id!r}; `fairlead key list` shows those you may see", key_id=key_id
+            f"expected a key with id {key_id!r}; `fairlead key list` shows the keys that you may see",
+            key_id=key_id,
         )
 
 
@@ -151,7 +152,7 @@ class AmbiguousId(Rejected):
 
     def __init__(self, given: str, matches: list[str]) -> None:
         super().__init__(
-            f"expected {given!r} to name one message, it fits {', '.join(matches)}; give more characters",
+            f"expected {given!r} to name one message, but it matches {', '.join(matches)}; give more characters",
             given=given,
             matches=matches,
         )
@@ -213,7 +214,7 @@ class ExternalQueue(Rejected):
 
     def __init__(self, queue: str, taken: str) -> None:
         super().__init__(
-            f"expected a queue that is kept here, but {queue!r} is external; what was taken from it is in {taken!r}",
+            f"expected a queue that is stored here, but {queue!r} is external; messages taken from it are in {taken!r}",
             queue=queue,
             taken=taken,
         )
@@ -425,7 +426,7 @@ class StaleConsumer(Rejected):
     def __init__(self, name: str, generation: int, current: int) -> None:
         super().__init__(
             f"expected generation {current} of consumer {name!r}, got {generation}: it was taken over; "
-            "stop this reader, or register again if it is the one to go on",
+            "stop this reader, or register again if it should continue",
             name=name,
             generation=generation,
             current=current,
@@ -458,7 +459,7 @@ class ClaimNotNext(Rejected):
 
     def __init__(self, name: str, number: int, last_closed: int) -> None:
         super().__init__(
-            f"expected the claim of consumer {name!r} to be its claim {last_closed + 1}, the next one or the one in hand, got {number}",
+            f"claim {number} of consumer {name!r} is not open, and claims up to {last_closed} are closed; take claim {last_closed + 1} first",
             name=name,
             number=number,
             last_closed=last_closed,
@@ -472,7 +473,7 @@ class ClaimClosed(Rejected):
 
     def __init__(self, name: str, number: int, last_closed: int) -> None:
         super().__init__(
-            f"expected claim {number} of consumer {name!r} to be open, but all up to {last_closed} are closed; go on with claim {last_closed + 1}",
+            f"expected claim {number} of consumer {name!r} to be open, but all up to {last_closed} are closed; continue with claim {last_closed + 1}",
             name=name,
             number=number,
             last_closed=last_closed,
@@ -488,7 +489,7 @@ class ClaimReleased(Rejected):
 
     def __init__(self, name: str, number: int, why: str) -> None:
         super().__init__(
-            f"claim {number} of consumer {name!r} is lost: {why}; what it held may be delivered again, go on with claim {number + 1}",
+            f"claim {number} of consumer {name!r} is lost: {why}; its messages may be delivered again; continue with claim {number + 1}",
             name=name,
             number=number,
             why=why,
@@ -520,7 +521,8 @@ class StagedQueueGone(Rejected):
 
     def __init__(self, token: str, queue: str, chunk: str) -> None:
         super().__init__(
-            f"expected queue {queue!r} to be there still for chunk {chunk!r} of write {token!r}; create it if need be, and stage the chunk again",
+            f"expected queue {queue!r} to still exist for chunk {chunk!r} of write {token!r}; "
+            "create the queue if it is missing, and stage the chunk again",
             token=token,
             queue=queue,
             chunk=chunk,
@@ -548,9 +550,9 @@ class SessionFull(Unavailable):
 
     def __init__(self, session: str, answers: int, size: int) -> None:
         super().__init__(
-            f"session {session!r} has {answers} answers of {size} bytes that have not arrived, "
-            "and takes no request with 1,024 of them or 1 MiB; nothing was carried out, "
-            "say up to which number answers have arrived, and send it again",
+            f"session {session!r} has {answers} answers of {size} bytes that were not confirmed, "
+            "and accepts no request at 1,024 answers or 1 MiB; nothing was carried out, "
+            "confirm the answers that have arrived, and send the request again",
             session=session,
             answers=answers,
             bytes=size,
@@ -573,7 +575,8 @@ class AddressUnavailable(Unavailable):
 
     def __init__(self, door: str, address: str, what: str) -> None:
         super().__init__(
-            f"expected to listen on {address} ({door}), got: {what}; stop what has it, or give another address (port 0 picks a free one)",
+            f"expected to listen on {address} ({door}), got: {what}; "
+            "stop the program that uses the address, or choose another address (port 0 picks a free one)",
             door=door,
             address=address,
             what=what,
@@ -618,7 +621,7 @@ class AnswerLost(Unavailable):
 
     def __init__(self, verb: str) -> None:
         super().__init__(
-            f"the connection broke during {verb}; look whether it was carried out before you repeat it",
+            f"the connection broke during {verb}; check whether it was carried out before you repeat it",
             verb=verb,
         )
 
@@ -663,7 +666,7 @@ class StoreFull(Unavailable):
         sum_of = ", ".join(f"{size} {what}" for what, size in parts.items() if size)
         found = f"expected at least {needed} free bytes at {path} ({sum_of}), found {free_bytes}"
         super().__init__(
-            f"{found}; purge, drop or complete messages, or make room: the store goes on by itself",
+            f"{found}; purge, drop or complete messages, or free disk space; the store continues by itself",
             path=path,
             free_bytes=free_bytes,
             needed_bytes=needed,

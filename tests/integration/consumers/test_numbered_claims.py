@@ -87,12 +87,12 @@ def test_numbers_have_no_gaps_and_do_not_come_again(world: World) -> None:
     with pytest.raises(ClaimNotNext):
         reader.claim(2)
     reader.claim(1, limit=2)
-    with pytest.raises(ClaimNotNext, match="its claim 1"):
+    with pytest.raises(ClaimNotNext, match="take claim 1 first"):
         reader.claim(2)
     with pytest.raises(ClaimNotNext):
         reader.read(2)
     reader.close(1)
-    with pytest.raises(ClaimClosed, match="go on with claim 2"):
+    with pytest.raises(ClaimClosed, match="continue with claim 2"):
         reader.claim(1)
     with pytest.raises(ClaimNotNext):
         reader.read(2)
