@@ -8,6 +8,7 @@ LEFT_OUT = {
     "words": "errors are compared by code, and sentences by the numbers in them",
     "fields": "a field that only one engine's answers have",
     "time in an id": "after a reopening the ids of the first engine may be a millisecond ahead",
+    "order of a completed message in its stream": "today's engine shows it by the present ordering of the queue",
     "order of the ring after a reopening": "the engines build it anew in different orders",
     "order of leases after a reopening": "the first engine does not keep the order of claims, so an operator's act by filter"
     " and a goodbye meet them in another order",
@@ -16,8 +17,11 @@ LEFT_OUT = {
     "sessions, closed throttle keys, payloads in pieces": "only today's engine has them; runs draw none",
 }
 
-#: The seeds whose first difference is wanted, by name.
+#: Rare differences, and the seeds from 0 to 9999 whose first difference is one of them. The seeds follow from the steps that
+#: the generator draws: examine them anew when it draws others. Runs of an earlier generator showed the names without seeds.
 SEEDS: dict[str, tuple[int, ...]] = {
+    "a stream is not listed as blocked while a consumer works on one of its messages": (601, 3516),
+    "ids from before and after a reopening in the same millisecond mix on the first engine": (3355,),
     "fronts of streams join the ring at the end of each step": (),
     "a numbered claim over throttled messages goes message by message": (),
     "a key at its limit that loses everything in one request gets no turn": (),
