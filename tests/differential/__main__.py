@@ -30,6 +30,7 @@ class Engine:
     """A process that plays runs on the engine of a checkout."""
 
     def __init__(self, checkout: Path) -> None:
+        self._checkout = checkout
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.differential.play"],
             stdin=subprocess.PIPE,
@@ -50,9 +51,14 @@ class Engine:
         self._process.stdin.flush()
 
     def finish(self) -> list[Happened]:
-        """The transcript of the run that was begun."""
+        """The transcript of the run that was begun. Raises `ChildProcessError` if the process has ended, as it does when
+        `lend.py` lacks a name.
+        """
         assert self._process.stdout is not None
-        happened: list[Happened] = pickle.load(self._process.stdout)
+        try:
+            happened: list[Happened] = pickle.load(self._process.stdout)
+        except EOFError as error:
+            raise ChildProcessError(f"the process on {self._checkout} ended; see its error") from error
         return happened
 
 

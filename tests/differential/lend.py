@@ -10,11 +10,12 @@ from typing import Any
 
 import fairlead.request
 
-#: Modules and names of today, and what the first engine calls them.
+#: Modules and names of today, and where the first engine has them.
 FORMER_NAMES = {
-    ("fairlead.hooks", "OnEnqueueCall"): "EnqueueCall",
-    ("fairlead.hooks", "OnFailureCall"): "FailureCall",
-    ("fairlead.verbs.consumers", "ConsumersBeginSlice"): "ConsumersTakeUp",
+    ("fairlead.hooks", "OnEnqueueCall"): ("fairlead.hooks", "EnqueueCall"),
+    ("fairlead.hooks", "OnFailureCall"): ("fairlead.hooks", "FailureCall"),
+    ("fairlead.runbook.model", "dump_runbook"): ("fairlead.runbook.stored", "dump_runbook"),
+    ("fairlead.verbs.consumers", "ConsumersBeginSlice"): ("fairlead.verbs.consumers", "ConsumersTakeUp"),
 }
 
 
@@ -36,9 +37,8 @@ def lend_names() -> None:
     _add_module("fairlead.model.intent", Intent=Intent)
     _add_module("fairlead.verbs.sessions", OpenSession=Missing)
     _add_module("fairlead.verbs.throttles", CloseThrottle=Missing, OpenThrottle=Missing, Throttles=Missing)
-    for (module, name), former in FORMER_NAMES.items():
-        lender = import_module(module)
-        setattr(lender, name, getattr(lender, former))
+    for (module, name), (former_module, former_name) in FORMER_NAMES.items():
+        setattr(import_module(module), name, getattr(import_module(former_module), former_name))
 
 
 def _add_module(name: str, **names: Any) -> None:
