@@ -16,8 +16,8 @@ from fairlead.spark.data_source.rows import BatchConverter, shown_ids
 from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.deliveries import encode_deliveries
+from fairlead.wire.normalize import fill_defaults
 from fairlead.wire.schemas import BROWSED, DELIVERIES
-from fairlead.wire.whole import fill_defaults
 
 AT_MS = 1_700_000_000_123
 AT = datetime.fromtimestamp(AT_MS / 1000, UTC)

@@ -18,9 +18,9 @@ from fairlead.model.message import Message, MessageState
 from fairlead.model.views import MessageInfo
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.deliveries import encode_deliveries, runs_of
+from fairlead.wire.normalize import fill_defaults, fit
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES
 from fairlead.wire.values import queues_of, read_failures, read_headers
-from fairlead.wire.whole import fill_defaults, fit
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 times = st.none() | st.integers(1, 2**50)
@@ -95,7 +95,7 @@ def test_messages_looked_at_arrive_as_they_were(looked_at: list[MessageInfo]) ->
 
 
 def read_back(row: dict[str, Any], queue: str) -> MessageInfo:
-    """From columns as `whole` promises them: what is still null stands for nothing."""
+    """From columns as `normalize` promises them: what is still null stands for nothing."""
     read = {
         "id": show_id(row["id"]),
         "seq": row["seq"] or 0,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fairlead.client.async_connection import AsyncConnections
     from fairlead.client.flight.bulk import Bulk
-    from fairlead.client.flight.crew import Crew
+    from fairlead.client.flight.daemon_threads import DaemonThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,30 +46,30 @@ class AsyncFlightSide:
 
     async def do(self, request: Request[Answer]) -> Answer:
         bulk = self._open(request.verb_name)
-        return await _in_thread(bulk.core.crew, bulk.do, request)
+        return await _in_thread(bulk.core.threads, bulk.do, request)
 
     async def read(self, request: ConsumersRead) -> AsyncIterator[Delivery]:
         """Read by page: a thread waits for the next batch, not for each delivery."""
         bulk = self._open(request.verb_name)
-        async for page in _in_threads(bulk.core.crew, bulk.read(request)):
+        async for page in _in_threads(bulk.core.threads, bulk.read(request)):
             for delivery in page:
                 yield delivery
 
     def read_batches(self, request: ConsumersRead, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
         bulk = self._open(request.verb_name)
-        return _in_threads(bulk.core.crew, bulk.read_batches(request, payloads=payloads))
+        return _in_threads(bulk.core.threads, bulk.read_batches(request, payloads=payloads))
 
     def browse_batches(self, request: Browse, *, payloads: bool) -> AsyncIterator[pa.RecordBatch]:
         bulk = self._open(request.verb_name)
-        return _in_threads(bulk.core.crew, bulk.browse_batches(request, payloads=payloads))
+        return _in_threads(bulk.core.threads, bulk.browse_batches(request, payloads=payloads))
 
     async def record_batch(self, request: ConsumersRecord, batch: pa.RecordBatch) -> None:
         bulk = self._open(request.verb_name)
-        await _in_thread(bulk.core.crew, bulk.record_batch, request, batch)
+        await _in_thread(bulk.core.threads, bulk.record_batch, request, batch)
 
     async def stage_batch(self, request: StagingStage, batch: pa.RecordBatch) -> StageResult:
         bulk = self._open(request.verb_name)
-        return await _in_thread(bulk.core.crew, bulk.stage_batch, request, batch)
+        return await _in_thread(bulk.core.threads, bulk.stage_batch, request, batch)
 
     async def close(self) -> None:
         if self._bulk is not None:
@@ -152,18 +152,18 @@ class AsyncBulkStaging(AsyncStagingGroup):
         )
 
 
-async def _in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    return await asyncio.wrap_future(crew.submit(call, *args, **kwargs))
+async def _in_thread(threads: DaemonThreads, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.wrap_future(threads.submit(call, *args, **kwargs))
 
 
-async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
+async def _in_threads(threads: DaemonThreads, items: Iterator[T]) -> AsyncIterator[T]:
     """Run each step of a blocking iterator in a thread. If the caller leaves early or is cancelled, the
     iterator is closed after its current step.
     """
     step = None
     try:
         while True:
-            step = crew.submit(next, items, _END)
+            step = threads.submit(next, items, _END)
             item = await asyncio.wrap_future(step)
             if item is _END:
                 return
@@ -172,13 +172,13 @@ async def _in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
         close = getattr(items, "close", None)
         if close is not None and step is not None:
             # A generator that runs in another thread cannot be closed from this one.
-            step.add_done_callback(lambda _: _close(crew, close))
+            step.add_done_callback(lambda _: _close(threads, close))
 
 
-def _close(crew: Crew, close: Callable[[], object]) -> None:
+def _close(threads: DaemonThreads, close: Callable[[], object]) -> None:
     # A closed client has already closed its channels.
     with contextlib.suppress(ClientClosed):
-        crew.submit(close)
+        threads.submit(close)
 
 
 _END: Any = object()

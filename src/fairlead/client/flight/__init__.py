@@ -1,7 +1,7 @@
 """The Flight part of a client, with pyarrow: requests that transfer the rows of messages, and their answers.
 
 `bulk.py` has the requests, `core.py` one request with all its attempts, `streamed.py` answers of many
-batches. `channel.py` and `transport.py` are streams and their deadlines, and `crew.py` has the threads in
+batches. `channel.py` and `transport.py` are streams and their deadlines, and `daemon_threads.py` has the threads in
 which a stream is opened and the asyncio client waits. Every request may be repeated after a lost answer, so
 there are no sessions.
 

@@ -27,9 +27,9 @@ from fairlead.verbs.staging import StagingStage
 from fairlead.wire.calls import PagesCall, WriteCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
+from fairlead.wire.normalize import fill_defaults, fit
 from fairlead.wire.plain import encode_fields, plain
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
-from fairlead.wire.whole import fill_defaults, fit
 from fairlead.wire.writes import decode_result, encode_write
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from fairlead.client.flight.channel import Channel, Pool, Watchdog
-from fairlead.client.flight.crew import Crew
+from fairlead.client.flight.daemon_threads import DaemonThreads
 from fairlead.client.flight.transport import ExchangeStream, Transport
 from fairlead.client.lifetimes import watch
 from fairlead.client.options import Options
@@ -50,9 +50,9 @@ class FlightCore:
         self.options = options
         self.clock = clock or SystemClock()
         #: For the asyncio client, whose calls run in these threads.
-        self.crew = Crew(_MAX_THREADS)
-        #: Separate, because the threads of `crew` wait for these.
-        self._connecting = Crew(_MAX_CONNECTING_THREADS)
+        self.threads = DaemonThreads(_MAX_THREADS)
+        #: Separate, because the other threads wait for these.
+        self._connecting = DaemonThreads(_MAX_CONNECTING_THREADS)
         self.pauses = Pauses(self.clock)
         self.outage = Outage(options.address, self.clock)
         self._transport = transport
@@ -185,7 +185,7 @@ class FlightCore:
                 return
             self._unusable = ClientClosed
         self.pauses.close()
-        self.crew.close()
+        self.threads.close()
         self._connecting.close()
         self._watchdog.cancel_all()
         self.let_go()

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _IDLE_S = 10.0
 
 
-class Crew:
+class DaemonThreads:
     """Up to `most` threads. Further jobs wait for a free thread."""
 
     def __init__(self, most: int) -> None:
