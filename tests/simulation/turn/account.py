@@ -80,6 +80,8 @@ class Standing:
         self.sent: list[Lease] = []
         #: It was cancelled, or a push said that it is over.
         self.is_over = False
+        #: The server has said or learned so.
+        self.has_ended = False
 
     @property
     def may_be_over(self) -> bool:
@@ -487,7 +489,7 @@ class Account:
     # What breaks
 
     def lost(self, link: Link) -> None:
-        """The server has learned that a connection is gone."""
+        """The server has learned that a connection is gone, or that its client sends nothing more."""
         for standing in link.subscriptions.values():
             self._end(standing)
 
@@ -496,9 +498,9 @@ class Account:
         self._ended.clear()
 
     def _end(self, standing: Standing) -> None:
-        standing.is_over = True
-        if not self.may_fail():
+        if not (standing.has_ended or self.may_fail()):
             self._ended.append(standing)
+        standing.is_over = standing.has_ended = True
 
     def check_given_back(self, find_leased: Callable[[], dict[str, int]]) -> None:
         """The server has nothing to do: it has given back what its subscriptions had sent and nobody began. `find_leased`

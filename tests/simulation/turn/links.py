@@ -113,6 +113,7 @@ class Link(asyncio.Transport):
             self.connection.data_received(data)
         if not self._to_server and self._is_ending and not self._is_closing:
             self._is_ending, self.has_ended = False, True
+            self._account.lost(self)
             if not self.connection.eof_received():
                 self.close()
 
