@@ -53,7 +53,7 @@ def road(failed: Try, config: QueueConfig) -> Due:
         wait_ms = policy.base_ms
     elif policy.kind == "exponential":
         wait_ms = policy.base_ms
-        for _ in range(min(failed.attempts, 100)):
+        for _ in range(failed.attempts):
             wait_ms = min(wait_ms * policy.factor, policy.cap_ms)
         wait_ms = min(wait_ms, policy.cap_ms)
     return Due(rule, False, 0 if policy.jitter == "full" else int(wait_ms), int(wait_ms))

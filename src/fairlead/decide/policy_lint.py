@@ -10,7 +10,7 @@ from fairlead.model.durations import show_ms
 from fairlead.model.policy import RetryPolicy, read_policy
 
 _HOUR_MS = 3_600_000
-#: Delays reach the cap long before this many retries; after it the schedule only repeats.
+#: Retries whose delays are added one by one. Nearly every policy reaches its cap long before.
 _MAX_RETRIES_COUNTED = 10_000
 
 
@@ -60,10 +60,13 @@ def lint_policy(policy: RetryPolicy | dict[str, object] | str, *, max_attempts: 
 
 
 def _waited_ms(policy: RetryPolicy, retries: int) -> int:
-    """The total wait without jitter, which is the worst case because jitter only shortens a wait."""
+    """The total wait without jitter, which is the worst case because jitter only shortens a wait.
+
+    If a delay still grows after the counted retries, the longest one stands for the others.
+    """
     counted = min(retries, _MAX_RETRIES_COUNTED)
     waited = sum(delay_ms(policy, attempt) for attempt in range(1, counted + 1))
-    return waited + (retries - counted) * delay_ms(policy, _MAX_RETRIES_COUNTED)
+    return waited + (retries - counted) * delay_ms(policy, max(retries, 1))
 
 
 def _tries_per_hour(policy: RetryPolicy, failures: int | None) -> int | None:

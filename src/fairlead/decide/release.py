@@ -12,8 +12,9 @@ from fairlead.model.queue import QueueConfig
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """`asks_to_pass`: the message may pass earlier messages of its stream that wait, if there are any and
-    their number is within the limit. `rule` is empty if nothing but the release decided.
+    """`asks_to_pass`: the message may pass earlier messages of its stream that wait, if there are any, and if
+    fewer messages of the stream than `MAX_LET_BY` were let by already. `rule` is empty if nothing but the
+    release decided.
     """
 
     rule: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log
 from typing import Literal
 
 import msgspec
@@ -10,9 +11,6 @@ import msgspec
 from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
-
-#: 2^60 ms is 36 million years: every policy has reached its cap by then, and floats are still exact enough.
-_HIGHEST_POWER = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +109,22 @@ def _by_policy(
 
 def delay_ms(policy: RetryPolicy, attempts: int) -> int:
     """The delay after the `attempts`-th failure, before jitter."""
-    if policy.kind == "fixed":
-        return policy.base_ms
-    if policy.kind != "exponential":
-        return 0
-    grown = policy.base_ms * policy.factor ** min(attempts, _HIGHEST_POWER)
-    return int(min(grown, policy.cap_ms))
+    match policy.kind:
+        case "none" | "immediate":
+            return 0
+        case "fixed":
+            return policy.base_ms
+        case "exponential":
+            grown = policy.base_ms * policy.factor ** min(attempts, _failures_to_cap(policy))
+            return int(min(grown, policy.cap_ms))
+    raise ValueError(f"no rule for the delays of a policy {policy.kind!r}")
+
+
+def _failures_to_cap(policy: RetryPolicy) -> int:
+    """A number of failures after which the delay has reached its cap. A larger power could overflow."""
+    if policy.factor <= 1 or not 0 < policy.base_ms < policy.cap_ms:
+        return 1
+    return ceil(log(policy.cap_ms / policy.base_ms) / log(policy.factor)) + 1
 
 
 def _again_in(wait_ms: int, rule: str, now_ms: int) -> RetryAt:

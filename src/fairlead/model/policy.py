@@ -12,7 +12,7 @@ from fairlead.model.durations import to_ms
 from fairlead.model.failure import read_reason
 
 #: The fields of each kind of policy, beside `policy` and `attempts`.
-_FIELDS: dict[str, tuple[str, ...]] = {
+POLICY_FIELDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "immediate": (),
     "fixed": ("cooldown", "jitter"),
@@ -51,9 +51,9 @@ def read_policy(value: object, field: str = "retry") -> RetryPolicy:
     if not isinstance(value, Mapping):
         raise InvalidRequest(field, 'a mapping such as {"policy": "immediate", "attempts": 3}', value)
     kind = value.get("policy", "fixed" if "cooldown" in value else "immediate")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise InvalidRequest(f"{field}.policy", "one of " + ", ".join(_FIELDS), kind)
-    allowed = ("policy", "attempts", *_FIELDS[kind])
+    if not isinstance(kind, str) or kind not in POLICY_FIELDS:
+        raise InvalidRequest(f"{field}.policy", "one of " + ", ".join(POLICY_FIELDS), kind)
+    allowed = ("policy", "attempts", *POLICY_FIELDS[kind])
     unknown = sorted(str(name) for name in value if name not in allowed)
     if unknown:
         raise InvalidRequest(

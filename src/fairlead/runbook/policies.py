@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fairlead.model.durations import show_ms
-from fairlead.model.policy import FailureBreaker, RetryPolicy, read_policy
+from fairlead.model.policy import POLICY_FIELDS, FailureBreaker, RetryPolicy, read_policy
 from fairlead.model.queue import QueueConfig
 from fairlead.runbook.kinds import Choice, Duration, Kind, Number, Schema, WholeNumber, refuse
 from fairlead.runbook.source import Node, Problems, subpath, suggestion
@@ -19,7 +19,7 @@ _ATTEMPTS = WholeNumber(0, 1_000_000)
 _JITTER = Choice(("none", "full"))
 POLICY_KEYS: dict[str, tuple[Kind, str]] = {
     "policy": (
-        Choice(("none", "immediate", "fixed", "exponential")),
+        Choice(tuple(POLICY_FIELDS)),
         "kind of the policy; a table without it is the short form",
     ),
     "attempts": (
@@ -35,12 +35,7 @@ POLICY_KEYS: dict[str, tuple[Kind, str]] = {
     "cap": (Duration(), "`exponential`: the longest wait"),
     "jitter": (_JITTER, '`"full"`: the wait is drawn evenly from 0 up to the full wait'),
 }
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "none": ("attempts",),
-    "immediate": ("attempts",),
-    "fixed": ("attempts", "cooldown", "jitter"),
-    "exponential": ("attempts", "base", "factor", "cap", "jitter"),
-}
+_FIELDS = {kind: ("attempts", *fields) for kind, fields in POLICY_FIELDS.items()}
 #: The keys of the short form, which has no `policy`.
 _SHORT = ("attempts", "cooldown", "jitter")
 _SHORT_FORM = '{ attempts = 3, cooldown = "30s" }'
@@ -62,7 +57,11 @@ class Policy:
             return self._read_short(node, path, problems)
         kind = POLICY_KEYS["policy"][0].read(node.value["policy"], subpath(path, "policy"), problems)
         given = self._read_fields(
-            node, path, ("policy", *(_FIELDS[kind] if kind else POLICY_KEYS)), f"policy {kind!r}", problems
+            node,
+            path,
+            ("policy", *(_FIELDS[kind] if kind else POLICY_KEYS)),
+            f"policy {kind!r}",
+            problems,
         )
         return None if given is None or kind is None else policy_option(read_policy(given))
 

@@ -32,6 +32,16 @@ def test_a_million_failures_wait_no_longer_than_the_cap(attempts: int) -> None:
     assert delay_ms(ten_years, attempts) == ten_years.cap_ms
 
 
+@pytest.mark.parametrize("factor", [1.01, 1.05, 1.2, 2.0, 100.0])
+def test_however_slowly_it_grows_a_delay_reaches_its_cap(factor: float) -> None:
+    policy = RetryPolicy("exponential", base_ms=30_000, factor=factor, cap_ms=3_600_000)
+    waits = [delay_ms(policy, attempts) for attempts in range(1, 600)]
+    assert waits == sorted(waits)
+    assert (waits[-1], delay_ms(policy, 10**9)) == (3_600_000, 3_600_000)
+    first_at_cap = waits.index(3_600_000) + 1
+    assert 30_000 * factor ** (first_at_cap - 1) < 3_600_000 <= 30_000 * factor**first_at_cap
+
+
 @pytest.mark.parametrize(
     ("factor", "waits"), [(1.0, [10, 10, 10]), (1.5, [15, 22, 33]), (10.0, [100, 1000, 1000])]
 )
