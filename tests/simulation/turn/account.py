@@ -231,6 +231,7 @@ class Account:
         # The first answer of all, or of those that a power cut may have left.
         is_first = asked.answered_in is None
         before, asked.answer = asked.answer, answer
+        was_unread, asked.is_unread = asked.is_unread, link.is_left
         if is_first:
             asked.answered_at, asked.answered_in = self.moment, self._last_commit()
             if not asked.is_synced(answer):
@@ -242,7 +243,9 @@ class Account:
         parts = asked.parts_of(answer)
         earlier = [None] * len(parts) if is_first else [told for _, told in asked.parts_of(before)]
         for (part, found), told in zip(parts, earlier, strict=True):
-            self._check_part(link, asked, part, found, told)
+            # A copy that found nothing may be answered behind one that came later, found something and is unread.
+            is_claim = isinstance(part, Claim)
+            self._check_part(link, asked, part, found, None if is_claim and was_unread else told)
 
     def _answered_of_subscription(self, link: Link, asked: Asked, answer: Any) -> None:
         request = asked.request
@@ -252,6 +255,9 @@ class Account:
         if isinstance(answer, FairleadError):
             is_ended = isinstance(answer, InvalidRequest) and standing is not None and standing.may_be_over
             self.must(is_ended or isinstance(answer, Unavailable), f"{answer} for {asked}")
+            if isinstance(request, Cancel) and standing is not None:
+                # It is over, and nothing was given back.
+                standing.is_over = standing.has_ended = True
         elif isinstance(request, Consume):
             self.must(isinstance(answer, int), f"{answer!r} for {asked}")
             self.must(answer not in link.subscriptions, f"{answer} is another subscription")

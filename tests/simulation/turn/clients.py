@@ -71,6 +71,8 @@ class Asked:
         self.due_ms = 0
         self.had_trouble = False
         self.answer: Any = None
+        #: Whether that was written to a connection that the client had left.
+        self.is_unread = False
         #: The last commit when it was answered; None also if a power cut may have undone it.
         self.answered_in: int | None = None
 
