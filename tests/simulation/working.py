@@ -329,12 +329,14 @@ class Working(Running):
             answer = self._exchange(call)
         except SessionExpired:
             must(not known, "a request that is remembered was refused")
-            must(is_old or before is None or not _must_last(call), "an answered request was forgotten")
+            must(
+                is_old or before is None or not _must_last(call, before), "an answered request was forgotten"
+            )
             del self.requests[at]
             return
         must(not is_old, "an old request was carried out again")
         if not known:
-            must(before is None or not _must_last(call), "an answered request was forgotten")
+            must(before is None or not _must_last(call, before), "an answered request was forgotten")
             self._receive(answer.deliveries)
         else:
             must(self.store.commits == commits, "a repeated request had an effect")
@@ -396,14 +398,17 @@ def _key(place: dict[str, Any], number: int | None = None) -> bytes:
     return answer_key(session_key(None, place["session"]), place["number"] if number is None else number)
 
 
-def _must_last(call: dict[str, Any]) -> bool:
-    """A power cut may undo a start, a mere extension or a claim, and what is known of a request that was
-    nothing else.
+def _must_last(call: dict[str, Any], answer: Turn) -> bool:
+    """Whether the request had an effect that a power cut must not undo.
+
+    A power cut may undo a start, a mere extension or a claim, and then the answer of a request that did nothing else. The
+    same holds of the answer of a request that changed nothing, because all its deliveries were over.
     """
-    said = call["settle"]
-    passing = [
+    lasting = [
         item
-        for item in said
-        if isinstance(item, Start) or (isinstance(item, Extend) and not item.progress and item.carry is None)
+        for item, result in zip(call["settle"], answer.settled, strict=True)
+        if result.ok
+        and not isinstance(item, Start)
+        and not (isinstance(item, Extend) and not item.progress and item.carry is None)
     ]
-    return bool(call["enqueue"]) or len(passing) < len(said)
+    return bool(call["enqueue"] or lasting)

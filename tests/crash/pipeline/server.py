@@ -158,6 +158,7 @@ class Watched:
         items: Any,
         *,
         part: str = "",
+        **options: Any,
     ) -> Any:
         told = {
             "number": number,
@@ -168,7 +169,7 @@ class Watched:
         }
         return self._pass(
             "record",
-            lambda: act(name, queue, generation, number, items, part=part),
+            lambda: act(name, queue, generation, number, items, part=part, **options),
             lambda _: told,
             number=number,
         )

@@ -42,6 +42,8 @@ class Message:
     def __init__(self, tag: bytes, asked: Asked, queue: str, stream: str | None, delay_ms: int) -> None:
         self.tag = tag
         self.asked = asked
+        #: When the first request with it came to the server.
+        self.first_came = 0
         self.queue = queue
         self.stream = stream
         self.delay_ms = delay_ms
@@ -184,6 +186,8 @@ class Account:
     def _sent(self, asked: Asked, queue: str, payload: bytes, stream: str | None, delay_ms: int) -> None:
         tag = tag_of(payload)
         message = self.messages.setdefault(tag, Message(tag, asked, queue, stream, delay_ms))
+        # A late copy of a request whose client has sent the message anew in another session does not make it younger.
+        message.first_came = message.first_came or self.moment
         asked.due_ms = self.now_ms + delay_ms
         message.asked = asked
 
@@ -420,17 +424,18 @@ class Account:
                     lease.token in runs or self._may_be_over(lease),
                     f"{message} was given to {asked} while {other} of its stream is leased",
                 )
-            if other.is_confirmed and self._is_before(other.asked, message.asked):
+            if other.is_confirmed and self._is_before(other, message):
                 self.must(other.may_be_over, f"{message} was given to {asked} before {other} of its stream")
 
-    def _is_before(self, first: Asked, second: Asked) -> bool:
-        """Whether it must have been carried out before the other."""
-        if first is second:
+    def _is_before(self, first: Message, second: Message) -> bool:
+        """Whether its enqueue must have been carried out before that of the other."""
+        one, other = first.asked, second.asked
+        if one is other:
             return False
-        if first.answered_at and first.answered_at < second.first_sent:
+        if one.answered_at and one.answered_at < second.first_came:
             return True
-        is_same = first.session is not None and first.session is second.session
-        return is_same and first.number < second.number and not first.had_trouble
+        is_same = one.session is not None and one.session is other.session
+        return is_same and one.number < other.number and not one.had_trouble
 
     def _may_be_over(self, lease: Lease) -> bool:
         if lease.is_over or lease.is_doubtful or self.now_ms >= lease.until_ms:
