@@ -298,7 +298,7 @@ class ConsumersGroup(Group):
         queue: str,
         generation: int,
         number: int,
-        items: Sequence[Complete | Fail | Release | Start | Extend],
+        items: Sequence[Complete | Fail | Release | Extend | Start],
         *,
         part: str = "",
         slice: int = 0,

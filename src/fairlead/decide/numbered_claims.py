@@ -137,7 +137,7 @@ def _check_extend(item: Extend) -> bytes | None:
     return check_carry(item.carry)
 
 
-def _to_record(item: Complete | Fail | Release | Start | Extend, raw_id: bytes) -> Recorded:
+def _to_record(item: Complete | Fail | Release | Extend | Start, raw_id: bytes) -> Recorded:
     if isinstance(item, Complete):
         return Recorded(raw_id, "complete", check_progress(item.progress))
     if isinstance(item, Release):

@@ -163,7 +163,7 @@ class ConsumersRecord(Request[None], frozen=True):
     generation: Generation
     number: ClaimNumber
     items: Annotated[
-        Sequence[Complete | Fail | Release | Start | Extend],
+        Sequence[Complete | Fail | Release | Extend | Start],
         Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES),
     ]
     part: Annotated[
