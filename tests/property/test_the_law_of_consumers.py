@@ -587,7 +587,7 @@ def said(rng: random.Random) -> tuple[int, str, int]:
     return rng.randrange(1000), rng.choice(WORDS), rng.choice([0, 1, 1, 2, 3, 3, 7]) << 20
 
 
-def settlement(delivery: Delivery, word: str, progress: int) -> Complete | Fail | Release | Start | Extend:
+def settlement(delivery: Delivery, word: str, progress: int) -> Complete | Fail | Release | Extend | Start:
     if word == "complete":
         return Complete(delivery)
     if word == "start":

@@ -40,7 +40,7 @@ class Reader:
     def record(
         self,
         number: int,
-        items: Sequence[Complete | Fail | Release | Start | Extend],
+        items: Sequence[Complete | Fail | Release | Extend | Start],
         part: str = "",
         **options: Any,
     ) -> None:
